@@ -306,7 +306,7 @@ class Children:
                     os.killpg(child.pid, signal.SIGINT)
         psutil.wait_procs(self._family(), timeout=self._patience / 2)
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            # listed again each time, because a dying process may have started another
+            # The processes are listed again each time, because a dying process may have started another.
             family = self._family()
             for process in family:
                 with contextlib.suppress(psutil.Error):

@@ -19,7 +19,7 @@ from stallwatch_exporter.incident import Incident
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # an agent without a check for longer counts as hung or stopped
+_SILENT_SECONDS = 30.0  # an agent whose last check is older than this counts as hung or stopped
 
 
 class Deadman:

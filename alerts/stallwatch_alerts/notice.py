@@ -26,7 +26,7 @@ class Notice:
 
     message: Message
     level: Level
-    facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, besides title and text
+    facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, in addition to title and text
     key: str = ""  #: records the chats that were notified; empty to record nothing
 
 
@@ -156,7 +156,7 @@ _LENGTH = 16
 
 @functools.lru_cache(maxsize=256)
 def fingerprint(url: str) -> str:
-    """Return the irreversible name of a chat in the database, which is the same on every host.
+    """Return the name of a chat in the database: a hash of its URL that is the same on every host.
 
     The name has 32 hexadecimal digits. Hashing takes 50 ms per URL on purpose: a password in a URL may be
     weak.

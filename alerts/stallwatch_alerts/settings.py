@@ -42,7 +42,7 @@ class RelaySettings:
     host: str = "127.0.0.1"
     port: int = 19401  #: 0 lets the system choose
     token: str = field(default="", repr=False)  #: if set, Alertmanager must send it as a bearer token
-    #: the relay counts as blind after this many seconds without StallwatchWatchdog
+    #: The relay counts as blind after this many seconds without StallwatchWatchdog.
     watchdog_seconds: float = 300.0
     alerts: AlertSettings = field(default_factory=AlertSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

@@ -42,7 +42,7 @@ class ChatSink(DeliveryQueue):
         # The parts of open incidents that were last sent, by incident id.
         self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
-        # held warnings, with the time since when, by incident id
+        # Held warnings with the time at which holding began, by incident id.
         self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
@@ -70,7 +70,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether no due message about the incident with this id is undelivered."""
+        """Return whether all due messages about the incident with this id were delivered."""
         return incident not in self._held and super().has_sent(incident)
 
     def _letter(self, incident: Incident) -> Letter:

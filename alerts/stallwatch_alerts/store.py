@@ -1,4 +1,4 @@
-"""Store the incidents of all runs in one database: SQLite beside the runs, or any SQLAlchemy URL."""
+"""Store the incidents of all runs in one database: SQLite in the state folder, or any SQLAlchemy URL."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Worker(Generic[Item]):
         self._queue: queue.Queue[Item | _End] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._give_up = threading.Event()
-        # a daemon thread, so that an unreachable chat does not keep the process from ending.
+        # The thread is a daemon, so that an unreachable chat does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

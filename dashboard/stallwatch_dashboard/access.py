@@ -28,7 +28,7 @@ class Login:
     client_secret: str = field(default="", repr=False)
     cookie_secret: str = field(default="", repr=False)  #: signs the cookie; empty: a generated secret
     viewers: tuple[str, ...] = ()  #: ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
-    #: entries like those of `viewers`; operators need not be listed as viewers
+    #: Entries like those of `viewers`; operators need not be listed as viewers.
     operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups
     scopes: tuple[str, ...] = ("openid", "email", "profile")

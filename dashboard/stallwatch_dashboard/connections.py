@@ -84,7 +84,7 @@ def bound() -> None:
         await startup(self, sockets)
         for listener in (each for server in self.servers for each in server.sockets):
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                # the queue gets its configured length back; asyncio has one number for both
+                # Restore the queue's length, because asyncio has one number for the queue and for accepting.
                 same.listen(queue)
 
     uvicorn.Server.startup = bounded  # type: ignore[method-assign]

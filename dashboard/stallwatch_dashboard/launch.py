@@ -56,7 +56,7 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
         "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
         "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
         "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(settings.max_upload_mb),
-        # otherwise Streamlit queries a public host for its own address
+        # Without this address, Streamlit queries a public host for its own address.
         "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",
         "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
         "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",

@@ -57,7 +57,7 @@ def settle() -> None:
 
 def _load() -> None:
     for name in WANTED:
-        # another version may lack the module; the page that needs it reports that
+        # Another version may lack the module; the page that needs it reports that.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     settle()

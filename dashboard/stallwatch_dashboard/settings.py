@@ -39,7 +39,7 @@ class DashboardSettings:
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
     login: Login = field(default_factory=Login)
     url: str = ""  #: public address; empty: this host and port
-    #: host names, and the credentials for /metrics
+    #: Host names, and the credentials for /metrics.
     server: ServerSettings = field(default_factory=ServerSettings)
 
     @property

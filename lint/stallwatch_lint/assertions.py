@@ -30,7 +30,7 @@ _ASSERTIONS = facts("assertions", list[Assertion])
 
 
 def check_assertions(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each assertion of the table that this configuration violates."""
+    """Yield a diagnostic for each of DeepSpeed's assertions that this configuration violates."""
     deepspeed = run.version("deepspeed")
     for entry in _ASSERTIONS:
         severity: Severity | None = None

@@ -10,7 +10,7 @@ from typing import Literal
 from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
-#: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages
+#: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages.
 Reached = Literal["always", "sometimes", "asked"]
 _ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _INSTALLATION_ERRORS = {
@@ -36,7 +36,7 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Return whether every run reaches this node, as far as the file shows."""
+        """Return whether every run reaches this node: ``always``, ``sometimes``, or ``asked``."""
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 

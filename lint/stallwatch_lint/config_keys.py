@@ -24,7 +24,7 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-_ALIKE = 0.84  #: at least difflib's ratio of ``train_micro_batch_size`` to the intended key
+_ALIKE = 0.84  #: less than difflib's ratio of ``train_micro_batch_size`` to the intended key
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
 

@@ -27,7 +27,7 @@ class Diagnostic(msgspec.Struct, frozen=True):
     fix: Message
     rule: str | None = None  #: the rule page that describes the failure
     file: str | None = None
-    line: int | None = None  #: counted from 1
+    line: int | None = None  #: line number, counted from 1
 
 
 class _Kind(msgspec.Struct, frozen=True):

@@ -110,7 +110,7 @@ _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_modu
 
 
 def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a hint if a script names a mixture-of-experts model whose expert blocks are no units."""
+    """Yield a hint if a script names a mixture-of-experts model whose experts ZeRO-3 does not group."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
     if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):

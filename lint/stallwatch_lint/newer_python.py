@@ -26,7 +26,7 @@ _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 14), re.compile(r"""(?<!\w)(?:[tT][rR]?|[rR][tT])["']"""), 't"…"'),
     ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
 )
-#: beginnings of the messages of parsers that are too old (3.10, 3.11), by form
+#: Beginnings of the messages of parsers that are too old (3.10, 3.11), by form.
 _SAID = {
     _F_STRING: ("f-string", "unterminated", "unexpected character after line"),
     _ASYNCHRONOUS: ("asynchronous comprehension outside of an asynchronous function",),

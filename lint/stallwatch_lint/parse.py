@@ -30,7 +30,7 @@ from stallwatch_rules.text.lazy import lazy
 MAX_KEYS = 10_000  #: maximum number of keys whose lines are stored
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
 
-#: paths of DeepSpeed's keys, by accelerate's name
+#: Paths of DeepSpeed's keys, by accelerate's name.
 _TARGETS: Mapping[str, Path] = {
     "zero_stage": ("zero_optimization", "stage"),
     "gradient_accumulation_steps": ("gradient_accumulation_steps",),
@@ -107,7 +107,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
     settings = values.get("deepspeed_config")
     if not isinstance(settings, dict):
         if "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values:
-            # DeepSpeed's own keys, written as YAML
+            # DeepSpeed's own keys, written as YAML.
             return Parsed(DsConfig(values, file, key_lines(text)), [])
         return Parsed(None, [])
     other = settings.get("deepspeed_config_file")

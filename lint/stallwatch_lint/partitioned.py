@@ -55,7 +55,7 @@ class Models:
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
-        if not zero3 or id(node) in self._inside:  # inside, the gathered weights are present
+        if not zero3 or id(node) in self._inside:  # inside this context, the gathered weights are present
             return False
         if call.last == "GatheredParameters":
             return call.argument("enabled", 3) is None
@@ -96,7 +96,7 @@ class Models:
         return False
 
     def _assigned(self, value: ast.expr) -> str:
-        """Return the meaning of a name to which this value is assigned."""
+        """Return the meaning of a name from the value that is assigned to it."""
         model, method = self.is_model(value), _last_of(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":

@@ -190,7 +190,7 @@ class _BareModels:
                     self._names.give(part, node, f"{_MODEL} accelerate")
 
 
-#: methods that only DeepSpeed's engine has (0.19.8, ``runtime/engine.py``)
+#: Methods that only DeepSpeed's engine has (0.19.8, ``runtime/engine.py``).
 _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
 _REPLACED = {"self.model", "self.deepspeed"}
 

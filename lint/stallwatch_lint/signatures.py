@@ -116,7 +116,7 @@ def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
         name = last_name(decorator.func) if isinstance(decorator, ast.Call) else ""
         if not name.lstrip("_").startswith("deprecate"):
             return None
-        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments accept old names
+        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments accept old names.
         taken |= {
             one.value
             for one in ast.walk(decorator)

@@ -25,7 +25,7 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: classes that transformers itself defines; other classes may have other defaults
+#: Classes that transformers itself defines; other classes may have other defaults.
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 

@@ -37,7 +37,7 @@ _COMMANDS = {
     "replay": "runs",
     "demo": "runs",
 }
-_INTERNAL_ERROR = 70  # EX_SOFTWARE
+_INTERNAL_ERROR = 70  # EX_SOFTWARE in sysexits.h
 _EXIT_SECONDS = 10.0  # seconds that the interpreter may take to exit
 _UNWRITTEN = 2
 _OBJECTS = 100_000  #: objects created between two garbage collections
@@ -69,7 +69,7 @@ class StallwatchGroup(click.Group):
             message = error.format_message()
             if isinstance(error, click.UsageError) and error.ctx is not None:
                 usage = error.ctx.get_usage()
-                # a group called without a command: the message is the group's help
+                # For a group called without a command, the message is the group's help.
                 helps = message.startswith(usage)
                 with contextlib.suppress(OSError):  # stderr may be closed
                     click.echo(message if helps else usage, err=True)

@@ -246,7 +246,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
 
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
-    """Discard the messages for the one unconfigured chat whose fingerprint starts with `named`."""
+    """Discard the messages for the only unconfigured chat whose fingerprint starts with `named`."""
     from stallwatch_alerts.notice import fingerprint
 
     configured = {fingerprint(url) for url in urls}

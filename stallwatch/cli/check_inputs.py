@@ -134,7 +134,7 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     return None
 
 
-#: packages about which the checks have facts; other packages are ignored
+#: Packages about which the checks have facts; other packages are ignored.
 PACKAGES = (
     "accelerate",
     "deepspeed",

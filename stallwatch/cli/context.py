@@ -63,7 +63,7 @@ class App:
 
     def __init__(self, config_file: Path | None = None) -> None:
         self.config_file = config_file
-        #: settings by the configuration key that they override; `setting_option` adds them
+        #: Settings by the configuration key that they override; `setting_option` adds them.
         self.flags: dict[str, Setting] = {}
 
     def config(

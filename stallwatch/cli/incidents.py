@@ -91,7 +91,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = incidents_named(store, name)
-        # alerts of Prometheus without an incident, which the relay sent
+        # Alerts of Prometheus without an incident, which the relay sent.
         alerts = people.acknowledge_alerts(name)
         for one in alerts:
             print_line(say("acknowledged", language, incident=one))
@@ -279,7 +279,7 @@ def incidents_named(store: IncidentStore, name: str, *, one: bool = False) -> Na
     if runs and len(name) > len(runs[0]):  # the name is the prefix of an id, in which a slash follows the run
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
-    # Keep open incidents, incidents of unknown state, and those that the run left, such as its end.
+    # Keep open incidents, incidents of unknown state, and incidents that the run left, such as its end.
     caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
     if one:
         return _chosen(caring or of_run)

@@ -297,13 +297,13 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     catalogue = catalogue_of(config)
     reading, unread = read_run([log], catalogue=catalogue)
     print_notices(unread)
-    # the problem is already reported; without any file there is nothing to draft
+    # The problem is already reported; without any file there is nothing to draft.
     if unread and not reading.streams:
         raise click.exceptions.Exit(2)
     try:
         proposal = propose(reading, since=__version__, rule=rule or "", family=family or "")
     except DraftError as error:
-        # the log is wrong, not the command line, so the command's usage would not help
+        # The log is wrong, not the command line, so the command's usage would not help.
         print_notice(f"{log}: {error}")
         raise click.exceptions.Exit(2) from error
     rule, family = proposal.rule, proposal.family
@@ -358,7 +358,7 @@ def export(app: App, folder: Path) -> None:
     config = app.config(any_key)
     runbooks = Runbooks(config["dashboard.url"], config["docs.url"])
     catalogue = catalogue_of(config)
-    # problems are already reported; a rule without an alert would be missed when it matters
+    # Problems are already reported; a rule without an alert would be missed when it matters.
     if catalogue.problems:
         raise click.exceptions.Exit(2)
     try:

@@ -39,7 +39,7 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-# how long a warning waits whose impact depends on the next steps; a stall then shares its message
+# Time that a warning waits if its impact depends on the next steps; a stall then shares its message.
 _WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
 _PRELOAD_SECONDS = 3.0
@@ -64,7 +64,7 @@ class Listeners:
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
         self._looked = False
-        # functions that record that a run's incidents were sent
+        # Functions that record that a run's incidents were sent.
         self._unreported: list[Callable[[], None]] = []
         self.run_failed = False  #: True if the run failed, whatever exit code its command returned
         self._home: Path = config["run.home"]

@@ -61,7 +61,7 @@ def read_limits(config: Config, seconds: float | None = None) -> Limits:
 def mask_site_patterns(config: Config) -> None:
     """Make this process and its child processes mask text that matches ``[redact] patterns``."""
     if patterns := config["redact.patterns"]:
-        # imported here because most sites have no patterns
+        # The import is here because most sites have no patterns.
         from stallwatch_rules.text.redact import use_site_patterns
 
         use_site_patterns(patterns)

@@ -62,7 +62,7 @@ class ConfigError(ValueError):
         self.message = message
         self.remedy = remedy
         self.key = key  #: a key such as "alerts.routes", if it matters to a command
-        #: True if the problem may lose configured chats
+        #: True if the problem may lose configured chats.
         self.loses_chats = chats or key in ("alerts.urls", UNREAD)
 
 
@@ -80,7 +80,7 @@ class Config:
 
     settings: dict[str, Setting]
     file: Path | None = None
-    #: files and folders ignored because other accounts can write them
+    #: Files and folders ignored because other accounts can write them.
     ignored: list[ConfigError] = field(default_factory=list)
     problems: list[ConfigError] = field(default_factory=list)
     lines: Sequence[str] = field(default=(), repr=False)  #: lines of the configuration file
@@ -177,7 +177,7 @@ def _leave_out_foreign_rules(config: Config) -> None:
         return
     kept = []
     for folder in dirs.value:
-        # a missing folder is reported by its reader
+        # A missing folder is reported by its reader.
         reason = distrust_pages(folder) if os.path.lexists(folder) else None
         if reason is None:
             kept.append(folder)
@@ -212,7 +212,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
-    # a number with thousands of digits, or deeply nested brackets
+    # The text may contain a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         unread = UNREAD if _CHATS.search(text) else ""

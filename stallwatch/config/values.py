@@ -56,7 +56,7 @@ _KINDS: dict[KindName, _Kind] = {
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
-    # patterns may contain commas, so lines separate them
+    # Patterns may contain commas, so lines separate them.
     "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),
     "routes": _Kind("tables"),
 }

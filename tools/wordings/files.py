@@ -30,7 +30,7 @@ class SourceFile:
     """A file of the package whose strings are searched."""
 
     name: str  #: path inside the package, with slashes
-    #: returns an iterator over the content, from the start at each call
+    #: Returns an iterator over the content, from the start at each call.
     chunks: Callable[[], Iterator[bytes]]
     place: str = ""  #: the complete path, whose end a rule may name
 

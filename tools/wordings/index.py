@@ -104,7 +104,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return the URL without user name and password, and the two separately."""
+    """Return the URL without user name and password, and these two as one string."""
     parts = urllib.parse.urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)

@@ -55,7 +55,7 @@ class _Piece:
     text: str
     lowered: str = field(init=False)
     anchor: str = field(init=False)  #: the piece's longest word; strings without it are skipped
-    #: source that prints the piece contains one of these phrases
+    #: Source that prints the piece contains one of these phrases.
     phrases: Sequence[Phrase] = field(init=False)
     words: Sequence[bytes] = field(init=False)
     telling: bool = field(init=False)  #: True if the piece is too long for a chance match

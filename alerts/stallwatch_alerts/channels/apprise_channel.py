@@ -61,12 +61,12 @@ class AppriseChannel:
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
         # The notice being sent, and the places of its messages in the chats that already accepted it.
         self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
-        # the messages of open incidents, by incident id
+        # The messages of open incidents, by incident id.
         self._places: OrderedDict[str, list[Place]] = OrderedDict()
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
         if isinstance(plugin, NotifyNtfy):
-            # Apprise would sleep for 5.5 s between requests; ``delivery.pacing`` limits the rate
+            # Apprise would sleep for 5.5 s between requests; ``delivery.pacing`` limits the rate.
             plugin.request_rate_per_sec = 0
         self._apprise = apprise.Apprise(asset=asset)
         self._apprise.add(plugin)
@@ -127,7 +127,7 @@ class AppriseChannel:
             answer = post(request, self._line)
             failure = chat.failure(answer)
             if failure is not None:
-                # for example, the thread was deleted: the next attempt starts a new thread
+                # The thread may be deleted, for example: the next attempt starts a new thread.
                 if failure.retry_after is None:
                     self._places.pop(incident, None)
                 raise failure

@@ -51,7 +51,7 @@ class Batch:
     messages: tuple[Claimed, ...]
     attempts: int  #: failed attempts to send the first message
     created_at: float  #: steady time at which the oldest message was stored
-    expired: int = 0  #: discarded messages of which the chat has not been notified
+    expired: int = 0  #: discarded messages not yet reported to the chat
     escalates: str = ""  #: the incident's id if the message is an escalation
 
     @property

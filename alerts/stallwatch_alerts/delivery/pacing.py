@@ -48,7 +48,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # our choice: mail servers publish no limit, and nobody reads more
+    "mailto": (Limit(30, 60.0),),  # our choice: mail servers publish no limit, and people read no more
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
@@ -75,7 +75,7 @@ def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool
 
 
 GIVE_UP_AFTER = 86400.0  #: age in seconds at which a message is discarded
-# minimum number: after a day without a sender, a message is old before its first attempt
+# Minimum number of attempts: after a day without a sender, a message is old before its first attempt.
 _TRIES_AT_LEAST = 30
 LONGEST_PAUSE = 3600.0  #: seconds after which a chat that requested a longer pause is tried again
 _FIRST, _LONGEST = 1.0, 60.0
@@ -158,18 +158,18 @@ def pause(connection: Connection, channel: str, seconds: float, now: float, mome
 
 
 def expired(connection: Connection, channel: str) -> int:
-    """Return the number of discarded messages of which the chat has not been notified."""
+    """Return the number of discarded messages that were not yet reported to the chat."""
     row = _row(connection, channel)
     return 0 if row is None else int(row.expired)
 
 
 def count_expired(connection: Connection, channel: str, count: int) -> None:
-    """Add `count` to the number of discarded messages of which the chat has not been notified."""
+    """Add `count` to the number of discarded messages that were not yet reported to the chat."""
     _set(connection, channel, expired=expired(connection, channel) + count)
 
 
 def note_expired(connection: Connection, channel: str, count: int) -> None:
-    """Record that the chat was notified of `count` discarded messages."""
+    """Record that `count` discarded messages were reported to the chat."""
     if count:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 

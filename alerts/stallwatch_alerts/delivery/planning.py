@@ -18,7 +18,7 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import People, Silence
 
-#: takes a chat and keys, returns the keys for which the chat was notified
+#: Takes a chat and keys, and returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
 Escalated = Callable[[str], set[str]]  #: takes an incident id, returns the chats that got its escalation
 _SILENCES_SECONDS = 10.0
@@ -49,7 +49,7 @@ class Draft:
     keys: tuple[str, ...]
     about: str = ""  #: the incident's id
     not_before: float = 0.0  #: the earliest time to send
-    #: True if the message is withdrawn once the incident is acknowledged or resolved
+    #: True if the message is withdrawn once the incident is acknowledged or resolved.
     escalation: bool = False
 
 

@@ -105,7 +105,7 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether no due message about this incident is undelivered."""
+        """Return whether all due messages about this incident were delivered."""
         if incident in self._in_hand or any(letter.incident.id == incident for letter in list(self._letters)):
             return False
         now = self._clock()
@@ -209,7 +209,7 @@ class DeliveryQueue:
             some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
             try:
                 self._store(some)
-            except _SHORTAGES:  # memory is short, too: the next letter or the end causes a retry
+            except _SHORTAGES:  # if even memory is short, the next letter or the end causes a retry
                 self._letters.extendleft(reversed(some))
                 break
             except Exception:  # one of the letters cannot be stored

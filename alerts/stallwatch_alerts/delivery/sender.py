@@ -27,7 +27,7 @@ def retry_after(error: Exception) -> float | None:
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-# younger messages cannot come from another process, and reading another database takes time
+# Younger messages cannot come from another process, and reading another database takes time.
 _LATE_SECONDS = 60.0
 _EDIT_SECONDS = 5.0  # between two edits: most of the chat's rate limit is for new messages
 _MOST_EDITS = 100

@@ -25,7 +25,7 @@ _STARTING = 15.0
 
 @dataclass(frozen=True)
 class Link:
-    """One link of the path and its state."""
+    """One link of the path from a metric to the chats, and its state."""
 
     name: str
     holds: bool

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 _HERE = Path(__file__).resolve().parent
-# in an installation, and in a checkout
+# The folder of the handwritten files in an installation, and in a checkout.
 _PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"

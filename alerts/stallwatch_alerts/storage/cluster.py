@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # SQLAlchemy takes a second to import, so only the thread imp
 _AT_ONCE = 32  # reports in memory; each report may have up to `MOST_BYTES`
 _SLACK = 1.0  # seconds from the start of this agent to its first post
 _BEATS = 3  # an agent tries to merge again this many `retry` intervals after its last post
-# seconds from a post to the first check for its acknowledgement; the interval then doubles
+# Seconds from a post to the first check for its acknowledgement; the interval then doubles.
 _FIRST_LOOK = 0.02
 
 
@@ -47,7 +47,7 @@ class Timing:
     beat: float = 0.5  #: between two heartbeats of the merging agent
     step: float = 1.0  #: between two clock checks of the merging agent
     absent: float = 1.5  #: without a heartbeat for this long, other agents try to take the lock
-    #: without a heartbeat for this long, other agents end the connection that holds the lock
+    #: Without a heartbeat for this long, other agents end the connection that holds the lock.
     frozen: float = 4.0
     retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
 
@@ -103,7 +103,7 @@ class PostgresBacking:
         self._closed = False
         self._rows: ClusterRows | None = None
         self._posted: _Posted | None = None
-        self._began = time.monotonic()  # start of this agent, as far as is known
+        self._began = time.monotonic()  # earliest known start of this agent
         self._has_posted = self._merging = False
         self._compete_at = self._step_at = self._merged_at = 0.0
         self._acknowledged: dict[str, int] = {}  # report numbers by agent, since this agent began to merge
@@ -314,7 +314,7 @@ class PostgresBacking:
         if rows is None:
             return
         if merging and self._closed:
-            # after a failure, other agents detect the missing heartbeat later
+            # After a failure, other agents detect the missing heartbeat later.
             with contextlib.suppress(Exception):
                 rows.resign()
         rows.disconnect()

@@ -114,7 +114,7 @@ class ClusterRows:
 
     def __init__(self, url: str, key: str, agent: str, *, patience: float) -> None:
         self._engine = open_engine(url, pool=NullPool, connect_timeout=_CONNECT_SECONDS, **_CLIENT_SETTINGS)
-        # runs before SQLAlchemy queries the new connection
+        # This listener runs before SQLAlchemy queries the new connection.
         event.listen(self._engine, "connect", self._opened, insert=True)
         self._key, self._agent = key, agent
         digest = hashlib.sha256(f"stallwatch {key}".encode()).digest()
@@ -234,7 +234,7 @@ class ClusterRows:
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted since the last call, as far as the server has sent notifications."""
+        """Return the agents that posted since the last call, according to the server's notifications."""
         found = list(self._news)
         self._news.clear()
         return found

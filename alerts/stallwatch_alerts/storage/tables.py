@@ -76,12 +76,12 @@ MESSAGES = Table(
     Column("claimed_until", Float, nullable=False, default=0.0),
     Column("sent_at", Float),
     Column("reason", String(1000), nullable=False, default=""),
-    # the end of quiet hours, or the time of an escalation
+    # The end of quiet hours, or the time of an escalation.
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("tried_at", Float, nullable=False, server_default="0"),
     Column("claim", String(32), nullable=False, server_default=""),  # the holder's claim
     Column("about", String(400), nullable=False, server_default=""),  # the incident's id
-    # 1: sent only if the incident is not acknowledged
+    # 1 means that the message is sent only if the incident is not acknowledged.
     Column("escalation", Integer, nullable=False, server_default="0"),
     Column("group", JSON),  # set if the message joins several notices: see ``grouping``
     Column("keys", JSON),  # the notification keys that it covers, for another database
@@ -99,7 +99,7 @@ NOTIFIED = Table(
     Column("at", Float, nullable=False),
 )
 
-#: Pauses of each chat, and discarded messages of which it was not notified.
+#: Pauses of each chat, and discarded messages not yet reported to it.
 CHANNELS = Table(
     "channels",
     METADATA,
@@ -141,7 +141,7 @@ CLUSTER_RUNS = Table(
     METADATA,
     Column("key", String(64), primary_key=True),
     Column("merger", String(200), nullable=False),  # the merging agent's id
-    # the server process of the merging agent, which holds the lock
+    # The server process of the merging agent, which holds the lock.
     Column("session", Integer, nullable=False),
     Column("merged_at", Float, nullable=False),  # updated about once a second; 0: the merging agent left
     Column("reply", LargeBinary),

@@ -22,7 +22,7 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
-#: maximum number of band names; maximum and minimum characters of a name
+#: Maximum number of band names; maximum and minimum characters of a name.
 _MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5
 _LETTERS = 72  #: characters that fit above a chart in a window of 1,280 pixels
 Json = dict[str, Any]

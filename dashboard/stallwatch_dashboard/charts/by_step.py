@@ -11,8 +11,9 @@ from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
-_COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")  #: frames of which both runs are compared
-#: series that a diagnosis contains
+#: names of the frames that the comparison of two runs shows
+_COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
+#: Series that a diagnosis contains.
 _IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 

@@ -1,4 +1,4 @@
-"""Draw a heat map of how far hosts or ranks lag behind over time; mark hosts and ranks under suspicion."""
+"""Draw a heat map of how far hosts or ranks lag behind over time, with marks on blamed hosts and ranks."""
 
 from __future__ import annotations
 

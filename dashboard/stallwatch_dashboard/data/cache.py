@@ -95,7 +95,7 @@ def _first(
 
 _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: maximum points of one metric; a longer metric keeps the extremes of each time span
-#: points of each of many series, for example ranks; and of all of them
+#: Points of each of many series, for example ranks; and the maximum for all of them.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
 _MOST_FRESH = 16_000  #: points of a metric that are stored as tuples until it is read
 

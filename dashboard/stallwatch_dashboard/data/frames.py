@@ -28,7 +28,10 @@ def empty() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class RunFrames:
-    """Columns ``rank`` (missing: the run's), ``t`` (Unix seconds) and ``v``, ordered by rank and time."""
+    """The numbers of a run as frames with columns ``rank``, ``t`` and ``v``, ordered by rank and time.
+
+    A missing ``rank`` marks a number of the whole run; ``t`` is in Unix seconds.
+    """
 
     steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached
     loss: pd.DataFrame = field(default_factory=empty)
@@ -62,7 +65,7 @@ class RunFrames:
 
 
 _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
-#: numbers that are reported with a step, not between two steps
+#: Numbers that are reported with a step, not between two steps.
 _TOLD = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
 _POINTS = 1200  #: points of a metric: two per pixel of a chart
@@ -88,7 +91,7 @@ class NumberStore(Protocol):
         """Return the numbers of the table row of each run."""
 
     def last_seen(self) -> dict[str, float]:
-        """Return the time of the last sign of life of each run."""
+        """Return the time of each run's last sign of life."""
 
     def hosts(self, run: str) -> dict[str, float]:
         """Return the last sign of life of each host of a multi-host run; empty for a run on one host."""
@@ -165,7 +168,7 @@ def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
     return tuple(found)
 
 
-#: metrics that each agent counts for itself
+#: Metrics that each agent counts for itself.
 _SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")
 
 
@@ -186,7 +189,7 @@ def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
 
 
 def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
-    """Return a frame with one line, of the run or of a rank."""
+    """Return a frame that holds one line of points, for the run or for a rank."""
     ranks = np.full(len(times), -1 if rank is None else rank, "int64")
     known = pd.arrays.IntegerArray(ranks, ranks < 0)
     return pd.DataFrame(

@@ -95,7 +95,7 @@ class LazyIncidentStore:
         self._write(lambda store: People(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
-        # another person may already have ended a silence, which is harmless
+        # Another person may already have ended a silence, which is harmless.
         def act(store: IncidentStore) -> None:
             for silence in silences:
                 People(store.engine).expire(silence.id, now)

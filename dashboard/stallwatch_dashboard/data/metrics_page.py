@@ -119,7 +119,7 @@ def fetch(
         raise ScrapeError("source_http_status", status=error.code) from error
     except ScrapeError:
         raise
-    # refused, reset, timed out, bad headers, bad addresses: none of them gives a page
+    # Refused, reset or late connections, bad headers and bad addresses all mean that there is no page.
     except Exception as error:
         reason = str(getattr(error, "reason", None) or type(error).__name__)
         raise ScrapeError("source_no_answer", reason=reason) from error

@@ -88,7 +88,7 @@ class Departed:
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
         self._seen: dict[str, float] = {}  # the last sign of life of each run
-        # the last sign of life, by run and its last time on the grid
+        # The last sign of life, by run and its last time on the grid.
         self._exact: dict[tuple[str, float], float] = {}
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 

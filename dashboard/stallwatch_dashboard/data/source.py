@@ -122,7 +122,7 @@ class Source:
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """Return one row per run, those that need attention first."""
+        """Return one row per run, runs that need attention first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents = self._open_by_run()

@@ -16,7 +16,7 @@ from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import ENDINGS, Numbers
 
 MOST_LOSSES = 40
-#: time spans of steps in the baseline, without the very first, which includes compilation
+#: Time spans of steps in the baseline, without the very first, which includes compilation.
 _BASELINE_STEPS = 20
 _RECENT_STEPS = 5
 

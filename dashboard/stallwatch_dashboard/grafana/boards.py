@@ -26,7 +26,7 @@ RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: tag of the boards, and of the annotations for incidents
 #: The data source that the reader selects at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-#: width in 24ths of a board, and height in rows
+#: Width in 24ths of a board, and height in rows.
 _SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}
 
 

@@ -78,7 +78,7 @@ def _choose_job(jobs: Sequence[JobSummary]) -> str:
 
 
 def _findings(found: Diagnosis) -> None:
-    # without bounds, counts are numbers, which a reader can sort
+    # Without bounds, counts are numbers, which a reader can sort.
     bounds = any(f.at_least for f in found.findings)
     st.dataframe(
         {

@@ -77,7 +77,7 @@ def _named() -> str | None:
     if "run" not in query and (key := query.pop("incident", None)) is not None:
         if (incident := shared().incident(key)) is not None:
             query["run"] = incident.run
-        # set at once, because each setting adds a step to the browser's history
+        # All values are set at once, because each setting adds a step to the browser's history.
         st.query_params.from_dict(query)
     return query.get("run")
 
@@ -98,7 +98,7 @@ def _awaited(run: str | None) -> None:
 def _about(row: RunRow, now: float) -> list[str]:
     """Return the host of the run, its duration, and the age of the numbers shown."""
     facts = []
-    # otherwise the verdict counts the hosts
+    # If incidents name hosts, the verdict counts the hosts.
     if row.host and not any(incident.hosts for incident in row.open_incidents):
         facts = [say("hosts_reported", len(row.hosts)) if row.hosts else row.host]
     if (seconds := row.seconds(now)) is not None:

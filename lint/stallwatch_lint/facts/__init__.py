@@ -1,4 +1,4 @@
-"""Load facts about other software from data files, each of which names its source."""
+"""Load facts about other software from data files, which name their sources."""
 
 from __future__ import annotations
 

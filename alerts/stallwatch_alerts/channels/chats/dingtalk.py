@@ -88,5 +88,5 @@ def _quote(lines: Sequence[str]) -> str:
     return "  \n".join(f"> {_escaped(line)}" for line in lines)
 
 
-# code is sent as quotes, because DingTalk documents no code blocks; two spaces end a line
+# Code is sent as quotes, because DingTalk documents no code blocks; two spaces end a line.
 _MARKDOWN = Markdown(_escaped, _quote, "  \n")

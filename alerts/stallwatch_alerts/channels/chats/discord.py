@@ -19,7 +19,7 @@ from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
-# in UTF-16 units, which is an upper bound for any way in which Discord may count
+# The limits are in UTF-16 units, which is an upper bound for any way in which Discord may count.
 _TITLE, _DESCRIPTION = 256, 4096
 _COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}
 _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")

@@ -50,7 +50,7 @@ class Feishu(CodedChat):
         self._clock = clock
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return a single request with a card."""
+        """Return a single request with a card that shows the notice."""
         card = fit(notice, _LIMIT, lambda blocks: _card(notice, blocks), json_bytes)
         signed = signature(self._secret, int(self._clock())) if self._secret else {}
         return [Request(self._url, {"msg_type": "interactive", "card": card, **signed})]
