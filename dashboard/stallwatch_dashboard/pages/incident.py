@@ -90,7 +90,7 @@ def _state(incident: Incident, say: Say) -> str:
 
 
 def missing() -> bool:
-    """Return whether incidents cannot be read, and show why, because there may be some nevertheless."""
+    """Return whether incidents cannot be read, and show why, because incidents may still exist."""
     why = shared().cases.unreadable()
     if why is not None:
         st.warning(markdown(say("incidents_unreadable", why)), icon=":material/warning:")
