@@ -1,7 +1,7 @@
 """Build pages of the documentation site from other files: a hook of mkdocs.
 
 The catalogue has a page per rule and language, with the lines that the rule recognizes. README, CHANGELOG and
-other files at the top of the repository are pages of the site, too. Links to files without a page lead to
+other files at the top of the repository are also pages of the site. Links to files without a page lead to
 `repo_url`, if mkdocs.yml has one, and are plain text otherwise. The options that click knows replace ``<!--
 options: stallwatch run -->``.
 """

@@ -146,7 +146,7 @@ def planned_key(key: str) -> str:
 
 
 def key_of_planned(key: str) -> str:
-    """Return the key from which ``planned_key`` made `key`; "" if `key` is no planned key."""
+    """Return the key from which ``planned_key`` made `key`; "" if `key` is not a planned key."""
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 

@@ -131,7 +131,7 @@ def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses
         return False
     if _sums_parameters(node.value, makers):
         return True
-    # `loss = loss + 0 * extra` counts, but `loss = model(extra).loss` is no arithmetic.
+    # `loss = loss + 0 * extra` counts, but `loss = model(extra).loss` is not arithmetic.
     return any(isinstance(one, ast.Name) and one.id in terms for one in _arithmetic(node.value))
 
 

@@ -87,7 +87,7 @@ class StallwatchGroup(click.Group):
             if App.debug:
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-                # The disk of the output, mostly standard output, is full. This is no internal error.
+                # The disk of the output, mostly standard output, is full. This is not an internal error.
                 print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)

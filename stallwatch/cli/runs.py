@@ -96,7 +96,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
 
 
 def _state(info: AgentInfo) -> str:
-    """Return the state of a run: Ctrl-C is no failure, and the end of watching is no end of the run."""
+    """Return the state of a run: Ctrl-C is not a failure, and the end of watching is not the end."""
     from stallwatch_exporter.runs.runfolder import LATE_SECONDS, agent_alive
 
     if info.ended_at is None and not agent_alive(info):

@@ -291,7 +291,7 @@ class TerminalSink:
         self._shown |= {began, (incident.id, incident.stage)}
 
     def notice(self, text: str) -> None:
-        """Print a notice that is no incident, after the panels of the incidents that caused it."""
+        """Print a notice that is not an incident, after the panels of the incidents that caused it."""
         if not self._worker.put(text):
             print_notice(text)
 

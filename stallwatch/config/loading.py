@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "stallwatch.toml"
-# Other modules read these variables, so they are no misspelled keys.
+# Other modules read these variables, so they are not misspelled keys.
 _OTHER_VARIABLES = {
     "STALLWATCH_HOME",
     "STALLWATCH_CONFIG",
@@ -392,7 +392,7 @@ def _report_no_chats(config: Config) -> None:
 
 
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
-    """Report a top-level name in the file that is no section."""
+    """Report a top-level name in the file that is not a section."""
     line, chats = line_of(config, name), _names_chats({name: value})
     several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
     tables = several or isinstance(value, dict)

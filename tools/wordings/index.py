@@ -131,7 +131,7 @@ class _Page(msgspec.Struct):
 
 
 def listed(page: bytes) -> list[ListedFile]:
-    """Return all files that an index page lists; raise ``ValueError`` if it is no such page."""
+    """Return all files that an index page lists; raise ``ValueError`` for another page."""
     if page.lstrip()[:1] == b"{":
         return msgspec.json.decode(page, type=_Page).files
     links = _Links()

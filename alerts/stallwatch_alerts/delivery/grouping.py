@@ -126,7 +126,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports an end without a crash; the status of a crash is "resolved", too."""
+    """Return whether the notice reports an end without a crash; the status of a crash is also "resolved"."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 

@@ -64,7 +64,7 @@ class Intake:
     def receive(self, body: bytes) -> Receipt:
         """Store a notification and return its receipt. All messages are on disk after the return.
 
-        Raise `WebhookProblem` if the body is no notification. Any other exception means that nothing was
+        Raise `WebhookProblem` if the body is not a notification. Any other exception means that nothing was
         stored, and that the sender should retry.
         """
         notification = read_notification(body)

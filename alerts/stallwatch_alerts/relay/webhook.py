@@ -22,7 +22,7 @@ _FRACTION = lazy(r"\.(\d+)")  # Go prints up to nanoseconds, but Python before 3
 
 
 class WebhookProblem(ValueError):
-    """The request's body is no readable notification; a retry would not help."""
+    """The request's body is not a readable notification; a retry would not help."""
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
@@ -104,7 +104,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> datetime | None:
-    """Return the time that Go printed; ``None`` if the text is no time or has no zone."""
+    """Return the time that Go printed; ``None`` if the text is not a time or has no zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

@@ -224,7 +224,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep at most `MOST_RANKS` ranks; of more, those with the lowest, median, and highest last value."""
+    """Keep at most `MOST_RANKS` ranks: those with the lowest, median, and highest last value."""
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
