@@ -47,7 +47,7 @@ def print_check(
 ) -> None:
     """Print the diagnostics, the most severe first; readable at 80 columns and without color.
 
-    `covered` is the checked part of the run: if it is partial, a report without diagnostics is not an all-clear.
+    `covered` is the checked part of the run: if partial, a report without diagnostics is not an all-clear.
     """
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:

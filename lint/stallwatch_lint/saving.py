@@ -112,7 +112,7 @@ class _BareModels:
         self._read()
 
     def by(self, node: ast.expr) -> str:
-        """Return ``deepspeed``, ``accelerate`` or ``trainer``; empty for other nodes."""
+        """Return ``deepspeed``, ``accelerate`` or ``trainer``; empty for a model that is not partitioned."""
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
