@@ -24,7 +24,7 @@ from stallwatch_exporter.probe.layout import FIELDS, Header, pack_header, record
 from stallwatch_exporter.rings.probing import RankProcess
 from stallwatch_exporter.runs.copies import parse_record
 from stallwatch_exporter.runs.runfolder import read_info
-from stallwatch_exporter.stacks import asking
+from stallwatch_exporter.stacks import queries
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
 from stallwatch_exporter.watching.incidents import read_incidents
 from stallwatch_lint.check_run import check_run
@@ -106,22 +106,22 @@ def test_nested_events_of_a_rank_hide_no_others(process: RankProcess) -> None:
     process.path.with_suffix(".jsonl").write_bytes(DEEP + b'\n{"kind": "left", "error": false}\n')
     assert [event["kind"] for event in process.events()] == ["left"]
     process.path.with_suffix(".jsonl").write_bytes(DEEP)
-    assert not asking.has_left(process.path)
+    assert not queries.has_left(process.path)
 
 
 def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
     """A counter of 400 digits must not end the thread that gathers stacks."""
     text = '{"asked": "7", "counters": {"step": %s, "name": "\\ud800"}}' % ("9" * 400)
-    process.path.with_suffix(asking.ANSWER).write_text(text)
-    answer = asking.answer(process.path, "7")
+    process.path.with_suffix(queries.ANSWER).write_text(text)
+    answer = queries.answer(process.path, "7")
     assert answer is not None
     assert answer["counters"] == {"step": float("inf"), "name": "?"}
 
 
 def test_a_nested_answer_of_a_rank_is_none(process: RankProcess) -> None:
     """It is as if the rank had not answered: other ways of asking follow."""
-    process.path.with_suffix(asking.ANSWER).write_bytes(DEEP)
-    assert asking.answer(process.path, "7") is None
+    process.path.with_suffix(queries.ANSWER).write_bytes(DEEP)
+    assert queries.answer(process.path, "7") is None
     assert from_py_spy(DEEP) == ()
 
 
