@@ -29,6 +29,7 @@ _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 _SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: of descriptors or threads, for example
 _MEMORY_DAYS = 1.0  # sent messages are kept in memory for this long
+_TAKEN_OVER_SECONDS = 10.0  # if the other agent still runs, it escalates, and a shared database shows it
 
 
 class DeliveryQueue:
@@ -71,7 +72,7 @@ class DeliveryQueue:
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[Letter | str] = deque(maxlen=_AT_ONCE)
-        self._taken_over: set[str] = set()  # other agents' incidents to escalate
+        self._planned: set[str] = set()  # incidents whose escalation this agent has planned
         self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
@@ -96,9 +97,13 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Leave the escalation of this incident to another agent again. Never waits."""
+        """Leave the escalation of this incident to another agent that has planned it, too. Never waits."""
         self._notes.append(incident)
         self._worker.put(None)
+
+    def escalates(self, incident: str) -> bool:
+        """Return whether this agent has planned the escalation: not another one with the same spool."""
+        return incident in self._planned
 
     def has_sent(self, incident: str) -> bool:
         """Return whether no message about this incident waits to leave now."""
@@ -222,8 +227,8 @@ class DeliveryQueue:
         with contextlib.suppress(Exception):
             if isinstance(noted, Letter):
                 self._note_sent(outbox, noted, now, steady.wall(now))
-            elif noted in self._taken_over:
-                self._taken_over.discard(noted)
+            elif noted in self._planned:
+                self._planned.discard(noted)
                 outbox.release(noted)
 
     def _note_sent(self, outbox: Outbox, letter: Letter, now: float, at: float) -> None:
@@ -235,13 +240,25 @@ class DeliveryQueue:
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([letter], notified, escalated, at)
-            return [replace(one, not_before=one.not_before - waited) for one in drafts if one.escalation]
+            later = waited - _TAKEN_OVER_SECONDS
+            return [replace(one, not_before=one.not_before - later) for one in drafts if one.escalation]
 
         for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
             if not draft.escalation or draft.not_before - waited <= at:  # it was due: the other agent sent it
                 outbox.note(draft.channel, draft.keys, at)
-        if outbox.put(calls, now, [incident.id] if incident.is_settled else []):
-            self._taken_over.add(incident.id)
+        self._put(outbox, calls, now, [incident.id] if incident.is_settled else [])
+
+    def _put(
+        self,
+        outbox: Outbox,
+        make: Callable[[Notified, Escalated], Sequence[Draft]],
+        now: float,
+        over: Sequence[str],
+    ) -> None:
+        drafts = outbox.put(make, now, over)
+        self._planned |= {draft.about for draft in drafts if draft.escalation}
+        self._planned -= {*over}
+        if drafts:
             for sender in self._senders:
                 sender.wake()
 
@@ -305,6 +322,4 @@ class DeliveryQueue:
         if outbox is self._memory:
             with contextlib.suppress(Exception):
                 outbox.prune(now, _MEMORY_DAYS)
-        if outbox.put(make, now, over):
-            for sender in self._senders:
-                sender.wake()
+        self._put(outbox, make, now, over)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -53,6 +54,7 @@ class _Shared(msgspec.Struct, frozen=True):
     hosts: dict[str, str]
     members: list[Member]
     ruling: Ruling | None
+    escalates: list[str]
 
 
 class _Agent:
@@ -97,7 +99,9 @@ class Coordinator:
     """Takes reports, from any thread, and gives the run's incidents to `sinks`, each change once.
 
     Optional methods of a sink: ``adopt(incident)``: another coordinator reported it; ``release(id)``: another
-    coordinator handles it from now on; ``has_sent(id)``: whether no message of the incident waits to be sent.
+    coordinator escalates it from now on; ``escalates(id)``: whether its escalation is planned there;
+    ``has_sent(id)``: whether no message of the incident waits to be sent. ``is_shared``: other coordinators
+    write to the same place.
     """
 
     def __init__(
@@ -131,7 +135,9 @@ class Coordinator:
         self._present_at = clock()
         self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
         self._absent: dict[str, tuple[str, float]] = {}  # hosts that posted to others only: ranks, since when
+        self._shown: dict[str, Incident] = {}  # open incidents that our sinks got, by id
         self._passed_on: dict[str, Incident] = {}  # open when another coordinator took over
+        self._released: set[str] = set()  # of these, those that the other coordinator escalates
         self._unsent: dict[str, Incident] = {}  # reported, but not known to be sent
         self._ledger: dict[str, Incident] = {}  # those that were sent, by id
         self._adopted_at: dict[str, float] = {}  # of those that other coordinators reported
@@ -184,46 +190,61 @@ class Coordinator:
             self._note_sent()
             self._count_hosts(now)
 
-    def leave(self, ledger: Iterable[Incident] = ()) -> None:
+    def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Forget the run: its agents report to another coordinator now, and hold all that we know.
 
-        Incidents that its `ledger` shows as closed are closed in our sinks, too.
+        Our sinks release the incidents that it `escalates`, and close those that are closed in its `ledger`.
         """
         with self._lock:
-            for known in (*self._ledger.values(), *self._unsent.values()):
-                if known.status == "open":
-                    self._passed_on[known.id] = known
+            adopted = {one.id: one for one in self._ledger.values() if one.status == "open"}
+            self._passed_on |= adopted | self._shown
+            self._ledger.clear()
+            if self._agents:
+                self._released.clear()
+                self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
+                self._absent.clear()
+                self._agents.clear()
+                self._named.clear()
+                self._adopted_at.clear()
+                self._shared = None
+                self._hosts(None, None, None)
+                self._episodes = self._no_episodes()
+                self._slowness = self._no_slowness()
+                for known in self._unsent.values():
+                    self._episodes.adopt(known)
+            for name in self._passed_on.keys() & {*escalates} - self._released:
+                self._released.add(name)
+                self._each_sink("release", name)
             for over in ledger:
                 before = self._passed_on.pop(over.id, None) if over.status == "resolved" else None
                 if before is not None:
                     self._conclude(before, over)
-            if not self._agents:
-                return
-            for known in self._ledger.values():
-                for sink in self._sinks:
-                    if known.status == "open" and (release := getattr(sink, "release", None)) is not None:
-                        with self._guarded("reporting an incident"):
-                            release(known.id)
-            self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
-            self._absent.clear()
-            self._agents.clear()
-            self._named.clear()
-            self._ledger.clear()
-            self._adopted_at.clear()
-            self._shared = None
-            self._hosts(None, None, None)
-            self._episodes = self._no_episodes()
-            self._slowness = self._no_slowness()
-            for known in self._unsent.values():
-                self._episodes.adopt(known)
 
     def _conclude(self, before: Incident, over: Incident) -> None:
         """Report to our sinks how an incident ended that another coordinator has closed."""
+        has_it = self._shown.pop(over.id, None) is not None
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
+        self._each_sink("adopt", closed)
         for sink in self._sinks:
-            with self._guarded("reporting an incident"):
-                getattr(sink, "adopt", sink)(closed)
+            if has_it and not (hasattr(sink, "adopt") or getattr(sink, "is_shared", False)):
+                with self._guarded("reporting an incident"):
+                    sink(closed)
+
+    def _each_sink(self, method: str, *given: Any) -> None:
+        """Call an optional method of the sinks."""
+        for sink in self._sinks:
+            if (optional := getattr(sink, method, None)) is not None:
+                with self._guarded("reporting an incident"):
+                    optional(*given)
+
+    def note_shown(self, incident: Incident) -> None:
+        """Record that our sinks got this state of an incident, from us or from this agent alone."""
+        with self._lock:
+            self._shown[incident.id] = incident
+            if incident.status == "resolved":
+                del self._shown[incident.id]
+                self._passed_on.pop(incident.id, None)
 
     def _no_episodes(self) -> RunEpisodes:
         return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
@@ -327,6 +348,7 @@ class Coordinator:
             with self._guarded("reporting an incident"):
                 sink(msgspec.structs.replace(incident))
         self._unsent[incident.id] = incident
+        self.note_shown(incident)
         if incident.status == "resolved":
             for other, opened_at in self._episodes.further_ids(incident).items():
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
@@ -338,10 +360,10 @@ class Coordinator:
             return
         self._ledger[known.id] = known
         self._adopted_at.setdefault(known.id, self._clock())
-        for sink in self._sinks:
-            if (adopt := getattr(sink, "adopt", None)) is not None:
-                with self._guarded("reporting an incident"):
-                    adopt(known)
+        if known.status == "resolved" and known.id in self._shown:  # another coordinator closed it
+            self._conclude(self._shown[known.id], known)
+        else:
+            self._each_sink("adopt", known)
 
     def _has(self, known: Incident) -> bool:
         before = self._ledger.get(known.id)
@@ -477,7 +499,9 @@ class Coordinator:
             for host, (_, since) in self._absent.items():
                 if now - since >= _FORGET_SECONDS:
                     del hosts[host]
-            shared = _Shared(now, self._same(hosts), self._members(), self._ruling(now))
+            shared = _Shared(
+                now, self._same(hosts), self._members(), self._ruling(now), self._escalates(self._ledger)
+            )
             self._shared = shared
         agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
         return Reply(
@@ -488,7 +512,12 @@ class Coordinator:
             hosts=shared.hosts,
             ruling=shared.ruling,
             ledger=list(self._ledger.values()),
+            escalates=shared.escalates,
         )
+
+    def _escalates(self, names: Iterable[str]) -> list[str]:
+        asked = [one for one in (getattr(sink, "escalates", None) for sink in self._sinks) if one is not None]
+        return [name for name in names if any(escalates(name) for escalates in asked)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
         """Return the hosts object of the last replies if it is equal: every agent repeats it."""

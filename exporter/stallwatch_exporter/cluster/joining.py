@@ -15,7 +15,7 @@ from stallwatch_exporter.cluster.coordinator import Coordinator, HostCounts
 from stallwatch_exporter.cluster.host import host_id
 from stallwatch_exporter.cluster.identity import RunIdentity, with_ranks
 from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member
-from stallwatch_exporter.incident import Sink
+from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
@@ -81,6 +81,7 @@ class Joining:
         return None
 
     def _join(self, identity: RunIdentity) -> Member:
+        self._folder.info.agent = self._agent
         coordinator = Coordinator(
             [*self._sinks, self._folder.append_run_incident],
             name=self._agent,
@@ -88,6 +89,11 @@ class Joining:
             hosts=self._hosts,
             slowdown=self._slowdown,
         )
+
+        def shown(incident: Incident) -> None:
+            coordinator.note_shown(incident)
+            self._folder.append_run_incident(incident)
+
         if self._engine is not None:
             return Member(
                 identity,
@@ -97,6 +103,8 @@ class Joining:
                 agent=self._agent,
                 host=self._host,
                 host_id=self._host_id,
+                leave=coordinator.leave,
+                shown=shown,
                 is_settled=lambda: coordinator.is_settled,
                 alone_seconds=_ENGINE_SECONDS,
                 notice=self._notice,
@@ -125,6 +133,7 @@ class Joining:
             address=lambda: backing.address,
             step=coordinator.step,
             leave=coordinator.leave,
+            shown=shown,
             is_settled=lambda: coordinator.is_settled,
             is_known=lambda: coordinator.is_known,
             alone_seconds=ALONE_SECONDS,

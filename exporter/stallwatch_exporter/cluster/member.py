@@ -77,7 +77,8 @@ class Member:
         host_id: str,
         address: Callable[[], str] = lambda: "",
         step: Callable[[], None] = lambda: None,
-        leave: Callable[[Sequence[Incident]], None] = lambda _: None,
+        leave: Callable[[Sequence[Incident], Sequence[str]], None] = lambda _ledger, _escalates: None,
+        shown: Callable[[Incident], None] = lambda _: None,
         is_settled: Callable[[], bool] = lambda: True,
         is_known: Callable[[], bool] = lambda: True,
         alone_seconds: float = ALONE_SECONDS,
@@ -89,8 +90,9 @@ class Member:
         """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
 
         `is_known`: whether the other hosts know what it sent. `leave` gets the ledger of another coordinator
-        that took our report.
+        that took our report, and the ids of what that escalates.
 
+        `shown` gets what this agent alone has given to `sinks`, now or before it joined.
         `alone_seconds`: how long an answer may take until the agent notifies people itself.
         """
         self._identity = identity
@@ -100,6 +102,7 @@ class Member:
         self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
         self._step = step
         self._leave = leave
+        self._shown = shown
         self._is_settled, self._others_know = is_settled, is_known
         self._alone_seconds = alone_seconds
         self._clock = clock
@@ -162,8 +165,8 @@ class Member:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
                 alone = self._alone_as(incident)
-                self._alone[alone.id] = in_brief(alone)
-        self._wake.set()
+                self._alone[alone.id] = alone
+        self._show()
 
     def follow(self, left: Member) -> None:
         """Replace the member that this agent was until its ranks identified the run."""
@@ -179,6 +182,12 @@ class Member:
             left._waiting.clear()
         with suppress(Exception):
             left._backing.close()
+        self._show()
+
+    def _show(self) -> None:
+        for incident in list(self._alone.values()):
+            with self._guarded("reporting an incident"):
+                self._shown(incident)
         self._wake.set()
 
     def update(self, state: State) -> None:
@@ -210,9 +219,9 @@ class Member:
                 del self._waiting[name]
             incidents = [self._alone_as(self._mine[name]) for name in due if name in self._mine]
             for incident in incidents:
-                self._alone[incident.id] = in_brief(incident)
+                self._alone[incident.id] = incident
         for incident in incidents:
-            for sink in self._sinks:
+            for sink in (*self._sinks, self._shown):
                 with self._guarded("reporting an incident"):
                     sink(incident)
 
@@ -290,7 +299,7 @@ class Member:
         if reply is None:
             return
         if reply.coordinator not in ("", self._agent):
-            self._leave(reply.ledger)
+            self._leave(reply.ledger, reply.escalates)
         if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
             self._notice(reply.refused)
         with self._lock:
@@ -307,7 +316,7 @@ class Member:
             self._remember(reply.ledger)
 
     def _remember(self, ledger: Sequence[Incident]) -> None:
-        known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
+        known = joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values()), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
         self._ledger = kept_ledger(known, wall, mine)  # also those with a warning of ours that is open
@@ -361,7 +370,7 @@ class Member:
                 paces=self.paces.report(self._number),
                 incidents=incidents,
                 hosts=self._reply.hosts if self._reply is not None else {},
-                ledger=joined_ledgers([self._ledger.values(), self._alone.values()]),
+                ledger=joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values())]),
                 ending=self._ending,
                 ended_age=now - self._ended_at if self._ending is not None else None,
             )

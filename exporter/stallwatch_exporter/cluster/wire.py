@@ -121,4 +121,5 @@ class Reply(msgspec.Struct, kw_only=True):
     #: The run's incidents with sent messages, open or closed last, in brief: the next coordinator knows from
     #: them what not to send again.
     ledger: list[Incident] = []
+    escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
     refused: str = ""  #: why the report was not taken, in one line for the agent's terminal

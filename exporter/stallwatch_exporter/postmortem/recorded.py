@@ -224,7 +224,8 @@ def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
     """Return the stacks of all hosts at the last stall: as merged then, unless more is known now."""
-    last = next((one for one in reversed(merged) if one.stacks is not None), None)
+    # Incidents of which one agent alone notified people have the stacks of its host only, and no hosts.
+    last = next((one for one in reversed(merged) if one.hosts and one.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     own = by_host(
         (one.info.host, one.stacks) for one in parts if one.info is not None and one.stacks is not None

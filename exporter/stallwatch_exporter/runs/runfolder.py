@@ -39,7 +39,7 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
 _Folder = TypeVar("_Folder", str, Path)
-#: Of an agent that merged a run over hosts: the run's incidents, as users were notified of them.
+#: Of an agent of a run over hosts: the run's incidents of which it notified people, merged or alone.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Agents write ``agent.json`` every few seconds. NFS may cache a file for a minute (acregmax,
@@ -84,6 +84,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     job: str = ""  #: the scheduler's or launcher's name of the job, if the run may have several agents
     attempt: int = 0  #: which start of the job this is
     key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
+    agent: str = ""  #: its id in the run: that of the host, the process and its start
     node: int | None = None  #: the number of this host in the run
     agents: int | None = None  #: number of agents of the run, if its scheduler gives it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
@@ -125,6 +126,7 @@ class RunFolder:
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
+        self._writing = threading.Lock()
         self._lacks = False  # something is lost that no later write restores
 
     @classmethod
@@ -275,16 +277,17 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append a change of an incident of all hosts to ``run-incidents.jsonl``: one thread at a time.
+        """Append a change of an incident of the run, as people were notified, to ``run-incidents.jsonl``.
 
         Waits for a moment only: a hanging disk must not hold up the other hosts, whose reports are merged.
         """
-        is_stuck = self._writer is not None and self._writer.is_alive()
-        self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
-        if not is_stuck:
-            self._writer = threading.Thread(target=self._write_run_incidents, daemon=True)
-            self._writer.start()
-            self._writer.join(_WRITE_SECONDS)
+        with self._writing:
+            is_stuck = self._writer is not None and self._writer.is_alive()
+            self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
+            if not is_stuck:
+                self._writer = threading.Thread(target=self._write_run_incidents, daemon=True)
+                self._writer.start()
+                self._writer.join(_WRITE_SECONDS)
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:

@@ -392,6 +392,9 @@ def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
     assert [stage for _, stage in chat.stages] == ["open"]
     run.coordinator = run.another()
     stepped_in.leave()
+    assert not chat.released, "perhaps nobody else escalates it"
+    for _ in range(2):
+        stepped_in.leave([], ["sft-8123.0/stall/silent-hang/1"])
     assert chat.released == ["sft-8123.0/stall/silent-hang/1"]
     for _ in range(90):
         run.passes(1, *run.hosts)
@@ -732,11 +735,24 @@ def test_a_host_that_ended_before_a_takeover_is_not_missed() -> None:
     assert sorted(reply.hosts) == ["n1", "n2"]
 
 
+class Shared:
+    """A database of all hosts: the coordinator that closed the incident has written it there."""
+
+    is_shared = True
+
+    def __init__(self) -> None:
+        self.got: list[Incident] = []
+
+    def __call__(self, incident: Incident) -> None:
+        self.got.append(incident)
+
+
 def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     run = Run()
     record: list[Incident] = []
+    shared = Shared()
     run.coordinator = Coordinator(
-        [run.chat, record.append], name="n0-1", clock=run.clock, wall=run.clock.wall
+        [run.chat, record.append, shared], name="n0-1", clock=run.clock, wall=run.clock.wall
     )
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
@@ -748,7 +764,46 @@ def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     run.coordinator.leave([msgspec.structs.replace(known, **over)])
     assert [(one.status, one.resolution) for one in record[-1:]] == [("resolved", "recovered")]
     assert [one.status for one in run.chat.adopted] == ["resolved"]
-    assert {one.status for one in run.chat.got} == {"open"}
+    assert {one.status for one in run.chat.got} == {one.status for one in shared.got} == {"open"}
+
+
+def test_a_coordinator_says_what_it_escalates_and_another_one_leaves_that_to_it() -> None:
+    run = Run()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    first, run.coordinator = run.coordinator, run.another(Chat())
+    run.hosts["n1"].facts["ledger"] = first.take(run.hosts["n1"].report()).ledger
+    run.post()
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    first.leave(reply.ledger, reply.escalates)
+    assert (reply.escalates, run.chat.released) == ([], [])
+    run.coordinator._sinks[0].planned.add(reply.ledger[0].id)  # type: ignore[attr-defined]
+    run.passes(1, *run.hosts)
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    first.leave(reply.ledger, reply.escalates)
+    assert run.chat.released == reply.escalates == [reply.ledger[0].id]
+
+
+def test_what_was_closed_while_a_coordinator_was_away_is_closed_in_its_record_with_all_it_knew() -> None:
+    run = Run()
+    record: list[Incident] = []
+    run.coordinator = Coordinator(
+        [run.chat, record.append], name="n0-1", clock=run.clock, wall=run.clock.wall
+    )
+    run.hangs()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall(), evidence=["a line"]))
+    run.passes(4, *run.hosts)
+    (known,) = run.coordinator.take(run.hosts["n1"].report()).ledger
+    run.clock.now += 20.0
+    at = run.clock.wall()
+    over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
+    run.hosts["n1"].incidents.clear()
+    run.hosts["n1"].facts = {"ledger": [msgspec.structs.replace(known, **over)], "quiet": 0.0}
+    run.post("n1")
+    assert [one.status for one in record] == ["open", "resolved"]
+    assert (record[-1].stacks, record[-1].evidence) == (record[0].stacks, ["a line"])
+    assert record[0].stacks is not None
+    assert [one.status for one in run.chat.adopted] == ["resolved"]
 
 
 def test_the_host_of_a_rank_that_it_never_reported_is_the_one_that_does_not_answer() -> None:

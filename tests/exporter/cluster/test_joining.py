@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from clustercases import Chat, incident
+from waiting import wait_until
 
 from stallwatch_exporter.cluster.backing import Merges
 from stallwatch_exporter.cluster.coordinator import Coordinator
@@ -19,9 +20,10 @@ from stallwatch_exporter.cluster.joining import Joining
 from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.probing import Probing
-from stallwatch_exporter.runs.runfolder import RunFolder, read_info
+from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS, RunFolder, read_info
 from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.pages.catalogue import Catalogue
 
 ENVIRONMENTS = Path(__file__).parent / "environments"
@@ -151,6 +153,8 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     assert [one.id for one in post.incidents] == [found.id]
     coordinator.step()
     assert [one.id for one in people.adopted] == [found.id]
+    record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
+    assert [(one.id, one.status) for one in record] == [(found.id, "open")]
     assert people.stages in ([], [(found.id, found.stage)])  # an edit of what was sent
     closed = msgspec.structs.replace(
         found, status="resolved", resolution="recovered", updated_at=9.0, resolved_at=9.0
@@ -160,7 +164,10 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     coordinator.step()
     assert people.stages[-1] == (found.id, closed.stage) != (found.id, found.stage)
     assert len(host.chat.got) == 3
+    wait_until(lambda: [one.id for one in host.chat.adopted] == [found.id])
     host.agent.leave()
+    record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
+    assert [(one.id, one.status) for one in record[-1:]] == [(found.id, "resolved")]
 
 
 def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
