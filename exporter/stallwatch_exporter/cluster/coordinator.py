@@ -22,6 +22,7 @@ from stallwatch_exporter.cluster.wire import (
     Member,
     Reply,
     beat_of,
+    digest_of,
     is_quiet,
 )
 from stallwatch_exporter.incident import Incident, Sink
@@ -53,6 +54,7 @@ class _Shared(msgspec.Struct, frozen=True):
     at: float
     hosts: dict[str, str]
     members: list[Member]
+    digest: int  #: of the members
     ruling: Ruling | None
     escalates: list[str]
 
@@ -499,8 +501,14 @@ class Coordinator:
             for host, (_, since) in self._absent.items():
                 if now - since >= _FORGET_SECONDS:
                     del hosts[host]
+            members = self._members()
             shared = _Shared(
-                now, self._same(hosts), self._members(), self._ruling(now), self._escalates(self._ledger)
+                now,
+                self._same(hosts),
+                members,
+                digest_of(members),
+                self._ruling(now),
+                self._escalates(self._ledger),
             )
             self._shared = shared
         agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
@@ -508,7 +516,7 @@ class Coordinator:
             coordinator=self.name,
             acknowledged={agent.report.agent: agent.report.number},
             beat=self._least_beat,
-            members=shared.members,
+            members=None if agent.report.members == shared.digest else shared.members,
             hosts=shared.hosts,
             ruling=shared.ruling,
             ledger=list(self._ledger.values()),

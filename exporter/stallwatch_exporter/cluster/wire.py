@@ -6,6 +6,9 @@ Every report holds all that its host knows of open incidents, so a coordinator c
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+
 import msgspec
 
 from stallwatch_exporter.incident import Incident
@@ -55,6 +58,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     host: str
     host_id: str  #: hostname and boot id, hashed: hosts may have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
+    members: int = 0  #: `digest_of` those that its host knows
     node: int | None = None
     run: str  #: the label
     attempt: int = 0
@@ -108,6 +112,11 @@ class Member(msgspec.Struct, frozen=True):
     node: int | None = None
 
 
+def digest_of(members: Sequence[Member]) -> int:
+    """Return a number by which a coordinator recognizes what a host knows: the list is long."""
+    return zlib.crc32(msgspec.json.encode(members))
+
+
 class Reply(msgspec.Struct, kw_only=True):
     """The coordinator's answer to a post."""
 
@@ -115,7 +124,7 @@ class Reply(msgspec.Struct, kw_only=True):
     coordinator: str = ""  #: the agent, or the service, that merges
     acknowledged: dict[str, int] = {}  #: by agent: the newest report whose incidents were taken
     beat: float = QUIET_BEAT_SECONDS  #: the least time between two posts of a host without news
-    members: list[Member] = []
+    members: list[Member] | None = None  #: null: those that the host knows
     hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
     ruling: Ruling | None = None  #: of the run: its hosts together decide what none can alone
     #: The run's incidents with sent messages, open or closed last, in brief: the next coordinator knows from
