@@ -159,7 +159,7 @@ def watched(probe: Probe) -> Library:
             continue
         hook.install(library.classes, probe)
     hook = import_module(f"{package}.torch")
-    hook.tell_versions = lambda _: None
+    hook.report_versions = lambda _: None
     hook.install(SimpleNamespace(register_optimizer_step_post_hook=library.register), probe)
     return library
 

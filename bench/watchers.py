@@ -19,7 +19,7 @@ from stallwatch_exporter.watching.progress import Advance, HookedProgress
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.records import Line, Sample
-from stallwatch_rules.stacks.records import Asked, Frame, ThreadStack
+from stallwatch_rules.stacks.records import Frame, RankAnswer, ThreadStack
 
 FIXED = (300, 600, 1800)  #: seconds without progress that others call a hang
 STARTED = 1_790_000_000.0
@@ -88,7 +88,7 @@ class SimulatedLooks:
         stacks = [tuple(frames), *[_WAITS] * (self.ranks - 1)]
         return LookResult(
             [
-                Asked(
+                RankAnswer(
                     number,
                     100 + number,
                     "probe",

@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 import psutil
 
 from stallwatch.demo_chat import chat_endpoint
-from stallwatch_exporter.notices import tell
+from stallwatch_exporter.notices import print_notice
 from stallwatch_exporter.running.signals import handling
 from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.settings import own_main
@@ -75,7 +75,7 @@ def demo(
     try:
         command, expected = _live_command() if live else _replay_command(recording, speed)
     except CannotStart as error:
-        tell(str(error))
+        print_notice(str(error))
         return 2
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))

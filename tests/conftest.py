@@ -41,7 +41,7 @@ SLOW = (
     "exporter/test_steady_clock.py",
     "exporter/test_tailing.py",
     "exporter/test_wall_clock.py",
-    "exporter/test_witnesses.py",
+    "exporter/test_end_evidence.py",
     "lint/test_config.py::test_no_configuration_breaks_the_checks",
     "logs/test_packed_logs.py",
     "logs/test_sharing.py",

@@ -70,7 +70,7 @@ class Deadman:
         except Exception as error:  # a check that fails counts as a problem
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
-            self._say(f"the dead-man's switch gets no ping: {wrong}")
+            self._warn(f"the dead-man's switch gets no ping: {wrong}")
         else:
             self._signal("ok")
 
@@ -79,11 +79,11 @@ class Deadman:
             self._ping(self._url, signal)
         except Exception as error:
             reason = hide_secrets(str(error), self._url)
-            self._say(f"the dead-man's switch at {mask_url(self._url)} cannot be reached: {reason}")
+            self._warn(f"the dead-man's switch at {mask_url(self._url)} cannot be reached: {reason}")
         else:
             self._reported = ""
 
-    def _say(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         if text != self._reported:
             self._reported = text
             with contextlib.suppress(Exception):
@@ -113,7 +113,7 @@ class DeadmanSink:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
-        self._heard = clock()
+        self._contact_at = clock()
         self._problem = ""
         self._failed = False
         self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
@@ -125,11 +125,11 @@ class DeadmanSink:
 
     def alive(self, problem: str) -> None:
         """Record that the agent checked its run; `problem` is why it could not read it, or empty."""
-        self._heard, self._problem = self._clock(), problem
+        self._contact_at, self._problem = self._clock(), problem
 
     def blind(self) -> str:
         """Return why the agent cannot monitor the run; "" if it can."""
-        silent = self._clock() - self._heard
+        silent = self._clock() - self._contact_at
         if silent > _SILENT_SECONDS:
             return f"the agent has not looked at the run for {silent:.0f} s"
         return self._problem

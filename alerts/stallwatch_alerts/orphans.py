@@ -23,10 +23,10 @@ from stallwatch_rules.files import open_to_append
 _FRESH_SECONDS = 60.0
 
 
-def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
+def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
     """Report again the incidents of agents that were killed before their messages were stored.
 
-    There is a moment between an incident's record and its message: `tell` gets the incidents that changed
+    There is a moment between an incident's record and its message: `notify` gets the incidents that changed
     shortly before such an agent was gone, and those that it left open. The database records who was notified.
     Return the folders of these runs, for `mark_reported` once everything is stored.
     """
@@ -38,9 +38,9 @@ def report_unsent(home: Path, now: float, tell: Callable[[Incident], None]) -> l
         if info.key:
             for incident in _of_all_hosts(folder):
                 if incident.status == "open" or incident.updated_at > until:
-                    tell(incident)
+                    notify(incident)
         else:
-            Episodes(tell, read_journal(folder), until)
+            Episodes(notify, read_journal(folder), until)
         found.append((folder, info))
     return found
 
@@ -62,22 +62,22 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
-def close_orphans(home: Path, now: float, tell: Callable[[Incident], None]) -> list[Incident]:
+def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
     """Resolve incidents that dead agents left open, as of `now`; report and record them in the runs' folders.
 
     The outcome of those runs is unknown: the agent or its host was killed. Incidents of a run's end, and
-    those that it left unmended, stay as they are. `tell` may get an incident again if this process is killed
-    in between or another agent does the same: the database records who was notified.
+    those that it left open, stay as they are. `notify` may get an incident again if this process is killed in
+    between or another agent does the same: the database records who was notified.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
         if info.ended_at is None:
-            closed += _close(folder, now, tell, of_all_hosts=bool(info.key))
+            closed += _close(folder, now, notify, of_all_hosts=bool(info.key))
     return closed
 
 
 def _close(
-    folder: Path, now: float, tell: Callable[[Incident], None], *, of_all_hosts: bool
+    folder: Path, now: float, notify: Callable[[Incident], None], *, of_all_hosts: bool
 ) -> list[Incident]:
     left = [
         msgspec.structs.replace(
@@ -97,7 +97,7 @@ def _close(
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
             for incident in closed:  # notify first: recorded incidents are not sent again
-                tell(incident)
+                notify(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(orphan) + b"\n" for orphan in left))
     except OSError:
         return []  # an agent that can write it reports it

@@ -87,7 +87,7 @@ class StoreSink:
                 self._keep(item)
                 return
             except Exception as error:
-                self._say(error)
+                self._warn(error)
                 if not self._may_pass(error) or give_up.wait(wait):
                     raise
                 wait = min(_LONGEST_WAIT, 2 * wait)
@@ -112,7 +112,7 @@ class StoreSink:
             return False
         return may_pass(error)
 
-    def _say(self, error: Exception) -> None:
+    def _warn(self, error: Exception) -> None:
         if not self._complained:
             self._complained = True
             with contextlib.suppress(Exception):

@@ -31,7 +31,7 @@ from stallwatch_alerts.relay.stories import stories
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_alerts.store import _readable
 from stallwatch_dashboard.data import log_copies, metrics_page
-from stallwatch_dashboard.data.source import said_at_the_end
+from stallwatch_dashboard.data.source import final_diagnosis
 from stallwatch_dashboard.uploads.reading import safe_name
 from stallwatch_exporter.checkpoints.checking import check_checkpoint
 from stallwatch_exporter.checkpoints.formats import tensor_names
@@ -43,7 +43,7 @@ from stallwatch_exporter.rings.reader import RingReader
 from stallwatch_exporter.runs.copies import RankCopies, parse_record
 from stallwatch_exporter.runs.naming import sanitise
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, list_runs, read_info, read_record
-from stallwatch_exporter.stacks import asking, gathering
+from stallwatch_exporter.stacks import gathering, queries
 from stallwatch_exporter.tailing.follow import POSITIONS
 from stallwatch_exporter.tailing.tail import Position
 from stallwatch_exporter.tailing.tailset import TailSet
@@ -209,12 +209,12 @@ def parse_events(data: bytes) -> None:
         without_secrets(event)
         concern_match(event, place)
         counts.named(event, place)
-    asking.has_left(process.path, well=True)
+    queries.has_left(process.path, well=True)
 
 
 def parse_answers(data: bytes) -> None:
     file_of(data, "e-3-1.answer")
-    answer = asking.answer(parse_process().path, "q", ".answer")
+    answer = queries.answer(parse_process().path, "q", ".answer")
     if answer is not None:
         from_probe(answer)
         gathering._numbers(answer.get("counters"))
@@ -339,7 +339,7 @@ def parse_stored_payloads(data: bytes) -> None:
 
 def parse_stored_report(data: bytes) -> None:
     folder = file_of(data, "report/diagnosis.json").parent
-    said_at_the_end(folder)
+    final_diagnosis(folder)
     known = recorded([folder])._replace(folder=folder)
     diagnosis = with_kept(Diagnosis("healthy"), known)
     to_json(diagnosis)

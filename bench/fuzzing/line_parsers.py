@@ -22,7 +22,7 @@ from stallwatch_rules.failures.raised import kind_of as kind_of_exception
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.lines.containers import record_of
 from stallwatch_rules.lines.datatext import is_data
-from stallwatch_rules.lines.leads import likely_leads, sure_lead
+from stallwatch_rules.lines.line_prefix import certain_prefix, likely_prefixes
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks, take_rank
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.stamps import own_time
@@ -118,8 +118,8 @@ def parse_wrapped_lines(data: bytes) -> None:
     as_pasted(data)
     wrap_width(data)
     width = likely_fold(data)
-    leads = likely_leads(data)
-    lead = sure_lead(data) or next(iter(leads), None)
+    leads = likely_prefixes(data)
+    lead = certain_prefix(data) or next(iter(leads), None)
     reader = LineReader("fuzz.log", 3, width or 80, bool(width), lead).look_ahead(data)
     for at in range(0, len(data), 999):
         reader.feed(data[at : at + 999], 1.7e9)

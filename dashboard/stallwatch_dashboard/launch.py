@@ -17,7 +17,7 @@ from types import FrameType
 
 from stallwatch_dashboard import theme
 from stallwatch_dashboard.settings import DashboardSettings, own_address, to_environment
-from stallwatch_exporter.notices import tell
+from stallwatch_exporter.notices import print_notice
 from stallwatch_exporter.serving.authentication import problems
 from stallwatch_exporter.settings import is_own_address, own_main
 
@@ -29,16 +29,16 @@ def serve(settings: DashboardSettings) -> int:
     """Serve the pages until SIGINT or SIGTERM. Return the exit code for the shell."""
     problem = _problem(settings)
     if problem:
-        tell(problem)
+        print_notice(problem)
         return 2
     for doubt in problems(settings.server):
-        tell(doubt)
+        print_notice(doubt)
     if settings.port == 0:
         settings = replace(settings, port=_free_port(settings.host) or 0)
     with _child(settings) as child, _forwarded_signals(child) as asked_to_end:
         if not _answers(child, settings):
             return _exit_code(child, asked_to_end) if asked_to_end else 1
-        tell(f"dashboard on {url(settings)} (Ctrl-C ends it)")
+        print_notice(f"dashboard on {url(settings)} (Ctrl-C ends it)")
         child.wait()
         return _exit_code(child, asked_to_end)
 
@@ -172,7 +172,7 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
                 return True
         time.sleep(0.1)
     if child.poll() is None:
-        tell(f"the dashboard did not come up within {_START_SECONDS:.0f} s")
+        print_notice(f"the dashboard did not come up within {_START_SECONDS:.0f} s")
     return False
 
 

@@ -35,16 +35,16 @@ def families(pages: Iterable[RulePage]) -> list[str]:
     return sorted({page.family for page in pages})
 
 
-def search(catalogue: Catalogue, matcher: Matcher, asked: str, chosen: Sequence[str] = ()) -> list[RulePage]:
+def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[str] = ()) -> list[RulePage]:
     """Return the pages of the chosen families (all if none) that contain every word, best first.
 
     A pasted message finds the rules that fire on it, whatever its words.
     """
     pages = [page for page in catalogue.pages.values() if not chosen or page.family in chosen]
-    if not asked.strip():
+    if not query.strip():
         return sorted(pages, key=lambda page: (page.family, page.id))
-    fired = {rule for _, rule, _ in matcher.match_text(asked)}
-    words = asked.casefold().split()
+    fired = {rule for _, rule, _ in matcher.match_text(query)}
+    words = query.casefold().split()
     ranked = [(0 if page.id in fired else _rank(page, words), page.id, page) for page in pages]
     return [page for _, _, page in sorted(one for one in ranked if one[0] < _NOWHERE)]
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.data.overview import RunRow, began, lasted, stood_since
+from stallwatch_dashboard.data.overview import RunRow, began, lasted, stalled_since
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import LANGUAGES, render
@@ -17,7 +17,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.report.phrases import primary_note, where
-from stallwatch_rules.stacks.concluding import asks_for_stacks
+from stallwatch_rules.stacks.concluding import advises_stacks
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.words import sentence, titled
 from stallwatch_rules.text.digest import fold_ranks
@@ -145,7 +145,7 @@ def _headline(
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
         return say(f"is_{row.state}", step), "warning" if troubled else level
     if row.state == "stalled":
-        since = last_step_at or (stood_since(incident) if incident else now)
+        since = last_step_at or (stalled_since(incident) if incident else now)
         return say("is_stalled", formats.seconds(max(0.0, now - since))), "critical"
     if row.state == "degraded":
         return say("is_degraded"), "warning"
@@ -181,7 +181,7 @@ def _with_incident(
     note = _note(incident, since, reader.now)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
-        fixes = _without_place(stacks, [fix for fix in fixes if not asks_for_stacks(fix)])
+        fixes = _without_place(stacks, [fix for fix in fixes if not advises_stacks(fix)])
         note = without(note, "diagnosis.nothing-says-why")
     facts = list(_exit(row, reader))
     if row.ended_at is None:
@@ -222,7 +222,7 @@ def _note(incident: Incident, since: float | None, now: float) -> Text:
     """Return the impact on this run; for a stall, with its duration until now."""
     if incident.kind != "stall":
         return incident.note
-    start = since if since is not None else stood_since(incident)
+    start = since if since is not None else stalled_since(incident)
     values = {"silence": formats.seconds((incident.resolved_at or now) - start)}
     if incident.threshold_seconds is not None:
         values["threshold"] = formats.seconds(incident.threshold_seconds)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from stallwatch_rules.text.controls import printable
 
 
-def tell(text: str) -> None:
+def print_notice(text: str) -> None:
     """Print a notice on stderr, apart from the command's own output.
 
     If stderr cannot be written (a closed connection, a dead pipe, a full disk), the notice is lost, and the
@@ -42,7 +42,7 @@ class Guard:
         self.errors = 0
         self._outlook = outlook
         self._notice = notice
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
@@ -51,8 +51,8 @@ class Guard:
             yield
         except Exception as error:
             self.errors += 1
-            if what not in self._told:
-                self._told.add(what)
+            if what not in self._reported:
+                self._reported.add(what)
                 cause = type(error).__name__
                 with contextlib.suppress(OSError):  # there may be no descriptor left to import with
                     # Here: ranks and every command load this module.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import platformdirs
 
-from stallwatch_exporter.notices import tell
+from stallwatch_exporter.notices import print_notice
 from stallwatch_rules.files import OTHERS_WRITE, account, foreign_part, is_own, is_private
 
 _NOBODY = 65534
@@ -49,7 +49,7 @@ def own_default(place: Path, otherwise: str) -> Path:
     home = Path.home()
     instead = own / (place.relative_to(home) if place.is_relative_to(home) else otherwise)
     if os.path.realpath(instead) != os.path.realpath(place):
-        _tell_instead(foreign, own)
+        _report_folders_used(foreign, own)
     return instead
 
 
@@ -65,8 +65,8 @@ def _own_home() -> Path | None:
 
 
 @functools.cache  # once a process
-def _tell_instead(foreign: Path, own: Path) -> None:
-    tell(
+def _report_folders_used(foreign: Path, own: Path) -> None:
+    print_notice(
         f"{foreign} belongs to another account, so state and cache are kept below {own}"
         " unless STALLWATCH_HOME and STALLWATCH_CACHE name other folders"
     )

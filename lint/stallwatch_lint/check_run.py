@@ -89,6 +89,6 @@ def check_run(
     found = list(check_versions(run, versions_source))
     if config is not None:
         found += [one for check in _CONFIG_CHECKS for one in check(config, run)]
-        run = replace(run, config=config.as_meant)
+        run = replace(run, config=config.with_valid_stage)
     found += [one for script in scripts for check in _SCRIPT_CHECKS for one in check(script, run)]
     return ordered(found)

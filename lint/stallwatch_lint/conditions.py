@@ -13,7 +13,12 @@ from stallwatch_rules.text.lazy import lazy
 #: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages
 Reached = Literal["always", "sometimes", "asked"]
 _ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
-_TOLD = {"TypeError", "ImportError", "ModuleNotFoundError", "AttributeError"}  # raised by another release
+_INSTALLATION_ERRORS = {
+    "TypeError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "AttributeError",
+}  # raised by another release
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
@@ -44,7 +49,7 @@ class Conditions:
             ):
                 yield "sometimes"
             elif isinstance(above, ast.Try) and above.handlers and node not in above.finalbody:
-                yield "asked" if any(map(_tells, above.handlers)) else "sometimes"
+                yield "asked" if any(map(_checks_installation, above.handlers)) else "sometimes"
             elif isinstance(above, ast.ExceptHandler) or any(map(_catches, getattr(above, "items", ()))):
                 yield "asked"
             for before in _before(above, node):
@@ -74,9 +79,9 @@ def _leaves(body: list[ast.stmt]) -> bool:
     return bool(body) and isinstance(body[-1], (ast.Return, ast.Continue))
 
 
-def _tells(handler: ast.ExceptHandler) -> bool:
+def _checks_installation(handler: ast.ExceptHandler) -> bool:
     caught = ast.walk(handler.type) if handler.type is not None else ()
-    return any(isinstance(one, ast.Name) and one.id in _TOLD for one in caught)
+    return any(isinstance(one, ast.Name) and one.id in _INSTALLATION_ERRORS for one in caught)
 
 
 def _catches(item: ast.withitem) -> bool:

@@ -80,7 +80,7 @@ class DsConfig:
         return whole(zero.get("stage", 0)) if isinstance(zero, Mapping) else None
 
     @property
-    def as_meant(self) -> DsConfig:
+    def with_valid_stage(self) -> DsConfig:
         """The configuration with stage 3 in place of a higher one, which has a diagnostic of its own.
 
         Conflicts with ZeRO-3 are thus reported along with it, and not only after the stage is fixed.

@@ -106,7 +106,7 @@ class _BareModels:
         self._scope_of: dict[int, int] = {}
         self._others: dict[int, set[str]] = {}  # names assigned in each scope that starts no engine
         self._trained: dict[int, int] = {}  # the first line that trains, by scope
-        self._asking: set[int] = set()  # scopes that test whether DeepSpeed is used
+        self._tests_for_engine: set[int] = set()  # scopes that test whether DeepSpeed is used
         self._states: dict[int, ast.Call] = {}  # the call that made a name's state dict, by line
         self._read()
 
@@ -115,7 +115,7 @@ class _BareModels:
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
-        if scope in self._asking:
+        if scope in self._tests_for_engine:
             return ""
         if isinstance(node, ast.Call) and last_name(node.func) == "unwrap_model":
             return self.by(node.args[0]) if node.args else ""
@@ -151,7 +151,7 @@ class _BareModels:
             self._scope_of.update((id(node), id(scope)) for node in nodes)
             tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))]
             if any(_ASKS.search(ast.unparse(test)) for test in tests):
-                self._asking.add(id(scope))
+                self._tests_for_engine.add(id(scope))
             calls = [node for node in nodes if isinstance(node, (ast.Assign, ast.Call))]
             for node in sorted(calls, key=lambda one: (one.lineno, isinstance(one, ast.Call))):
                 if isinstance(node, ast.Assign):

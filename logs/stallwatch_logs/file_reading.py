@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stallwatch_logs.inputs import InputProblem, Limits, TimeIsUp
-from stallwatch_logs.line_format import fold_of, lead_of
+from stallwatch_logs.line_format import fold_of, prefix_of
 from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expand
 from stallwatch_logs.portions import HEAD
 from stallwatch_rules.lines.reader import LineReader
@@ -137,7 +137,7 @@ class Matching:
         head = next(portions, b"")
         portions = itertools.chain([head], portions)
         short = len(head) < HEAD or head[:2] in UTF16_MARKS
-        lead = None if short else lead_of(head)
+        lead = None if short else prefix_of(head)
         if self._patterns is None or short or (lead is not None and lead.quoted):
             reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
             yield from self._line_by_line(reader, portions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from stallwatch_logs.portions import HEAD, broken_at
-from stallwatch_rules.lines.leads import Lead, likely_leads, sure_lead
+from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix, likely_prefixes
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import as_pasted, broken_lines, likely_fold
 from stallwatch_rules.matching.matcher import Matcher
@@ -27,7 +27,7 @@ class Fold(NamedTuple):
 
     width: int | None = None  #: in characters; None: not broken
     spaced: bool = False  #: broken between words
-    lead: Lead | None = None  #: prefix of each line
+    lead: LinePrefix | None = None  #: prefix of each line
 
 
 _WHOLE = Fold()
@@ -40,19 +40,19 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     of it, and not without them; a prefix that numbers no list counts only if rules match behind it; and
     neither may lose a match of another rule.
     """
-    lead = lead_of(head)
+    lead = prefix_of(head)
     width = broken_at(head) if lead is None else None
     text = as_pasted(head) if len(head) < HEAD else b""
     if not text or len(text) >= _PASTED:
         return Fold(width, False, lead)
-    likely, leads = likely_fold(text) if lead is None else None, likely_leads(text)
+    likely, leads = likely_fold(text) if lead is None else None, likely_prefixes(text)
     if likely is None and not leads:
         return Fold(width, False, lead)
     known = _rules_in(text, matcher, Fold(width, False, lead))
     if likely is not None:
         for spaced in (True, False) if width is None else (True,):
             broken = broken_lines(text, likely, spaced)[-_LOOKED_AT:]
-            gained = any(_told_by_both(line, matcher) - known for line in broken)
+            gained = any(_rules_across_pieces(line, matcher) - known for line in broken)
             if gained and known <= _rules_in(text, matcher, Fold(likely, spaced)):
                 return Fold(likely, spaced)
     for other in leads:
@@ -61,7 +61,7 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     return Fold(width, False, lead)
 
 
-def lead_of(head: bytes) -> Lead | None:
+def prefix_of(head: bytes) -> LinePrefix | None:
     """Return the line prefix of a text, if it is certain, or if numbers are found only behind it.
 
     Logs with the same beginning except for numbers, as those of a run's ranks, share the prefix.
@@ -70,30 +70,30 @@ def lead_of(head: bytes) -> Lead | None:
     if beginning not in _leads:
         if len(_leads) >= _MOST_ALIKE:
             _leads.clear()
-        _leads[beginning] = _lead_of(head)
+        _leads[beginning] = _prefix_of(head)
     return _leads[beginning]
 
 
-_leads: dict[bytes, Lead | None] = {}
+_leads: dict[bytes, LinePrefix | None] = {}
 
 
-def _lead_of(head: bytes) -> Lead | None:
-    lead = sure_lead(head)
+def _prefix_of(head: bytes) -> LinePrefix | None:
+    lead = certain_prefix(head)
     if lead is not None:
         return lead
     text = as_pasted(head[:_SHOWN])
-    leads = likely_leads(text)
+    leads = likely_prefixes(text)
     known = _samples_in(text, None) if leads else 0
     return next((lead for lead in leads if _samples_in(text, lead) > known + known // 2), None)
 
 
-def _samples_in(text: bytes, lead: Lead | None) -> int:
+def _samples_in(text: bytes, lead: LinePrefix | None) -> int:
     """Return the number of samples, without those of progress bars, which have a name before them."""
     samples = map(extract, _read(text, Fold(lead=lead)))
     return sum(sample is not None and not sample.from_bar for sample in samples)
 
 
-def _told_by_both(pieces: list[bytes], matcher: Matcher) -> set[str]:
+def _rules_across_pieces(pieces: list[bytes], matcher: Matcher) -> set[str]:
     """Return the rules that need more than one of the pieces: no pattern of theirs matches one piece alone.
 
     A pattern that matches there but is excluded counts, too: wrongly joined lines may destroy the word that

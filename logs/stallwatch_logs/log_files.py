@@ -42,7 +42,7 @@ class LogFile:
 
     name: str  #: for the user; a member is "archive!member"
     rank: int | None  #: rank of the output, if the name contains it
-    asked_for: bool  #: the user named it, so it is a problem if it is not text
+    named_by_user: bool  #: the user named it, so it is a problem if it is not text
     size: int  #: bytes on disk, 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: its path for another process, if it is a separate file
@@ -65,7 +65,7 @@ class LogFile:
                 self.limits.check_time()
             for portion in head_first(self._aligned(size) if size else self.open_chunks()):
                 if first and looks_binary(portion[:_JUDGED]):
-                    if self.asked_for:
+                    if self.named_by_user:
                         problems.append(_binary(self.name))
                     elif binary is not None:
                         binary.append(self.name)
@@ -138,7 +138,7 @@ def from_stream(
         stream.seek(0)
         return cast(BinaryIO, _Unclosed(stream))
 
-    found.take(name, reopen, size, asked_for=True)
+    found.take(name, reopen, size, named_by_user=True)
     return found.files, found.problems
 
 
@@ -177,7 +177,7 @@ class _Expansion:
         if stat.S_ISDIR(mode):
             self._folder(path)
         elif stat.S_ISREG(mode):
-            self._file(path, asked_for=True, may_be_empty=not named)
+            self._file(path, named_by_user=True, may_be_empty=not named)
         elif named and (stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)):
             try:
                 self._once(path, self._opened_pipe(path))
@@ -223,7 +223,7 @@ class _Expansion:
             for name in sorted(filter(may_hold_ranks, found), key=natural):
                 self._rank_file(name)
         for name in sorted(logs_among(found), key=natural):
-            self._file(name, asked_for=False)
+            self._file(name, named_by_user=False)
         if before == self._count():
             self.problems.append(_no_logs(path, "folder", [name for name in found if archive_named(name)]))
 
@@ -243,16 +243,16 @@ class _Expansion:
                     self._known.add(known)
 
     def _takes_ranks(
-        self, name: str, head: bytes, size: int, asked_for: bool, chunks: Callable[[], Iterator[bytes]]
+        self, name: str, head: bytes, size: int, named_by_user: bool, chunks: Callable[[], Iterator[bytes]]
     ) -> bool:
-        if self.rank_files is None or not holds_ranks(name, head, asked_for=asked_for):
+        if self.rank_files is None or not holds_ranks(name, head, named_by_user=named_by_user):
             return False
         shown = printable(name)
         rank = rank_of_path(name)
-        self.rank_files.append(LogFile(shown, rank, asked_for, size, chunks, limits=self.limits))
+        self.rank_files.append(LogFile(shown, rank, named_by_user, size, chunks, limits=self.limits))
         return True
 
-    def _file(self, path: str, asked_for: bool, may_be_empty: bool = True) -> None:
+    def _file(self, path: str, named_by_user: bool, may_be_empty: bool = True) -> None:
         try:
             status = os.stat(path)  # noqa: PTH116
             if not stat.S_ISREG(status.st_mode):
@@ -267,19 +267,19 @@ class _Expansion:
                 else:
                     self.problems.append(_empty(path))
                 return
-            self.take(path, partial(_opened, path), status.st_size, asked_for, path)
+            self.take(path, partial(_opened, path), status.st_size, named_by_user, path)
         except OSError as error:
             self.problems.append(_unreadable(path, error))
 
     def take(
-        self, name: str, reopen: Callable[[], BinaryIO], size: int, asked_for: bool, path: str = ""
+        self, name: str, reopen: Callable[[], BinaryIO], size: int, named_by_user: bool, path: str = ""
     ) -> None:
         """Add a file that can be reopened; its content determines its kind."""
         with reopen() as raw:
             head = raw.read(_HEAD)
         kind = kind_of(head)
         chunks = partial(self._read, reopen, kind)
-        if kind == "plain" and self._takes_ranks(name, head, size, asked_for, chunks):
+        if kind == "plain" and self._takes_ranks(name, head, size, named_by_user, chunks):
             return
         if kind == "zip":
             self._zip(name, reopen, size)
@@ -290,14 +290,14 @@ class _Expansion:
             if members or not error:
                 self._members(name, [(m.name, m.size, m.chunks) for m in members])
         else:
-            archive = archive_named(name) if asked_for else None
+            archive = archive_named(name) if named_by_user else None
             if archive is not None:
                 self.problems.append(
                     InputProblem(
                         name, None, f"not a {archive} archive; read as text", "pack or copy it again"
                     )
                 )
-            self._log(name, size, asked_for, chunks, path, kind == "plain")
+            self._log(name, size, named_by_user, chunks, path, kind == "plain")
 
     def _read(self, reopen: Callable[[], BinaryIO], kind: Kind) -> Iterator[bytes]:
         with reopen() as raw:
@@ -385,7 +385,7 @@ class _Expansion:
         self,
         name: str,
         size: int,
-        asked_for: bool,
+        named_by_user: bool,
         chunks: Callable[[], Iterator[bytes]],
         path: str = "",
         plain: bool = False,
@@ -402,7 +402,7 @@ class _Expansion:
             LogFile(
                 shown,
                 rank_of_path(name),
-                asked_for,
+                named_by_user,
                 size,
                 chunks,
                 path,

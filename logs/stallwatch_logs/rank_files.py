@@ -54,7 +54,7 @@ class RankFile(Protocol):
         """The name for the user."""
 
     @property
-    def asked_for(self) -> bool:
+    def named_by_user(self) -> bool:
         """Whether the user named it."""
 
     @property
@@ -71,10 +71,12 @@ def may_hold_ranks(path: str) -> bool:
     return _NAMES.fullmatch(_last(path)) is not None
 
 
-def holds_ranks(path: str, head: bytes, *, asked_for: bool) -> bool:
+def holds_ranks(path: str, head: bytes, *, named_by_user: bool) -> bool:
     """Return whether a file with this head holds states of ranks. If the user named it, any pickle may."""
     if _PICKLE.match(head):
-        return asked_for or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
+        return (
+            named_by_user or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
+        )
     return _SNAPSHOT.match(head) is not None or _JSON_DUMP.match(head) is not None
 
 
@@ -173,7 +175,7 @@ def _read(file: RankFile) -> StallStacks | Dumped | None:
             raise _RefusedError(
                 "is no snapshot of this version", "run stallwatch stacks --json once more"
             ) from None
-    sure = file.asked_for or _DEFAULT.fullmatch(_last(file.name)) is not None
+    sure = file.named_by_user or _DEFAULT.fullmatch(_last(file.name)) is not None
     value = _value(data, sure=sure or _DUMPED.search(data, 0, _HEAD) is not None)
     if not is_dump(value):
         if sure:

@@ -69,13 +69,13 @@ class Wanted(NamedTuple):
     path: str
     name: str
     rank: int | None
-    asked_for: bool
+    named_by_user: bool
     local_ranks: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, number: int, file: LogFile) -> Wanted:
         """Return a file that another process finds by its path."""
-        return cls(number, file.path, file.name, file.rank, file.asked_for, file.local_ranks)
+        return cls(number, file.path, file.name, file.rank, file.named_by_user, file.local_ranks)
 
 
 class Job(NamedTuple):
@@ -156,7 +156,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
         found[0],
         name=wanted.name,
         rank=wanted.rank,
-        asked_for=wanted.asked_for,
+        named_by_user=wanted.named_by_user,
         local_ranks=wanted.local_ranks,
     )
     return read_apart(file, engines, within, job.sizes)
@@ -182,13 +182,13 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    if not _asked_for_a_death_signal():
+    if not _request_death_signal():
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
     elif not parent.is_alive():  # it ended before the request
         os._exit(1)
 
 
-def _asked_for_a_death_signal() -> bool:
+def _request_death_signal() -> bool:
     """Request that Linux kill this process with its parent; return whether it will."""
     if sys.platform != "linux":
         return False

@@ -220,7 +220,7 @@ class RunReading:
                 self.tracker.skip(aside.source, {*aside.kinds, SERIES})
         return more
 
-    def tell(self, match: Match, more: int = 0) -> None:
+    def take_report(self, match: Match, more: int = 0) -> None:
         """Take a report of a rank: a match, and `more` like it, of a line that no log holds."""
         stream = self._stream(match.line)
         if stream is not None:
@@ -358,7 +358,7 @@ class RunReading:
             began = False if stepped else None
         elif ended_in_trouble(before.diagnosis) and came_after(part.head, before.diagnosis):
             back = before.tracker.goes_back(sample) if stepped and sample else None
-            began = self._is_anew(candidate, before, goes_on=back is False)
+            began = self._is_anew(candidate, before, continues=back is False)
             began = began if stepped else began or None
         elif not before.tracker.progressed:
             began = False
@@ -380,7 +380,7 @@ class RunReading:
         counter = self.tracker.counter(sample, line)
         return counter is not None and not counter.nested
 
-    def _is_anew(self, candidate: Candidate, before: _Before, *, goes_on: bool = False) -> bool:
+    def _is_anew(self, candidate: Candidate, before: _Before, *, continues: bool = False) -> bool:
         """Return whether a candidate after a failure is another start, and not another rank or worker."""
         if candidate.mark is not None:
             return True
@@ -390,7 +390,7 @@ class RunReading:
         if again.is_launched is not None or (stops and stops[-1].over is None):
             return bool(again.is_launched)
         of_one = before.tracker.progressed or not again.head.is_of_several
-        return of_one and again.is_at_the_top and not goes_on
+        return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
         """Return whether a start began at a candidate that no further line follows."""

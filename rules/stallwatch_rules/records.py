@@ -287,7 +287,7 @@ class Diagnosis(msgspec.Struct):
         return _in_trouble(self.verdict, self.primary)
 
 
-class JobTold(msgspec.Struct):
+class JobSummary(msgspec.Struct):
     """A summary of one of several jobs whose logs were given together."""
 
     name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known job

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stallwatch_rules.failures.crashes import CrashReader
-from stallwatch_rules.failures.environment import tells_of_a_run, versions_in
+from stallwatch_rules.failures.environment import belongs_to_a_run, versions_in
 from stallwatch_rules.failures.failed_starts import Below, below
 from stallwatch_rules.failures.flight import FlightData
 from stallwatch_rules.failures.launchers import LauncherSummary
@@ -244,7 +244,7 @@ class StreamReading:
             for name, version in versions_in(line.text).items():
                 self.versions.setdefault(name, version)
         if hints.run and not self.of_a_run:
-            self.of_a_run = tells_of_a_run(line.text)
+            self.of_a_run = belongs_to_a_run(line.text)
         if hints.launcher and may_hold(line.text, hints.launcher):
             self.summary.see(line, self.own_step)
         self.index += 1
@@ -280,7 +280,7 @@ class StreamReading:
 
     def see_message(self, line: Line, more: int = 0) -> None:
         """Keep the wording of a line that was just read, and of ``more`` like it, unless known otherwise."""
-        if self.in_exception and (self.tracebacks.telling or self.crashes.busy):
+        if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
             self.below_start = below(line.text, self.below_start)

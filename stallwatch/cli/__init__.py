@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from stallwatch.cli.context import CONTEXT, App, tell
+from stallwatch.cli.context import CONTEXT, App, print_notice
 
 # In the order in which a new user needs them, each with the module that is imported when it is called.
 _COMMANDS = {
@@ -74,7 +74,7 @@ class StallwatchGroup(click.Group):
                     click.echo(message if helps else usage, err=True)
                 if helps:
                     sys.exit(error.exit_code)
-            tell(message)
+            print_notice(message)
             sys.exit(error.exit_code)
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
@@ -87,10 +87,10 @@ class StallwatchGroup(click.Group):
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
                 # Not an internal error: the disk behind the output, mostly standard output, is full.
-                tell(f"the output cannot be written: {error.strerror}")
+                print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
-            tell(f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows where")
+            print_notice(f"internal error: {type(error).__name__}: {error}; stallwatch --debug … shows where")
             sys.exit(_INTERNAL_ERROR)
         sys.exit(result if isinstance(result, int) else 0)
 

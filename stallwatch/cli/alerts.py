@@ -21,13 +21,13 @@ from stallwatch.cli.context import (
     local_time,
     plain_table,
     print_line,
+    print_notice,
+    print_notices,
+    report_wrong_alerts,
     say,
     show_table,
-    tell,
-    tell_all,
-    tell_wrong_alerts,
 )
-from stallwatch.cli.incidents import ack, list_incidents, note, opened, run_meant, silence, who
+from stallwatch.cli.incidents import ack, current_user, list_incidents, note, opened, run_named, silence
 from stallwatch.config.chats import connecting, misnamed, places
 from stallwatch.config.handover import alert_settings, exporter_settings, notified_elsewhere, open_spool
 from stallwatch_exporter import steady
@@ -100,7 +100,7 @@ def test(
     Exit code: 1 if a URL did not accept it, a link is broken, a route names an unknown rule or family, a file
     was ignored because others can write it, or the configuration has another mistake. URLs are shown masked.
     """
-    config = app.config(hides_people, also=tell_wrong_alerts)
+    config = app.config(hides_people, also=report_wrong_alerts)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
         _try_the_way(config, prometheus, alertmanager or "", at, wait)
@@ -114,7 +114,7 @@ def test(
     with extra("alerts", spoken):
         from stallwatch_alerts.trial import test_message
     names = misnamed(config, catalogue_of(config))
-    tell_all(names)
+    print_notices(names)
     deliveries = test_message(urls, config["alerts.language"])
     for url, delivery in zip(urls, deliveries, strict=True):
         if delivery.delivered:
@@ -125,7 +125,7 @@ def test(
                 print_line(f"        → {line}")
     failed = sum(not delivery.delivered for delivery in deliveries)
     if failed:
-        tell(say("not-taken", spoken, failed=failed, all=len(deliveries)))
+        print_notice(say("not-taken", spoken, failed=failed, all=len(deliveries)))
     if failed or names or config.problems or config.ignored:
         raise click.exceptions.Exit(1)
 
@@ -140,7 +140,7 @@ def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str,
     allowed = f"Bearer {token}" if token else own_authorization(exporter.server)
     trial = PathTest(prometheus, relay, exporter, alertmanager=alertmanager, authorization=allowed, wait=wait)
     for link in trial.links():
-        print_line(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.said}")
+        print_line(f"{'ok' if link.holds else 'failed':7} {link.name}: {link.detail}")
         if not link.holds:
             raise click.exceptions.Exit(1)
 
@@ -155,7 +155,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     Chats are masked.
     """
     config = app.config(hides_people)
-    run = run_meant(opened(config)[0], run) if run else None
+    run = run_named(opened(config)[0], run) if run else None
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
     table = plain_table("when", "sent", "state", "tries", "chat", "title", "reason")
@@ -165,7 +165,7 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
             local_time(one.created_at), sent, one.state, str(one.attempts), one.name, one.title, one.reason
         )
     if not show_table(table):
-        tell(say("no-message", config["ui.language"]))
+        print_notice(say("no-message", config["ui.language"]))
 
 
 @alerts.command()
@@ -211,7 +211,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
             outbox,
             partial(connecting, config),
             language=settings.language,
-            report=tell,
+            report=print_notice,
             delivered=lambda channel, keys: shared.note(channel, keys, time.time()),
             acknowledged=people.is_acknowledged,
             settled=settled,
@@ -240,7 +240,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     now = time.time()
     groups = Counter((one.name, _why(one, channels, now, language)) for one in left)
     for (chat, why), count in groups.items():
-        tell(say("waiting", language, count=count, chat=chat, why=why))
+        print_notice(say("waiting", language, count=count, chat=chat, why=why))
     if any(one.not_before <= now for one in left):
         raise click.exceptions.Exit(1)
 
@@ -251,13 +251,15 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
     configured = {fingerprint(url) for url in urls}
     left = [one for outbox in outboxes for one in outbox.deliveries(limit=_LISTED, state="waiting")]
-    meant = {one.channel: one.name for one in left if one.channel.startswith(named)} if named else {}
-    if len(meant) != 1:
-        raise click.UsageError(say("drop-several" if meant else "drop-none", language, name=named))
-    ((channel, chat),) = meant.items()
+    incidents_named = (
+        {one.channel: one.name for one in left if one.channel.startswith(named)} if named else {}
+    )
+    if len(incidents_named) != 1:
+        raise click.UsageError(say("drop-several" if incidents_named else "drop-none", language, name=named))
+    ((channel, chat),) = incidents_named.items()
     if channel in configured:
         raise click.UsageError(say("drop-configured", language, name=named, chat=chat))
-    count = sum(outbox.drop(channel, f"dropped by {who()}", steady.now()) for outbox in outboxes)
+    count = sum(outbox.drop(channel, f"dropped by {current_user()}", steady.now()) for outbox in outboxes)
     print_line(say("dropped", language, count=count, chat=chat))
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stallwatch.cli.context import PATH, App, language_option, rendered, tell_all
+from stallwatch.cli.context import PATH, App, language_option, print_notices, rendered
 
 if TYPE_CHECKING:
     from stallwatch.cli.check_inputs import Inputs
@@ -96,7 +96,7 @@ def check(
             )
     for path in checkpoints:
         diagnostics += _of_checkpoint(path, inputs)
-    tell_all(inputs.problems)
+    print_notices(inputs.problems)
     found, language = ordered(diagnostics), config["ui.language"]
     if as_json:
         report = to_json(found, inputs.looked_at, inputs.problems, language)
@@ -120,7 +120,7 @@ def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:
     from stallwatch_rules.text.digest import counted
 
     try:
-        below = listed(path, tell=lambda names: tell_all([f"{path}: {names:,} names so far"]))
+        below = listed(path, on_count=lambda names: print_notices([f"{path}: {names:,} names so far"]))
     except FileNotFoundError:
         inputs.problems.append(f"{path}: no such file or folder")
         return []

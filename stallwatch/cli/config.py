@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from stallwatch.cli.context import PATH, App, plain_table, show_table, tell, tell_wrong_alerts
+from stallwatch.cli.context import PATH, App, plain_table, print_notice, report_wrong_alerts, show_table
 from stallwatch.config import trust as trusting
 from stallwatch.config.keys import KEYS, Key
 from stallwatch_rules.text.controls import printable
@@ -38,8 +38,8 @@ def show(app: App) -> None:
     if loaded.file is not None:
         click.echo(printable(f"file: {loaded.file}"))
     elif not loaded.ignored:
-        tell("no stallwatch.toml was found; the defaults work without one")
-    if tell_wrong_alerts(loaded) or loaded.problems:
+        print_notice("no stallwatch.toml was found; the defaults work without one")
+    if report_wrong_alerts(loaded) or loaded.problems:
         raise click.exceptions.Exit(2)
 
 

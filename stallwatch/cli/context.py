@@ -17,7 +17,7 @@ import click
 
 from stallwatch.config.handover import is_about_servers, mask_site_patterns, rule_folders
 from stallwatch.config.loading import UNREAD, Config, Setting, load
-from stallwatch_exporter.notices import tell
+from stallwatch_exporter.notices import print_notice
 from stallwatch_rules.files import is_own
 from stallwatch_rules.text.controls import printable
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_rules.pages.catalogue import Catalogue
 
-__all__ = ["tell"]
+__all__ = ["print_notice"]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -75,7 +75,7 @@ class App:
         """
         config = load(self.config_file, self.flags)
         mask_site_patterns(config)
-        tell_all([*config.ignored, *config.problems])
+        print_notices([*config.ignored, *config.problems])
         if ends_for is not None and any(ends_for(problem.key) for problem in config.problems):
             if also is not None:
                 also(config)
@@ -150,17 +150,17 @@ def catalogue_of(config: Config) -> Catalogue:
     from stallwatch_rules.pages.catalogue import load_catalogue
 
     catalogue = load_catalogue(rule_folders(config), cache=cache_home())
-    tell_all(catalogue.problems)
+    print_notices(catalogue.problems)
     return catalogue
 
 
-def tell_all(problems: Iterable[object]) -> None:
+def print_notices(problems: Iterable[object]) -> None:
     """Print one line per problem."""
     for problem in problems:
-        tell(" ".join(str(problem).splitlines()))
+        print_notice(" ".join(str(problem).splitlines()))
 
 
-def tell_wrong_alerts(loaded: Config) -> bool:
+def report_wrong_alerts(loaded: Config) -> bool:
     """Report names in routes that no rule page has, and URLs that no channel can be made of.
 
     Return whether there are any.
@@ -175,7 +175,7 @@ def tell_wrong_alerts(loaded: Config) -> bool:
     found = misnamed(loaded, catalogue_of(loaded)) if names_any(loaded) else []
     if alert_settings(loaded).all_urls and find_spec("apprise") is not None:
         found += unusable(loaded)
-    tell_all(found)
+    print_notices(found)
     return bool(found)
 
 

@@ -7,7 +7,14 @@ import threading
 
 import click
 
-from stallwatch.cli.context import App, address_options, catalogue_of, language_option, rules_option, tell
+from stallwatch.cli.context import (
+    App,
+    address_options,
+    catalogue_of,
+    language_option,
+    print_notice,
+    rules_option,
+)
 from stallwatch.config.handover import join_settings
 from stallwatch_exporter.private import keep_private
 
@@ -56,7 +63,7 @@ def coordinator(app: App) -> None:
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
-    tell(f"agents may join at port {service.port}")
+    print_notice(f"agents may join at port {service.port}")
     while not ended.wait(1.0):
         listeners.alive()
     service.close()

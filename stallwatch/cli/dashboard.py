@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra, tell, write_text
+from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra, print_notice, write_text
 
 
 @click.command()
@@ -94,7 +94,7 @@ def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> 
         for done in put(Grafana(url, token), found, prometheus, incidents):
             click.echo(f"{done.how:8} {done.what} {done.name}")
     except PushError as error:
-        tell(str(error))
+        print_notice(str(error))
         raise click.exceptions.Exit(1) from error
 
 

@@ -19,11 +19,11 @@ from stallwatch.cli.context import (
     duration,
     language_option,
     paths_argument,
+    print_notice,
+    print_notices,
     progress_bar,
     rendered,
     rules_option,
-    tell,
-    tell_all,
     write_text,
 )
 from stallwatch.config.handover import read_limits
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from stallwatch_logs.parallel_reading import Parallel
     from stallwatch_rules.failures.unexplained import Baseline
     from stallwatch_rules.pages.catalogue import Catalogue
-    from stallwatch_rules.records import Diagnosis, JobTold
+    from stallwatch_rules.records import Diagnosis, JobSummary
     from stallwatch_rules.report.json import Schema
 
 _FEW = 3  # paths
@@ -188,13 +188,13 @@ def diagnose(
             diagnosis, unread = result.diagnosis, result.problems
             # The reported job is in trouble if any job is.
             found = [("", diagnosis)]
-    judged: Sequence[Diagnosis | JobTold] = [one for _, one in found]
+    judged: Sequence[Diagnosis | JobSummary] = [one for _, one in found]
     if not each and result.jobs:
         judged = result.jobs
     problems += unread
-    tell_all(problems)
+    print_notices(problems)
     if late := sum(one.stats.unread_files for _, one in found):
-        tell(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
+        print_notice(f"--timeout: there was no time to read {counted(late, 'file')} to the end")
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
@@ -230,7 +230,7 @@ def _where_kept(path: str) -> str:
     return str(where_kept(Path(path)))
 
 
-def exit_code(judged: Sequence[Diagnosis | JobTold], *, strict: bool) -> int:
+def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
     """Return 1 if a run is in trouble; if `strict`, also 1 if the system stopped one, 3 if one is unknown."""
     stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
     if any(one.in_trouble for one in judged) or (strict and stopped):
@@ -265,7 +265,7 @@ def _baseline(
     if problems and not baseline.exemplars:
         return None, problems  # nothing to compare with; the problems give the reason
     if verdict not in TRAINS:
-        tell(
+        print_notice(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
             " its lines count as known all the same"
         )
@@ -314,7 +314,7 @@ def _deliver(report: str, output: Path | None) -> bool:
     try:
         write_text(output, report)
     except OSError as error:
-        tell(f"{output}: cannot be written: {error.strerror}; name another file")
+        print_notice(f"{output}: cannot be written: {error.strerror}; name another file")
         return False
     return True
 
@@ -345,7 +345,7 @@ def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ())
     return next((command for job in others if (command := _command(job, told, paths, options))), "")
 
 
-def _command(job: JobTold, told: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
+def _command(job: JobSummary, told: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
     from stallwatch_rules.report.jobtable import OTHER
 
     own = told.paths.get(job.name, [])

@@ -21,9 +21,9 @@ from stallwatch.cli.context import (
     open_incidents,
     plain_table,
     print_line,
+    print_notice,
     say,
     show_table,
-    tell,
 )
 from stallwatch.config.chats import known_rules, near_rules
 
@@ -52,7 +52,7 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
     columns = ["id", "severity", "status", "since", *(() if which == "open" else ("until",)), "acknowledged"]
     table = plain_table(*(say(f"head-{name}", language) for name in columns))
     status = {"open": "open", "ended": "resolved", "all": None}[which]
-    run = run_meant(store, run) if run else None
+    run = run_named(store, run) if run else None
     found = store.list(run=run, status=status, limit=_SHOWN + 1)
     for incident in found[:_SHOWN]:
         cells = [incident.id, incident.severity, _state(incident, config["run.home"], language)]
@@ -61,9 +61,9 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
             cells.append("" if incident.resolved_at is None else local_time(incident.resolved_at))
         table.add_row(*cells, say("yes", language) if people.is_acknowledged(incident.id) else "")
     if not show_table(table):
-        tell(say(f"empty-{which}", language))
+        print_notice(say(f"empty-{which}", language))
     if len(found) > _SHOWN:
-        tell(say("more", language, count=_SHOWN))
+        print_notice(say("more", language, count=_SHOWN))
     for silence in people.silences(time.time()):
         what = " ".join(filter(None, (silence.run, silence.rule, silence.severity)))
         what = what or say("everything", language)
@@ -90,17 +90,17 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     store, people = opened(config)
     now, missing = time.time(), 0
     for name in incidents:
-        found = meant(store, name)
+        found = incidents_named(store, name)
         alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: sent by the relay
         for one in alerts:
             print_line(say("acknowledged", language, incident=one))
         if not found.incidents and not alerts:
-            _tell_none(name, found, language)
+            _report_none(name, found, language)
             missing += 1
         for incident in found.incidents:
-            people.acknowledge(incident.id, who(), now)
+            people.acknowledge(incident.id, current_user(), now)
             if comment:
-                people.note(incident.id, who(), comment, now)
+                people.note(incident.id, current_user(), comment, now)
             print_line(_acknowledged(incident, language))
     if missing:
         raise click.exceptions.Exit(1)
@@ -121,11 +121,11 @@ def note(app: App, incident: str, text: str) -> None:
     if not text.strip():
         raise click.UsageError(say("empty-note", language))
     store, people = opened(config)
-    found = meant(store, incident, one=True)
+    found = incidents_named(store, incident, one=True)
     if not found.incidents:
-        _tell_none(incident, found, language)
+        _report_none(incident, found, language)
         raise click.exceptions.Exit(1)
-    people.note(found.incidents[0].id, who(), text, time.time())
+    people.note(found.incidents[0].id, current_user(), text, time.time())
     print_line(say("noted", language, incident=found.incidents[0].id))
 
 
@@ -181,7 +181,7 @@ def silence(
         key = "no-rule-near" if near else "no-rule"
         raise click.UsageError(say(key, language, rule=rule, names=", ".join(near)))
     _, people = opened(config)
-    wanted = Silence(now, now + seconds, run, rule, severity or "", who(), comment)
+    wanted = Silence(now, now + seconds, run, rule, severity or "", current_user(), comment)
     number = people.silence(wanted)
     print_line(say("silenced", language, number=number, until=local_time(wanted.ends_at)))
     if config["alerts.alertmanager_url"]:
@@ -190,7 +190,7 @@ def silence(
 
 def _silence_there(url: str, wanted: Silence, language: str) -> None:
     from stallwatch_alerts.masking import hide_secrets
-    from stallwatch_alerts.prometheus.asking import Alertmanager, NoAnswer
+    from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer
 
     try:
         print_line(say("silenced-there", language, incident=Alertmanager(url).silence(wanted)))
@@ -207,16 +207,16 @@ def opened(config: Config) -> tuple[IncidentStore, People]:
     return store, People(store.engine)
 
 
-def _tell_none(name: str, found: Meant, language: str) -> None:
+def _report_none(name: str, found: NamedIncidents, language: str) -> None:
     """Report what exists instead of an open incident of that name."""
     if found.several:
-        tell(say("several", language, name=name, found=", ".join(found.several)))
+        print_notice(say("several", language, name=name, found=", ".join(found.several)))
     elif found.over:
-        tell(say("over", language, name=name))
+        print_notice(say("over", language, name=name))
         for one in found.over[:3]:
-            tell(f"  {_over('became', one, language)}")
+            print_notice(f"  {_over('became', one, language)}")
     else:
-        tell(say("no-incident", language, name=name))
+        print_notice(say("no-incident", language, name=name))
 
 
 def _acknowledged(incident: Incident, language: str) -> str:
@@ -246,7 +246,7 @@ def _is_unwatched(incident: Incident, home: Path) -> bool:
     return any(info.ended_at is None for info in infos) and not any(map(agent_alive, infos))
 
 
-def who() -> str:
+def current_user() -> str:
     """Return the person at this terminal, such as ``anna@node-1``."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:100]
@@ -259,7 +259,7 @@ _CANDIDATES = 8
 
 
 @dataclass(frozen=True)
-class Meant:
+class NamedIncidents:
     """The incidents found under a name."""
 
     incidents: tuple[Incident, ...] = ()
@@ -267,14 +267,14 @@ class Meant:
     several: tuple[str, ...] = ()  #: names with this prefix, if it is ambiguous
 
 
-def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
+def incidents_named(store: IncidentStore, name: str, *, one: bool = False) -> NamedIncidents:
     """Return the incident of this id, or all relevant ones of this run; only one of them with `one`."""
     exact = store.get(name)
     if exact is not None:
-        return Meant((exact,))
+        return NamedIncidents((exact,))
     runs = _runs(store, name)
     if len(runs) > 1:
-        return Meant(several=tuple(sorted(runs))[:_CANDIDATES])
+        return NamedIncidents(several=tuple(sorted(runs))[:_CANDIDATES])
     if runs and len(name) > len(runs[0]):  # the beginning of an id: a slash follows the run
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
@@ -282,10 +282,10 @@ def meant(store: IncidentStore, name: str, *, one: bool = False) -> Meant:
     caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
     if one:
         return _chosen(caring or of_run)
-    return Meant(caring) if caring else Meant(over=tuple(of_run))
+    return NamedIncidents(caring) if caring else NamedIncidents(over=tuple(of_run))
 
 
-def run_meant(store: IncidentStore, name: str) -> str:
+def run_named(store: IncidentStore, name: str) -> str:
     """Return the run of this name, else the only one whose name starts with it, else the name itself."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
@@ -298,10 +298,10 @@ def _runs(store: IncidentStore, name: str) -> list[str]:
     return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
 
 
-def _chosen(found: Iterable[Incident]) -> Meant:
+def _chosen(found: Iterable[Incident]) -> NamedIncidents:
     """Return the only incident, or the only open one."""
     among = tuple(found)
     still_open = tuple(incident for incident in among if incident.status == "open")
     if len(among) == 1 or len(still_open) == 1:
-        return Meant(still_open or among)
-    return Meant(several=tuple(sorted({one.id for one in among}))[:_CANDIDATES])
+        return NamedIncidents(still_open or among)
+    return NamedIncidents(several=tuple(sorted({one.id for one in among}))[:_CANDIDATES])

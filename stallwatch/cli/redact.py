@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import click
 
-from stallwatch.cli.context import App, any_key, print_line, progress_bar, tell_all
+from stallwatch.cli.context import App, any_key, print_line, print_notices, progress_bar
 
 _MOST = 1024 * 1024  #: bytes of a line that are masked at once
 _BETWEEN_WORDS = (b" ", b"\t", b'"', b"'", b",", b";", b"&")
@@ -53,7 +53,7 @@ def redact(app: App, path: str, listed: bool) -> None:
                         found.append(("private-key-end", 1))
                     for kind, count in found:
                         print_line(f"{file.name}:{number}: {kind}{f' ({count})' if count > 1 else ''}")
-    tell_all(problems)
+    print_notices(problems)
     if problems:
         raise click.exceptions.Exit(2)
 

@@ -16,10 +16,10 @@ from stallwatch.cli.context import (
     extra,
     language_option,
     open_incidents,
+    print_notice,
     rules_option,
     say,
     shuts_relay,
-    tell,
 )
 from stallwatch.config.chats import checked_settings, connecting
 from stallwatch.config.handover import alert_settings, relay_settings
@@ -52,9 +52,9 @@ def relay(app: App, insecure: bool) -> None:
         from stallwatch_alerts.relay.relay import Relay
     if any(problem.loses_chats for problem in config.problems):
         chats = ", ".join(map(mask_url, alert_settings(config).all_urls))
-        tell(say("relay-without", config["ui.language"], chats=chats))
+        print_notice(say("relay-without", config["ui.language"], chats=chats))
     catalogue = catalogue_of(config)
-    settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, tell))
+    settings = replace(relay_settings(config), alerts=checked_settings(config, catalogue, print_notice))
     guarded = settings.token or settings.server.token_file or settings.server.basic_auth_file
     if not insecure and not guarded and not is_own_address(settings.host):
         raise click.UsageError(
@@ -65,7 +65,7 @@ def relay(app: App, insecure: bool) -> None:
     keep_private(config["run.home"])
     store = open_incidents(config)
     try:
-        running = Relay(settings, store, catalogue, report=tell, connect=partial(connecting, config))
+        running = Relay(settings, store, catalogue, report=print_notice, connect=partial(connecting, config))
     except OSError as error:
         raise click.UsageError(
             f"{settings.host}:{settings.port} cannot be had: {error.strerror}; give another --port"
@@ -74,7 +74,7 @@ def relay(app: App, insecure: bool) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ended.set())
     shown = f"[{settings.host}]" if ":" in settings.host else settings.host
-    tell(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
+    print_notice(f"Alertmanager may post to http://{shown}:{running.server.port}/alertmanager")
     ended.wait()
     running.close()
     store.close()

@@ -15,10 +15,10 @@ from stallwatch.cli.context import (
     App,
     catalogue_of,
     paths_argument,
+    print_notice,
+    print_notices,
     progress_bar,
     rules_option,
-    tell,
-    tell_all,
 )
 from stallwatch.config.handover import read_limits
 
@@ -75,7 +75,7 @@ def matches(
         for text in _counts(found, every, as_json) if every is not None else _places(found, as_json):
             click.echo(text)
             count += 1
-    tell_all(matching.problems)
+    print_notices(matching.problems)
     if matching.problems or config.problems or catalogue.problems:
         raise click.exceptions.Exit(_NOT_ALL)
     raise click.exceptions.Exit(0 if count else _NOTHING)
@@ -172,11 +172,11 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
         except OSError as error:
             if output is None:
                 raise  # the entry point of all commands reports standard output
-            tell(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
+            print_notice(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None
-    tell_all(sampling.problems)
+    print_notices(sampling.problems)
     if not count and not sampling.problems:
-        tell("no samples were found; stallwatch diagnose shows what the log contains")
+        print_notice("no samples were found; stallwatch diagnose shows what the log contains")
     elif output is not None and count:
-        tell(f"{counted(count, 'sample')} in {output}")
+        print_notice(f"{counted(count, 'sample')} in {output}")
     raise click.exceptions.Exit(_NOT_ALL if sampling.problems else 0 if count else _NOTHING)

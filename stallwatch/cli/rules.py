@@ -17,9 +17,9 @@ from stallwatch.cli.context import (
     any_key,
     catalogue_of,
     print_line,
+    print_notice,
+    print_notices,
     rules_option,
-    tell,
-    tell_all,
     write_text,
 )
 from stallwatch.config.handover import rule_folders
@@ -115,11 +115,11 @@ def check(app: App, folder: Path | None) -> None:
     if folder is not None:  # the packaged pages were loaded because the folder's may refer to them
         problems = [problem for problem in problems if _lies_in(problem.path, folder)]
         pages = sum(_lies_in(part.path, folder) for part in parts)
-    tell_all(problems)
+    print_notices(problems)
     for page in catalogue.pages.values():
         unfinished = unwritten(page) if folder is None or _lies_in(page.path, folder) else []
         if unfinished:
-            tell(f"warning: {page.path}: not written yet: {', '.join(unfinished)}")
+            print_notice(f"warning: {page.path}: not written yet: {', '.join(unfinished)}")
     click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")
     if config.problems or problems:
         raise click.exceptions.Exit(2)
@@ -147,7 +147,7 @@ def test(app: App, rule: str | None, file: Path) -> None:
     if rule is not None:
         page = _page(catalogue, rule)
         if page.judged:
-            tell(f"{rule} has no pattern: it is concluded from a whole run; use stallwatch diagnose")
+            print_notice(f"{rule} has no pattern: it is concluded from a whole run; use stallwatch diagnose")
         catalogue = Catalogue.of([page])
     lines = list(_lines(file))
     hits = Matcher(catalogue).match_stream(lines)
@@ -164,7 +164,7 @@ def _lines(file: Path) -> Iterator[Line]:
     name = "-" if str(file) == "-" else str(file)
     reader = LineReader(name)
     if name == "-" and sys.stdin.isatty():
-        tell("reading lines from the terminal; Ctrl-D ends them")
+        print_notice("reading lines from the terminal; Ctrl-D ends them")
     try:
         with click.open_file(name, "rb") as stream:
             while data := stream.read(1 << 20):
@@ -296,13 +296,13 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     config = app.config()
     catalogue = catalogue_of(config)
     reading, unread = read_run([log], catalogue=catalogue)
-    tell_all(unread)
+    print_notices(unread)
     if unread and not reading.streams:  # already reported: say nothing about a log that was not read
         raise click.exceptions.Exit(2)
     try:
         proposal = propose(reading, since=__version__, rule=rule or "", family=family or "")
     except DraftError as error:
-        tell(f"{log}: {error}")  # the log is at fault, not the command line: its usage would not help
+        print_notice(f"{log}: {error}")  # the log is at fault, not the command line: its usage would not help
         raise click.exceptions.Exit(2) from error
     rule, family = proposal.rule, proposal.family
     for what, name in (("ID", rule), ("--family", family)):
@@ -312,7 +312,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
         raise click.UsageError(f"there is a rule {rule!r} already: name another ID")
     path = output / family / f"{rule}.md"
     if problems := proposal.problems(str(path)):  # our mistake, reported before anything is written
-        tell_all(problems)
+        print_notices(problems)
         raise click.UsageError("no sound page can be drafted from this failure: write one by hand")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -323,9 +323,9 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     except OSError as error:
         raise click.UsageError(f"{path}: cannot be written: {error.strerror}; name another file") from error
     click.echo(path)
-    tell(f"drafted {rule} from: {proposal.failure.line}")
-    tell(f"next: write its sections, then stallwatch rules check {output}")
-    tell(f"then: stallwatch diagnose {log} --rules {output}")
+    print_notice(f"drafted {rule} from: {proposal.failure.line}")
+    print_notice(f"next: write its sections, then stallwatch rules check {output}")
+    print_notice(f"then: stallwatch diagnose {log} --rules {output}")
 
 
 @rules.command()

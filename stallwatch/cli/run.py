@@ -15,9 +15,9 @@ from stallwatch.cli.context import (
     address_options,
     catalogue_of,
     language_option,
+    print_notice,
     rules_option,
     setting_option,
-    tell,
 )
 from stallwatch.config.keys import BY_NAME
 from stallwatch.config.values import BadValue, from_text
@@ -93,7 +93,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         config = app.config()
         watched, listeners = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
-        tell(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
+        print_notice(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
         raise click.exceptions.Exit(_unwatched(command)) from None
     from stallwatch_exporter.running.command import reporting
 
@@ -117,7 +117,9 @@ def _watched_command(
     try:
         catalogue = catalogue_of(config)
     except Exception as error:
-        tell(f"the rules cannot be read ({type(error).__name__}: {error}); the run continues without them")
+        print_notice(
+            f"the rules cannot be read ({type(error).__name__}: {error}); the run continues without them"
+        )
         catalogue = Catalogue.of([])
     return _watched(run_command, command, config, catalogue, name=name, metrics=metrics)
 
@@ -149,7 +151,7 @@ def _unwatched(command: Sequence[str]) -> int:
     try:
         return run_unwatched(command)
     except CommandProblem as problem:
-        tell(str(problem))
+        print_notice(str(problem))
         return problem.exit_code
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from stallwatch.cli.context import PATH, App, local_time, one_line, plain_table, show_table, tell
+from stallwatch.cli.context import PATH, App, local_time, one_line, plain_table, print_notice, show_table
 
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
@@ -46,7 +46,7 @@ def runs(app: App, run: str | None) -> None:
     elif not rows and run is not None:
         raise click.UsageError(f"no run in {home} is called {run}; stallwatch runs lists them")
     elif not rows:
-        tell(f"no run in {home} yet; start one: stallwatch run -- COMMAND")
+        print_notice(f"no run in {home} yet; start one: stallwatch run -- COMMAND")
     elif sys.stdout.isatty():
         table = plain_table("run" if run is None else "folder", *_COLUMNS)
         for row in rows:

@@ -71,8 +71,8 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
     from stallwatch_rules.text.digest import fold_ranks
 
     found = seen.stacks
-    if everything and seen.asked:
-        return listing(found, seen.asked, name)
+    if everything and seen.answers:
+        return listing(found, seen.answers, name)
     ranks = [rank for group in found.groups for rank in group.ranks]
     about = {"ranks": fold_ranks(ranks), "seconds": f"{found.seconds:.1f}", "name": name}
     parts = [say("stacks-head", language, count=len(ranks), **about), render(sentence(found), language)]

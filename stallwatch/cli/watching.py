@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from stallwatch.cli.context import rendered, say, tell
+from stallwatch.cli.context import print_notice, rendered, say
 from stallwatch.config.chats import checked_settings, connecting
 from stallwatch.config.handover import notified_elsewhere, open_people, open_spool, open_store
 from stallwatch.config.loading import Config
@@ -74,14 +74,14 @@ class Listeners:
             from stallwatch_alerts.deadman import DeadmanSink
 
             self._deadman = DeadmanSink(
-                config["alerts.deadman_url"], seconds=config["alerts.deadman_seconds"], report=tell
+                config["alerts.deadman_url"], seconds=config["alerts.deadman_seconds"], report=print_notice
             )
         if find_spec("sqlalchemy") is not None:
             from stallwatch_alerts.store_sink import StoreSink
 
             self._store = StoreSink(
                 partial(open_store, config),
-                report=tell,
+                report=print_notice,
                 url=config["alerts.incidents_url"],
                 keep_days=config["alerts.keep_days"],
             )
@@ -89,17 +89,19 @@ class Listeners:
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
-        settings = checked_settings(config, catalogue, tell)
+        settings = checked_settings(config, catalogue, print_notice)
         if settings.all_urls:
             if find_spec("apprise") is None or self._store is None:
-                tell("[alerts] urls are set, but no message can be sent: pip install 'stallwatch[alerts]'")
+                print_notice(
+                    "[alerts] urls are set, but no message can be sent: pip install 'stallwatch[alerts]'"
+                )
             else:
                 from stallwatch_alerts.sink import ChatSink
 
                 self._chat = ChatSink(
                     settings,
                     catalogue,
-                    report=tell,
+                    report=print_notice,
                     connect=partial(connecting, config),
                     warning_seconds=_WARNING_SECONDS,
                     spool=partial(open_spool, config),
@@ -162,7 +164,7 @@ class Listeners:
 
     def close(self) -> None:
         """Flush the queue within a time limit; never raise."""
-        guard = at_the_end(tell)
+        guard = at_the_end(print_notice)
         self._preload.cancel()
         if self._orphans is not None:
             self._orphans.cancel()
@@ -187,9 +189,9 @@ class Listeners:
             with guard("the last ping"):
                 self._deadman.close(_DEADMAN_SECONDS)
         if self._chat is not None and (lost := self._chat.failed):
-            tell(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
+            print_notice(f"{lost} message{'' if lost == 1 else 's'} could not be delivered to chat")
         if waiting:
-            tell(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
+            print_notice(f"{waiting} message{'' if waiting == 1 else 's'} for chats kept on disk; {_LATER}")
 
 
 def preload(language: str) -> None:
@@ -218,21 +220,25 @@ def kept_line(path: Path, language: str) -> str:
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
     """Print on stderr how the command ended and, unless all went well, the diagnosis."""
     # If only the watching stopped, the ending of the command is unknown.
-    tell(render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language))
+    print_notice(
+        render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language)
+    )
     well = not diagnosis.in_trouble and diagnosis.verdict != "degraded"
     if ending.kind in ("finished", "unknown") and well:
         return
     try:
         _print_report(diagnosis, language)
     except Exception as error:  # whatever the log caused: the exit code must still be the command's own
-        tell(f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}")
+        print_notice(
+            f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"
+        )
     if folder.problem is None and (kept := kept_line(folder.path, language)):
-        tell(kept)
+        print_notice(kept)
     from stallwatch_exporter.postmortem.recorded import lacking
 
     for line in (*lacking(folder.info), folder.kept_elsewhere()):
         if line:
-            tell(render(line, language))
+            print_notice(render(line, language))
 
 
 def _print_report(diagnosis: Diagnosis, language: str) -> None:
@@ -243,7 +249,9 @@ def _print_report(diagnosis: Diagnosis, language: str) -> None:
 
         print_report(diagnosis, Console(stderr=True), language)
         return
-    tell(rendered(lambda console: print_report(diagnosis, console, language), coloured=False).rstrip())
+    print_notice(
+        rendered(lambda console: print_report(diagnosis, console, language), coloured=False).rstrip()
+    )
 
 
 _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "green"}
@@ -283,7 +291,7 @@ class TerminalSink:
     def notice(self, text: str) -> None:
         """Print a notice that is no incident, after the panels before it, which are its reason."""
         if not self._worker.put(text):
-            tell(text)
+            print_notice(text)
 
     def settle(self, timeout: float) -> bool:
         """Wait until everything reported so far is shown."""
@@ -298,7 +306,7 @@ class TerminalSink:
         if isinstance(item, threading.Event):
             item.set()
         elif isinstance(item, str):
-            tell(item)
+            print_notice(item)
         else:
             self._panel(*item)
 

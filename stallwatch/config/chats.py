@@ -57,7 +57,7 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
     return found
 
 
-def checked_settings(config: Config, catalogue: Catalogue, tell: Callable[[str], None]) -> AlertSettings:
+def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:
     """Return the settings of the senders, after reporting wrong names in routes.
 
     If only routes have chats, messages that then match no route go to all of these; otherwise nobody would
@@ -66,9 +66,9 @@ def checked_settings(config: Config, catalogue: Catalogue, tell: Callable[[str],
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)
     for problem in problems:
-        tell(str(problem))
+        notice(str(problem))
     if problems and not settings.urls:
-        tell("until then, messages that match no route go to all chats")
+        notice("until then, messages that match no route go to all chats")
         return replace(settings, routes=(*settings.routes, Route(broken=True)))
     return settings
 

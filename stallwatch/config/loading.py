@@ -117,7 +117,7 @@ def load(
         else:
             config.file = next((path for path in _usual_files(cwd) if _read_if_trusted(config, path)), None)
     _read_environment(config, environ, cwd)
-    _tell_if_nobody_hears(config)
+    _report_no_chats(config)
     config.settings.update(flags or {})
     _leave_out_foreign_rules(config)
     if config["run.home"] is None:
@@ -367,7 +367,7 @@ def _remedy(key: Key) -> str:
     return f"in {FILE_NAME} it is {key.name} = {example(key)}"
 
 
-def _tell_if_nobody_hears(config: Config) -> None:
+def _report_no_chats(config: Config) -> None:
     """Report if no chat is left: a configured chat that is lost must not look like one small mistake."""
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:

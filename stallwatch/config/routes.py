@@ -141,7 +141,7 @@ def _severities(values: Iterable[Any]) -> tuple[str, ...]:
     for value in values:
         if value not in _SEVERITIES:
             known = f"must be of {', '.join(_SEVERITIES)}"
-            raise BadValue(f"{known}, not {_quoted(value)}{_meant(str(value), _SEVERITIES)}")
+            raise BadValue(f"{known}, not {_quoted(value)}{_as_written(str(value), _SEVERITIES)}")
     return tuple(values)
 
 
@@ -166,7 +166,7 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ValueError, OSError, LookupError):
-        meant = _meant(name, _zones()) or ', such as "Europe/Berlin"'
+        meant = _as_written(name, _zones()) or ', such as "Europe/Berlin"'
         raise BadValue(f"must be a name of the IANA list, not {_quoted(name)}{meant}") from None
 
 
@@ -181,6 +181,6 @@ def _quoted(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _as_written(name: str, known: Iterable[str]) -> str:
     near = nearest(name, known, cutoff=0.7)
     return f" (did you mean {near}?)" if near else ""

@@ -48,7 +48,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
         """Take over the trainer's count of optimizer steps."""
         current = probe()
         self._step = trainer.global_step
-        current.told_by_user = True
+        current.reported_by_user = True
         current.steps = float(self._step)
         if 0 < trainer.estimated_stepping_batches < float("inf"):
             current.value("target_steps", float(trainer.estimated_stepping_batches))
@@ -97,5 +97,5 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Stop reporting: later steps do not belong to this trainer."""
         current = probe()
-        current.told_by_user = False
+        current.reported_by_user = False
         current.phase("idle")

@@ -30,9 +30,9 @@ def _training_goes_on(without: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        from stallwatch_exporter.notices import tell
+        from stallwatch_exporter.notices import print_notice
 
-        tell(f"{without} ({type(error).__name__}: {error}); training continues")
+        print_notice(f"{without} ({type(error).__name__}: {error}); training continues")
 
 
 def api() -> Any:
@@ -72,7 +72,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
     from stallwatch.config.handover import exporter_settings, mask_site_patterns
     from stallwatch.config.loading import load
-    from stallwatch_exporter.notices import tell
+    from stallwatch_exporter.notices import print_notice
     from stallwatch_exporter.runs.naming import run_name, sanitise
     from stallwatch_exporter.serving.standalone import Standalone
 
@@ -81,7 +81,7 @@ def _alone(module: Any, name: str | None) -> Any:
     config = load()
     mask_site_patterns(config)
     for ignored in config.ignored:
-        tell(str(ignored))
+        print_notice(str(ignored))
     _served = Standalone(run, exporter_settings(config), int(local) if local.isdigit() else 0)
     return module.Probe(_served.folder)
 
@@ -93,7 +93,7 @@ class TrainingRun:
         self._probe = probe
         layout = import_module(f"{api().__package__}.layout")
         self._fields, self._phases = frozenset(layout.FIELDS), frozenset(layout.PHASES)
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def step(self, number: int | None = None, **values: Any) -> None:
         """Report an optimizer step. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
@@ -126,21 +126,21 @@ class TrainingRun:
         """Print a notice, not a warning: with ``-W error`` a warning would raise into the training."""
         from difflib import get_close_matches
 
-        from stallwatch_exporter.notices import tell
+        from stallwatch_exporter.notices import print_notice
 
         for name in sorted(map(str, names)):
-            if name in known or f"{kind} {name}" in self._told:
+            if name in known or f"{kind} {name}" in self._reported:
                 continue
-            self._told.add(f"{kind} {name}")
+            self._reported.add(f"{kind} {name}")
             near = get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
-            tell(f"training_run has no {kind} {name!r} and ignores it; {hint}")
+            print_notice(f"training_run has no {kind} {name!r} and ignores it; {hint}")
 
     def __enter__(self) -> TrainingRun:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._probe.told_by_user = False
+        self._probe.reported_by_user = False
 
 
 def training_run(name: str | None = None, *, total_steps: int | None = None) -> TrainingRun:
@@ -150,7 +150,7 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
     the run's `name`.
     """
     found = probe(name)
-    found.told_by_user = True
+    found.reported_by_user = True
     if total_steps is not None:
         found.value("target_steps", total_steps)
     return TrainingRun(found)

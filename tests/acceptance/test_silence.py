@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stallwatch_alerts.people import Silence
-from stallwatch_alerts.prometheus.asking import Alertmanager
+from stallwatch_alerts.prometheus.clients import Alertmanager
 
 
 @pytest.mark.server

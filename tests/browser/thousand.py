@@ -127,8 +127,8 @@ def _numbers(home: Path, now: float) -> None:
             if rank % EACH == 0:
                 readings.append(_reading("step", step_at(0, age), host))
         store.write(readings, now - age)
-    heard = [_reading("step", step_at(0, 0.0), f"n{n + 1}") for n in range(HOSTS) if f"n{n + 1}" != SILENT]
-    store.write(heard, now + _AHEAD)
+    seen_at = [_reading("step", step_at(0, 0.0), f"n{n + 1}") for n in range(HOSTS) if f"n{n + 1}" != SILENT]
+    store.write(seen_at, now + _AHEAD)
     store.close()
 
 

@@ -69,7 +69,7 @@ def test_a_run_tells_them_and_everybody_hears_what_fits_no_route(
 ) -> None:
     said: list[str] = []
     given: list[AlertSettings] = []
-    monkeypatch.setattr(watching, "tell", said.append)
+    monkeypatch.setattr(watching, "print_notice", said.append)
     monkeypatch.setattr(
         "stallwatch_alerts.sink.ChatSink", lambda settings, *_, **__: given.append(settings) or None
     )

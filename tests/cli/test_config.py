@@ -311,9 +311,13 @@ def test_the_short_variable_means_the_same_everywhere(
     from stallwatch_exporter.settings import state_home
 
     monkeypatch.chdir(tmp_path)
-    for told, meant in (("here", tmp_path / "here"), ("/there", Path("/there")), ("~/x", Path.home() / "x")):
+    for told, incidents_named in (
+        ("here", tmp_path / "here"),
+        ("/there", Path("/there")),
+        ("~/x", Path.home() / "x"),
+    ):
         monkeypatch.setenv("STALLWATCH_HOME", told)
-        assert state_home() == load()["run.home"] == meant
+        assert state_home() == load()["run.home"] == incidents_named
     monkeypatch.delenv("STALLWATCH_HOME")
     assert state_home() == load()["run.home"]
 

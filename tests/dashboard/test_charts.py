@@ -209,7 +209,7 @@ def test_a_rank_that_came_late_is_not_behind_before_it_was_there() -> None:
 
 
 def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None:
-    span = Span(NOW - 100, NOW, live=True, heard=NOW - 40)
+    span = Span(NOW - 100, NOW, live=True, seen_at=NOW - 40)
     chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, Reader("en").say))
     (grey,) = chart.layout.shapes
     assert (grey.x0, grey.x1) == (milliseconds(NOW - 40), milliseconds(NOW))
@@ -251,7 +251,7 @@ def hosts_of_two(ranks: int = 16) -> RunFrames:
     return RunFrames(
         rank_steps=pd.concat(lines),
         hosts={rank: f"n{rank // 8 + 1}" for rank in range(ranks)},
-        heard={"n1": NOW, "n2": NOW - 90},
+        seen_at={"n1": NOW, "n2": NOW - 90},
     )
 
 

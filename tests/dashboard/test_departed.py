@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.prometheus.asking import NoAnswer
+from stallwatch_alerts.prometheus.clients import NoAnswer
 from stallwatch_dashboard.data.prometheus import PrometheusStore
 from stallwatch_rules.locale import render
 

@@ -18,8 +18,8 @@ from stallwatch_dashboard.data.overview import (
     later_attempt,
     make_row,
     newest,
+    state_from_log,
     state_of,
-    told_by_log,
 )
 from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Incident
@@ -95,7 +95,7 @@ def test_a_run_that_nobody_watches_any_more_neither_finished_nor_failed() -> Non
 def test_of_what_is_watched_no_more_its_log_tells_the_end(
     verdict: str, finished: bool, expected: str
 ) -> None:
-    assert told_by_log(verdict, Progress(1, 50, 500, 1.4, finished=finished)) == expected
+    assert state_from_log(verdict, Progress(1, 50, 500, 1.4, finished=finished)) == expected
 
 
 def test_an_open_stall_is_a_stall_also_where_only_the_incident_tells(

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_dashboard.data.overview import RunRow, last_word, newest, stood_since
+from stallwatch_dashboard.data.overview import RunRow, last_word, newest, stalled_since
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
@@ -195,7 +195,7 @@ def test_the_time_that_a_stall_lasts_is_that_of_now_wherever_it_stands(
     pages = load_catalogue().pages
     after = of_incident(over, pages, Reader(language, now=NOW))
     assert after.note == noted("5 min 06 s")
-    assert stood_since(over) == NOW - 406
+    assert stalled_since(over) == NOW - 406
 
 
 def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:

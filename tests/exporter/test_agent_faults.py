@@ -64,7 +64,7 @@ def test_no_descriptor_is_free_and_that_is_reported_once(run: Any) -> None:
 
 
 def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, catalogue: Any) -> None:
-    heard: list[Any] = []
+    take: list[Any] = []
 
     def broken(incident: Any) -> None:
         raise RuntimeError("chat is down")
@@ -73,7 +73,7 @@ def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, cata
         run.folder,
         run.settings,
         catalogue,
-        [broken, heard.append],
+        [broken, take.append],
         clock=lambda: run.now,
         notice=run.notices.append,
     )
@@ -82,7 +82,7 @@ def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, cata
     run.wait(40)
     run.say("step 11/1000 loss 0.18")
     run.wait(2)
-    assert {incident.status for incident in heard} == {"open", "resolved"}
+    assert {incident.status for incident in take} == {"open", "resolved"}
     assert agent.errors >= 2
     assert [text for text in run.notices if "chat is down" in text] == run.notices
     assert len(run.notices) == 1

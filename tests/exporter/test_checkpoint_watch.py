@@ -63,19 +63,19 @@ def test_empty_tensors_are_told_when_they_were_found_twice(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [0])
-    watch_here.heard(told(file), 7, 0.0)
+    watch_here.take(told(file), 7, 0.0)
     sure = SETTLED_SECONDS + SURE_SECONDS + 2
     assert seen(watch_here, 1.0, SETTLED_SECONDS, SETTLED_SECONDS + 1, sure - 1) == []
     (match,) = watch_here.look(sure)
     assert (match.rule, match.line.number, match.line.rank) == (EMPTY, 7, 0)
     assert str(file) in match.line.text and "head.weight" in match.line.text
-    watch_here.heard(told(file), 8, sure)
+    watch_here.take(told(file), 8, sure)
     assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # told already
 
 
 def test_a_file_that_was_still_being_written_is_not_told(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
-    watch_here.heard(told(file), 1, 0.0)
+    watch_here.take(told(file), 1, 0.0)
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
     weights(file, [100])
     assert seen(watch_here, *range(12, 200)) == []
@@ -106,7 +106,7 @@ def test_a_save_that_takes_minutes_is_no_news(
 ) -> None:
     """Whether the descriptors of the process that writes may be looked at, or only its file grows."""
     path, write = saved_slowly
-    watch_here.heard(told(path), 1, 0.0)
+    watch_here.take(told(path), 1, 0.0)
     pids = {os.getpid()} if readable else set()
     now = 0
     while now % every or write():
@@ -121,7 +121,7 @@ def test_a_save_whose_process_stopped_writing_and_keeps_the_file_is_waited_for(
 ) -> None:
     path, write = saved_slowly
     write()
-    watch_here.heard(told(path), 1, 0.0)
+    watch_here.take(told(path), 1, 0.0)
     assert [match for now in range(2000) for match in watch_here.look(float(now), {os.getpid()})] == []
     assert [match.rule for match in watch_here.finish(2000.0)] == [CORRUPT]  # it will never be whole
 
@@ -135,7 +135,7 @@ def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "open\n"
-        watch_here.heard(told(file), 1, 0.0)
+        watch_here.take(told(file), 1, 0.0)
         assert [match for now in range(100) for match in watch_here.look(float(now), {os.getpid()})] == []
         child.communicate("\n")
     found = [match.rule for now in range(100, 150) for match in watch_here.look(float(now), {os.getpid()})]
@@ -146,14 +146,14 @@ def test_a_checkpoint_that_is_mended_later_is_withdrawn_and_one_that_breaks_agai
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
-    watch_here.heard(told(file), 1, 0.0)
+    watch_here.take(told(file), 1, 0.0)
     assert seen(watch_here, *map(float, range(100))) == [CORRUPT]
     assert watch_here.take_mended() == []
     weights(file, [100])
     assert seen(watch_here, *map(float, range(100, 200))) == []
     assert watch_here.take_mended() == [CORRUPT] and watch_here.take_mended() == []
     weights(file, [100], cut=30)
-    watch_here.heard(told(file), 2, 200.0)
+    watch_here.take(told(file), 2, 200.0)
     assert seen(watch_here, *map(float, range(200, 300))) == [CORRUPT]
 
 
@@ -162,7 +162,7 @@ def test_a_rule_is_not_mended_while_another_file_is_broken(
 ) -> None:
     files = [weights(tmp_path / name / "model.safetensors", [100], cut=30) for name in ("a", "b")]
     for number, file in enumerate(files):
-        watch_here.heard(told(file), number, 0.0)
+        watch_here.take(told(file), number, 0.0)
     assert seen(watch_here, *map(float, range(100))) == [CORRUPT, CORRUPT]
     files[0].unlink()
     assert seen(watch_here, *map(float, range(100, 200))) == [] and watch_here.take_mended() == []
@@ -172,23 +172,23 @@ def test_a_rule_is_not_mended_while_another_file_is_broken(
 
 def test_at_the_end_of_a_run_one_look_is_enough(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
-    watch_here.heard(told(file), 1, 0.0)
+    watch_here.take(told(file), 1, 0.0)
     assert [match.rule for match in watch_here.finish(1.0)] == [CORRUPT]
 
 
 def test_what_lies_in_a_folder_is_looked_at_with_it(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
-    watch_here.heard(told(file), 1, 0.0)
-    watch_here.heard(told(file.parent), 2, 1.0)
+    watch_here.take(told(file), 1, 0.0)
+    watch_here.take(told(file.parent), 2, 1.0)
     assert [match.line.number for match in watch_here.finish(1.0)] == [2]
 
 
 def test_whole_checkpoints_removed_ones_and_odd_events_are_no_news(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
-    watch_here.heard(told(weights(tmp_path / "model.safetensors", [3])), 1, 0.0)
-    watch_here.heard(told(tmp_path / "rotated-away"), 2, 0.0)
-    watch_here.heard({"kind": "checkpoint", "path": 3}, 3, 0.0)
+    watch_here.take(told(weights(tmp_path / "model.safetensors", [3])), 1, 0.0)
+    watch_here.take(told(tmp_path / "rotated-away"), 2, 0.0)
+    watch_here.take({"kind": "checkpoint", "path": 3}, 3, 0.0)
     assert seen(watch_here, *range(200)) == []
     assert watch_here.finish(200.0) == []
 
@@ -198,7 +198,7 @@ def test_a_file_system_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
     watched = CheckpointWatch(
         begin=lambda job: threading.Thread(target=lambda: (hangs.wait(), job())).start()
     )
-    watched.heard(told(weights(tmp_path / "model.safetensors", [0])), 1, 0.0)
+    watched.take(told(weights(tmp_path / "model.safetensors", [0])), 1, 0.0)
     assert seen(watched, *range(100)) == []
     hangs.set()
     assert [match.rule for match in watched.finish(101.0)] == [EMPTY]
@@ -207,9 +207,9 @@ def test_a_file_system_that_hangs_holds_up_nothing(tmp_path: Path) -> None:
 def test_a_look_that_never_comes_back_stops_no_later_one(tmp_path: Path) -> None:
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
-    watched.heard(told(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
+    watched.take(told(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
     assert seen(watched, SETTLED_SECONDS) == [] and len(jobs) == 1  # and it is never run
-    watched.heard(told(weights(tmp_path / "model.safetensors", [0])), 2, 20.0)
+    watched.take(told(weights(tmp_path / "model.safetensors", [0])), 2, 20.0)
     assert seen(watched, 40.0, SETTLED_SECONDS + PATIENCE_SECONDS - 1) == [] and len(jobs) == 1
     later = SETTLED_SECONDS + PATIENCE_SECONDS
     assert seen(watched, later) == [] and len(jobs) == 2
@@ -228,7 +228,7 @@ def test_looks_that_never_come_back_are_few(tmp_path: Path) -> None:
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
     for number in range(50):
-        watched.heard(told(tmp_path / str(number)), number, 1000.0 * number)
+        watched.take(told(tmp_path / str(number)), number, 1000.0 * number)
         assert seen(watched, 1000.0 * number + SETTLED_SECONDS) == []
     assert len(jobs) == 4
 
@@ -241,7 +241,7 @@ def test_what_is_saved_again_and_again_to_the_same_place_is_told(
     found = []
     for now in range(100):
         if now % 15 == 0:
-            watch_here.heard(told(file), now, float(now))
+            watch_here.take(told(file), now, float(now))
         found += watch_here.look(float(now))
     assert [match.rule for match in found] == [EMPTY]
 
@@ -250,10 +250,10 @@ def test_what_was_found_in_a_file_is_not_forgotten_when_its_folder_is_told_of(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "checkpoint-2" / "model.safetensors", [0])
-    watch_here.heard(told(file), 1, 0.0)
+    watch_here.take(told(file), 1, 0.0)
     sure = SETTLED_SECONDS + SURE_SECONDS + 2
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
-    watch_here.heard(told(file.parent), 2, sure - SETTLED_SECONDS)
+    watch_here.take(told(file.parent), 2, sure - SETTLED_SECONDS)
     assert seen(watch_here, sure, sure + 1) == [EMPTY]
 
 
@@ -270,8 +270,8 @@ def test_an_error_in_a_look_is_told_once_and_no_traceback(
     watched = run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
     (tmp_path / "odd").touch()
-    watched.heard(told(tmp_path / "odd"), 1, run.now)
-    watched.heard(told(file), 2, run.now)
+    watched.take(told(tmp_path / "odd"), 1, run.now)
+    watched.take(told(file), 2, run.now)
     run.wait(60)
     assert [incident.rule for incident in run.told] == [EMPTY]
     (notice,) = run.notices
@@ -285,7 +285,7 @@ def test_a_broken_checkpoint_that_an_earlier_agent_told_of_stays_open(
     run = watch(language=language)
     run.agent._intake._checkpoints = CheckpointWatch(begin=lambda job: job())
     file = weights(tmp_path / "model.safetensors", [0])
-    run.agent._intake._checkpoints.heard(told(file), 1, run.now)
+    run.agent._intake._checkpoints.take(told(file), 1, run.now)
     run.wait(60)
     assert [(incident.rule, incident.status) for incident in run.told] == [(EMPTY, "open")]
     run.end("unknown", None)

@@ -109,7 +109,7 @@ def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_pat
     code += "import time\nfor step in range(1, 9): print(f'step {step}/100 loss 0.5'); time.sleep(0.15)\n"
     code += "signal.pause()"
 
-    def heard(incident: Incident) -> None:
+    def take(incident: Incident) -> None:
         # A pause of the machine between two steps is a stall, too, and over when they go on.
         if incident.kind == "stall" and incident.status == "open" and incident.step == 8:
             (info,) = list_runs(tmp_path / "home")
@@ -118,7 +118,7 @@ def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_pat
                 pages.append(answer.read().decode())
             os.kill(int(pid_file.read_text()), signal.SIGKILL)
 
-    outcome = run(code, on_incident=heard, stall_floor_seconds=0.3)
+    outcome = run(code, on_incident=take, stall_floor_seconds=0.3)
     assert outcome.code == 137
     stall, ended = outcome.told[-2:]
     assert (stall.kind, stall.step, stall.total_steps) == ("stall", 8, 100)

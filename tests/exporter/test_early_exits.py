@@ -17,7 +17,7 @@ def step(exits: RankExits, rank: int, number: int, at: float) -> None:
 
 def leave(exits: RankExits, *ranks: int, at: float, error: bool = False) -> None:
     for rank in ranks:
-        exits.heard({"kind": "left", "rank": rank, "time": at, "error": error})
+        exits.take({"kind": "left", "rank": rank, "time": at, "error": error})
 
 
 def look(exits: RankExits, *up: int) -> list[Left]:

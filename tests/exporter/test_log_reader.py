@@ -33,7 +33,7 @@ def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
         feed(*chunks)
 
     run.agent.feed = slow
-    return AgentLoop(run.agent, queue, os.getpid(), clock=lambda: run.now, weigh=lambda _: 1)
+    return AgentLoop(run.agent, queue, os.getpid(), clock=lambda: run.now, measure=lambda _: 1)
 
 
 def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
@@ -112,20 +112,20 @@ def test_what_came_together_is_read_together_and_keeps_its_times(run: Any) -> No
 
 
 def test_memory_that_does_not_change_is_looked_at_less_often_until_it_does(run: Any) -> None:
-    held, weighed = [1000], []
+    held, with_memory = [1000], []
 
-    def weigh(_: int) -> int:
-        weighed.append(round(run.now - begin))
+    def measure(_: int) -> int:
+        with_memory.append(round(run.now - begin))
         return held[0]
 
     begin = run.now
-    work = AgentLoop(run.agent, ByteQueue(), os.getpid(), clock=lambda: run.now, weigh=weigh)
+    work = AgentLoop(run.agent, ByteQueue(), os.getpid(), clock=lambda: run.now, measure=measure)
     for second in range(170):
         if second == 140:
             held[0] = 2000
         work.round()
         run.now += 1.0
-    gaps = [after - before for before, after in pairwise(weighed)]
+    gaps = [after - before for before, after in pairwise(with_memory)]
     assert gaps[:5] == [5, 10, 20, 40, 40]
     assert gaps[-1] == 5  # it had grown
 
@@ -235,7 +235,7 @@ def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int
         ByteQueue(),
         os.getpid(),
         clock=lambda: run.now,
-        weigh=lambda _: 1,
+        measure=lambda _: 1,
         stop_requested=lambda: told[0],
     )
     told[0] = True

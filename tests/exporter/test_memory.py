@@ -48,7 +48,7 @@ def held() -> MemoryHeld:
     ],
 )
 def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
-    told = held().told(ending, lines, {})
+    told = held().with_memory(ending, lines, {})
     assert render(told.detail) == (
         f"{render(ending.detail)} Rank 3 held the most memory, up to 61.2 GiB. "
         "All processes of the command held up to 100.0 GiB, of a limit of 128.0 GiB."
@@ -88,34 +88,34 @@ def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
 
 @pytest.mark.parametrize("ending", [classify(0), classify(1), classify(-11), classify(-15)])
 def test_other_endings_are_told_as_they_are(ending: Ending) -> None:
-    assert held().told(ending, ["Epoch 1"], POD) == ending
+    assert held().with_memory(ending, ["Epoch 1"], POD) == ending
 
 
 def test_without_a_probe_or_a_weight_nothing_is_made_up() -> None:
-    assert MemoryHeld().told(classify(-9), [], {}) == classify(-9)
+    assert MemoryHeld().with_memory(classify(-9), [], {}) == classify(-9)
 
 
 def test_in_kubernetes_the_pod_is_named() -> None:
-    killed = MemoryHeld().told(classify(-9), [], POD)
+    killed = MemoryHeld().with_memory(classify(-9), [], POD)
     assert killed.kind == "killed"
     assert "`kubectl describe pod sft-worker-0` shows whether it was OOMKilled or evicted" in render(
         killed.detail
     )
-    oom = MemoryHeld().told(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
+    oom = MemoryHeld().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert "Kubernetes calls this OOMKilled" in render(oom.detail) and "(pod sft-worker-0)" in render(
         oom.detail
     )
 
 
 def test_all_of_it_is_said_in_chinese_too() -> None:
-    told = held().told(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
+    told = held().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert render(told.detail, "zh") == (
         "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。"
         "rank 3 占用内存最多，最高 61.2 GiB。"
         "该命令的所有进程合计最高占用 100.0 GiB，可用上限为 128.0 GiB。"
         "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod sft-worker-0）。"
     )
-    asked = MemoryHeld().told(classify(-9), [], POD)
+    asked = MemoryHeld().with_memory(classify(-9), [], POD)
     assert "kubectl describe pod sft-worker-0" in render(asked.detail, "zh")
 
 
@@ -134,7 +134,7 @@ def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
     child.stdout.readline()
     child.send_signal(signal.SIGKILL)
     (groups / "memory.events").write_text(events.format(1))
-    ending = held().told(classify(child.wait(), oom=watch.counts, seconds=1.0, now=0.0), [], POD)
+    ending = held().with_memory(classify(child.wait(), oom=watch.counts, seconds=1.0, now=0.0), [], POD)
     child.stdin.close()
     child.stdout.close()
     assert (ending.kind, ending.signal) == ("oom-killed", "SIGKILL")

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.notices import guard_threads, surviving, tell
+from stallwatch_exporter.notices import guard_threads, print_notice, surviving
 from stallwatch_rules.text.controls import printable
 
 
 def test_every_line_is_marked_as_ours(capsys: pytest.CaptureFixture[str]) -> None:
-    tell("one\n\n  two \r\n")
-    tell("")
+    print_notice("one\n\n  two \r\n")
+    print_notice("")
     assert capsys.readouterr().err == "stallwatch: one\nstallwatch:\nstallwatch:   two\nstallwatch:\n"
 
 
 def test_nothing_that_a_terminal_obeys_gets_there(capsys: pytest.CaptureFixture[str]) -> None:
-    tell("\x1b[2J\x07\r\x9b1m\u202egnp.log \t 损失 é")
+    print_notice("\x1b[2J\x07\r\x9b1m\u202egnp.log \t 损失 é")
     assert capsys.readouterr().err == "stallwatch: ?[2J???1m?gnp.log \t 损失 é\n"
     assert printable("plain\n") == "plain\n"
 
@@ -38,7 +38,7 @@ def full() -> io.TextIOBase:
 @pytest.mark.parametrize("stderr", [closed, full, lambda: None])
 def test_nobody_there_to_hear_it(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
     monkeypatch.setattr(sys, "stderr", stderr())  # type: ignore[operator]
-    tell("lost")
+    print_notice("lost")
 
 
 def test_a_notice_that_breaks_is_survived() -> None:

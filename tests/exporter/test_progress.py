@@ -40,7 +40,7 @@ class Ranks:
                 self.tell("train", step, rank, after=0.001)
 
     def log(self, text: str = "", step: int | None = None) -> None:
-        self.progress.heard_at = self.now
+        self.progress.reported_at = self.now
         sample = None if step is None else Sample(None, self.now, step=step, series="dict")
         self.progress.add(sample, Line(text, "train.log", 1, None, self.now))
         self.advance.seen(self.now)

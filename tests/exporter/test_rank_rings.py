@@ -89,7 +89,7 @@ class Ranks:
     def look(self, now: float = 0.0) -> list[Left]:
         for event in list(self.probing.events()):
             if event["kind"] == "left":
-                self.exits.heard(event)
+                self.exits.take(event)
         for record in self.probing.read():
             self.exits.record(record)
         up = self.probing.ranks_up()

@@ -40,7 +40,7 @@ def watched(lines: list[Line]) -> StallWatch:
     now = lines[0].time
     for line in lines:
         assert line.time is not None
-        now = progress.heard_at = line.time
+        now = progress.reported_at = line.time
         watch.check(now)
         progress.add(extract(line), line)
         advance.seen(now)

@@ -10,7 +10,7 @@ from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.patience import FOREVER, Ruling
-from stallwatch_rules.stacks.records import Asked, Frame, Recorded, ThreadStack
+from stallwatch_rules.stacks.records import Frame, RankAnswer, Recorded, ThreadStack
 
 SETTINGS = ExporterSettings()
 
@@ -40,7 +40,7 @@ class Looks:
         if self.function == "all_reduce":
             frames = (*frames[:1], Frame("/x/torch/distributed/distributed_c10d.py", 2800, "all_reduce"))
         threads = (ThreadStack(frames, main=True),)
-        rank = Asked(0, 1, "probe", threads=threads, counters=self.counters, recorded=self.recorded)
+        rank = RankAnswer(0, 1, "probe", threads=threads, counters=self.counters, recorded=self.recorded)
         return LookResult([rank], fold([rank], time=0.0, seconds=0.1))
 
     def drop(self, *, reported: bool) -> None:

@@ -299,18 +299,18 @@ def test_once_without_a_file_is_an_error(tmp_path: Path, catalogue: Catalogue) -
 def test_it_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
     """A writer in a thread appends a failure; the sink that hears of it stops the watching."""
     append(log, stamped(time.time() - 80, 1, 20, 4.0))
-    heard: list[Incident] = []
+    take: list[Incident] = []
     done = threading.Event()
 
     def hear(incident: Incident) -> None:
-        heard.append(incident)
+        take.append(incident)
         done.set()
 
     writer = threading.Timer(0.3, append, (log, f"{OOM}\n"))
     writer.start()
     _, ends, _ = tail(tmp_path / "home", catalogue, [str(log)], sinks=[hear], stopped=done.is_set)
     writer.join()
-    assert [(incident.kind, incident.rule) for incident in heard] == [("finding", "cuda-oom")]
+    assert [(incident.kind, incident.rule) for incident in take] == [("finding", "cuda-oom")]
     assert ends[0][2].run.startswith("rank0-")
 
 
@@ -339,6 +339,6 @@ def test_a_log_of_long_ago_raises_no_stall_where_it_is_only_read(
 ) -> None:
     append(log, stamped(time.time() - 680, 1, 20, 4.0))
     os.utime(log, (time.time() - 600, time.time() - 600))
-    heard: list[Incident] = []
-    tail(tmp_path / "home", catalogue, [str(log)], sinks=[heard.append], **how)
-    assert heard == []
+    take: list[Incident] = []
+    tail(tmp_path / "home", catalogue, [str(log)], sinks=[take.append], **how)
+    assert take == []

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
-from stallwatch_logs.line_format import Fold, fold_of, lead_of
+from stallwatch_logs.line_format import Fold, fold_of, prefix_of
 from stallwatch_logs.portions import HEAD
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
@@ -151,9 +151,9 @@ def test_a_lead_is_believed_where_a_rule_finds_its_words_behind_it(
 
 
 def test_a_lead_behind_which_numbers_are_found_is_believed() -> None:
-    lead = lead_of(b"".join(b"app_log step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9)))
+    lead = prefix_of(b"".join(b"app_log step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9)))
     assert lead is not None and lead.take("app_log x") == ("app_log ", "x")
-    assert lead_of(b"".join(b"step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
+    assert prefix_of(b"".join(b"step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
 
 
 @pytest.mark.parametrize("lead", ["Evaluating: ", "Running requests: ", "Generating: "])
@@ -165,7 +165,9 @@ def test_bars_behind_their_name_count_no_steps(tmp_path: Path, catalogue: Catalo
 
 
 def test_steps_of_a_validation_are_no_trainings() -> None:
-    assert lead_of(b"".join(b"validation step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
+    assert (
+        prefix_of(b"".join(b"validation step:%d/90 train_loss:2.%d\n" % (at, at) for at in range(9))) is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,6 +193,6 @@ def test_long_logs_that_begin_alike_share_a_lead_and_others_do_not() -> None:
         lines = (b"%s%d app_log step:%d/90 train_loss:2.%d\n" % (words, rank, at, at) for at in range(9000))
         return b"".join(lines)[:HEAD]
 
-    first, second = lead_of(log(b"pod-", 1)), lead_of(log(b"pod-", 12))
+    first, second = prefix_of(log(b"pod-", 1)), prefix_of(log(b"pod-", 12))
     assert first is not None and first is second
-    assert lead_of(log(b"box-", 1)) not in (None, first)
+    assert prefix_of(log(b"box-", 1)) not in (None, first)

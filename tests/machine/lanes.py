@@ -22,7 +22,7 @@ SLOW_FILES = (
     "bench/test_live.py",
     "cli/test_demo.py",
     "exporter/test_wall_clock.py",
-    "exporter/test_witnesses.py",
+    "exporter/test_end_evidence.py",
     "repro/test_wordings_in_packages.py",
     "security/test_wrong_in_0_1.py",
 )

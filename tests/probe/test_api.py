@@ -145,7 +145,7 @@ def test_of_steps_that_share_a_record_the_first_says_when_its_backward_pass_bega
 ) -> None:
     tensor = type("Tensor", (), {"backward": lambda _: None, "numel": lambda _: 1})
     losses.install(SimpleNamespace(Tensor=tensor), probe)
-    probe.told_by_user = True  # and so the loss
+    probe.reported_by_user = True  # and so the loss
     for _ in range(FIRST_RECORDS):
         probe.step()
     for number in range(1, 4):

@@ -28,7 +28,7 @@ from stallwatch_exporter.probe.hooks.zero import (
     SumWatch,
     in_evaluation,
     summed_while_partitioned,
-    who_lacks_one,
+    trainer_without_model,
 )
 from stallwatch_exporter.rings.reader import RingReader
 
@@ -293,10 +293,10 @@ def test_the_trainer_that_lacks_a_model_is_named() -> None:
             self.found = self.prepare()
 
         def prepare(self) -> tuple[str, str]:
-            return who_lacks_one(sys._getframe())
+            return trainer_without_model(sys._getframe())
 
     assert OnlineTrainer().found == ("OnlineTrainer", "ref_model")
-    assert who_lacks_one(None) == ("", "")
+    assert trainer_without_model(None) == ("", "")
 
 
 def test_a_path_is_told_of_again_when_it_may_be_another_checkpoint(probe: Probe, tmp_path: Path) -> None:

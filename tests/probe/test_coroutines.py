@@ -17,7 +17,7 @@ from stallwatch_rules.report.stacks import listing
 from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.reading import from_probe
-from stallwatch_rules.stacks.records import Asked, ThreadStack
+from stallwatch_rules.stacks.records import RankAnswer, ThreadStack
 
 _Result = TypeVar("_Result")
 
@@ -67,8 +67,8 @@ def tasks_of(answer: Any) -> list[ThreadStack]:
     return [thread for thread in from_probe(answer) if thread.task]
 
 
-def asked(answer: Any) -> Asked:
-    return Asked(0, 1, "probe", threads=from_probe(answer))
+def asked(answer: Any) -> RankAnswer:
+    return RankAnswer(0, 1, "probe", threads=from_probe(answer))
 
 
 def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
@@ -94,7 +94,7 @@ def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
 def test_a_loop_that_runs_is_where_its_thread_is() -> None:
     """The stack of the thread tells all: what other tasks wait for is none of its business."""
 
-    async def training() -> Asked:
+    async def training() -> RankAnswer:
         task = asyncio.get_running_loop().create_task(asyncio.sleep(600))
         told: list[Any] = []
         other = threading.Thread(target=lambda: told.append(stacks()))

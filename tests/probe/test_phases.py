@@ -361,7 +361,7 @@ class TestLightning:
         callback.on_train_start(SimpleNamespace(global_step=3), None)  # no `estimated_stepping_batches`
         callback.on_train_batch_end(SimpleNamespace(), None, None, None, 0)
         assert probe._faults == 2
-        assert probe.steps == 3.0 and probe.told_by_user
+        assert probe.steps == 3.0 and probe.reported_by_user
 
     @trains(LIGHTNING)
     def test_a_lightning_trainer_tells_steps_losses_and_phases(self, trained: list[Trained]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.probe.stacks import ASK, FAULT, SIGNAL
 from stallwatch_exporter.rings.probing import with_probe
-from stallwatch_exporter.stacks import asking, gathering
+from stallwatch_exporter.stacks import gathering, queries
 from stallwatch_exporter.stacks.local_ranks import local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, main_thread
 
@@ -77,7 +77,7 @@ def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -
         (rank,) = local_ranks(rings, None)
         assert rank.ring is not None and rank.ring.exists() and rank.ring.with_suffix(ASK).exists()
         assert len(list(rings.glob(f"*{SIGNAL}"))) == len(list(rings.glob(f"*{FAULT}"))) == 1
-        dump = asking.FaultDump(rank.ring, rank.pid)
+        dump = queries.FaultDump(rank.ring, rank.pid)
         assert dump.sent
         gathering.wait_for([dump], lambda one: one.text() is not None, 30.0)
         assert main_thread(from_faulthandler(dump.text() or "")) is not None

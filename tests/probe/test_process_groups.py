@@ -21,7 +21,7 @@ from stallwatch_exporter.rings.probing import with_probe
 from stallwatch_exporter.stacks.gathering import gather
 from stallwatch_exporter.stacks.local_ranks import local_ranks
 from stallwatch_rules.stacks.flight import read_recorder
-from stallwatch_rules.stacks.records import Asked, Counts
+from stallwatch_rules.stacks.records import Counts, RankAnswer
 
 MESH = """
 import os, sys, time, torch, torch.distributed as dist
@@ -60,7 +60,7 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield rings
 
 
-def asked_at_the_hang(rings: Path) -> dict[int, Asked]:
+def asked_at_the_hang(rings: Path) -> dict[int, RankAnswer]:
     """What the ranks answer once those that wait have joined what they wait in."""
     until = time.monotonic() + 120
     while True:
@@ -71,7 +71,7 @@ def asked_at_the_hang(rings: Path) -> dict[int, Asked]:
         time.sleep(0.1)
 
 
-def joined(one: Asked, axis: str) -> int | None:
+def joined(one: RankAnswer, axis: str) -> int | None:
     """How many collectives of its group of this axis the rank has joined."""
     names = {name for name, each in one.recorded.axes.items() if each == axis}
     return next(

@@ -19,7 +19,7 @@ from ranks import needs
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
 from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
-from stallwatch_exporter.stacks import asking, gathering, processes
+from stallwatch_exporter.stacks import gathering, processes, queries
 from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
 
@@ -92,27 +92,27 @@ def functions(told: object) -> list[str]:
 def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
         for question in ("1", "2"):
-            assert asking.ask(one.ring, question)
-            told = wait_for(lambda question=question: asking.answer(one.ring, question))
+            assert queries.send(one.ring, question)
+            told = wait_for(lambda question=question: queries.answer(one.ring, question))
             assert functions(told) == ["<module>", "training"]
-        assert asking.answer(one.ring, "3") is None
+        assert queries.answer(one.ring, "3") is None
         assert one.go_on() == "trained\n"
 
 
 def test_each_of_two_that_ask_at_once_has_an_answer(tmp_path: Path) -> None:
     """The agent and ``stallwatch stacks``; whose question has the greater number, may write it first."""
     with rank(tmp_path) as one:
-        assert asking.ask(one.ring, "20") and asking.ask(one.ring, "10")
+        assert queries.send(one.ring, "20") and queries.send(one.ring, "10")
         for question in ("10", "20"):
-            answer = wait_for(lambda question=question: asking.answer(one.ring, question))
+            answer = wait_for(lambda question=question: queries.answer(one.ring, question))
             assert functions(answer) == ["<module>", "training"]
-        assert asking.answer(one.ring, "21") is None, "it was taken before"
+        assert queries.answer(one.ring, "21") is None, "it was taken before"
         assert one.go_on() == "trained\n"
 
 
 def test_faulthandler_answers_where_the_thread_does_not(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
-        dump = asking.FaultDump(one.ring, one.pid)
+        dump = queries.FaultDump(one.ring, one.pid)
         assert dump.sent
         text = wait_for(dump.text)
         assert isinstance(text, str)
@@ -145,8 +145,8 @@ def does(one: Rank, line: str) -> str:
 
 def sampled(one: Rank, token: str) -> dict[str, Any]:
     """What it answers."""
-    assert asking.ask(one.ring, token)
-    told = wait_for(lambda: asking.answer(one.ring, token))
+    assert queries.send(one.ring, token)
+    told = wait_for(lambda: queries.answer(one.ring, token))
     assert isinstance(told, dict) and functions(told)[:2] == ["<module>", "training"]
     return told
 
@@ -220,8 +220,8 @@ def test_a_forked_worker_has_no_thread_and_the_rank_still_answers(tmp_path: Path
         child = psutil.Process(int((tmp_path / "child").read_text()))
         try:
             assert child.num_threads() == 1 and psutil.Process(one.pid).num_threads() == 2
-            assert asking.ask(one.ring, "1")
-            told = wait_for(lambda: asking.answer(one.ring, "1"))
+            assert queries.send(one.ring, "1")
+            told = wait_for(lambda: queries.answer(one.ring, "1"))
             assert isinstance(told, dict) and told["pid"] == one.pid
         finally:
             child.kill()
@@ -241,10 +241,10 @@ Path(sys.argv[1], "child").write_text(str(os.getpid()))
     with rank(tmp_path, code) as parent:
         pid = int((tmp_path / "child").read_text())
         ring = next(tmp_path.glob(f"3-{pid}-*.ring"))
-        assert asking.ask(ring, "1")
-        told = wait_for(lambda: asking.answer(ring, "1"))
+        assert queries.send(ring, "1")
+        told = wait_for(lambda: queries.answer(ring, "1"))
         assert isinstance(told, dict) and told["pid"] == pid != parent.pid
-        assert asking.FaultDump(ring, pid).sent
+        assert queries.FaultDump(ring, pid).sent
         assert parent.go_on() == "trained\n"
 
 
@@ -252,8 +252,8 @@ def test_a_program_in_the_ranks_place_gets_no_signal(tmp_path: Path) -> None:
     """After ``exec`` nobody handles the signal: it would end the program."""
     program = "print('ready', flush=True); import sys; sys.stdin.read(1); print('trained', flush=True)"
     with rank(tmp_path, end=f"os.execv(sys.executable, [sys.executable, '-c', {program!r}])") as one:
-        assert not asking.ask(one.ring, "1")
-        assert not asking.FaultDump(one.ring, one.pid).sent
+        assert not queries.send(one.ring, "1")
+        assert not queries.FaultDump(one.ring, one.pid).sent
         assert one.go_on() == "trained\n"
 
 
@@ -271,8 +271,8 @@ probe.announce()
 def test_a_signal_that_the_training_took_for_itself_is_not_sent(tmp_path: Path) -> None:
     with rank(tmp_path, HANDLERS) as one:
         assert not one.ring.with_suffix(SIGNAL).exists()
-        assert not asking.FaultDump(one.ring, one.pid).sent
-        assert asking.ask(one.ring, "1") and wait_for(lambda: asking.answer(one.ring, "1"))
+        assert not queries.FaultDump(one.ring, one.pid).sent
+        assert queries.send(one.ring, "1") and wait_for(lambda: queries.answer(one.ring, "1"))
         assert one.go_on() == "trained\n"
 
 
@@ -284,8 +284,8 @@ files = [open(Path(sys.argv[1], f"own{n}"), "w+b", buffering=0) for n in range(2
 
 def test_descriptors_that_the_training_closed_and_got_back_are_left_alone(tmp_path: Path) -> None:
     with rank(tmp_path, CLOSED) as one:
-        assert not asking.FaultDump(one.ring, one.pid).sent
-        asking.ask(one.ring, "1")  # the read under way ends; the next one would be of another file
+        assert not queries.FaultDump(one.ring, one.pid).sent
+        queries.send(one.ring, "1")  # the read under way ends; the next one would be of another file
         assert one.go_on() == "trained\n"
         assert all(path.read_bytes() == b"" for path in tmp_path.glob("own*"))
 
@@ -313,7 +313,7 @@ def test_what_lies_beside_the_ring_is_for_its_user_alone(tmp_path: Path) -> None
     with rank(tmp_path) as one:
         for suffix in (ASK, FAULT, SIGNAL):
             assert one.ring.with_suffix(suffix).stat().st_mode & 0o077 == 0
-        assert asking.ask(one.ring, "1") and wait_for(lambda: asking.answer(one.ring, "1"))
+        assert queries.send(one.ring, "1") and wait_for(lambda: queries.answer(one.ring, "1"))
         assert one.ring.with_suffix(ANSWER).stat().st_mode & 0o077 == 0
 
 

@@ -143,7 +143,7 @@ def test_a_warning_of_the_probe_is_judged(catalogue: Catalogue) -> None:
     seen = {SEEN: NAN_LOSSES, "value": "nan", "count": "3"}
     reading = RunReading(catalogue)
     reading.feed(lines_of(BEGUN))
-    reading.tell(Match("loss-nan", Line(evidence_of(seen), SOURCE, 1, 0, None), seen, 5))
+    reading.take_report(Match("loss-nan", Line(evidence_of(seen), SOURCE, 1, 0, None), seen, 5))
     told = [line for step, line in explanation(reading.diagnose()) if step == "concerns"]
     assert told and told[0].startswith("loss-nan")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.failures.environment import agreed, tells_of_a_run, versions_in
+from stallwatch_rules.failures.environment import agreed, belongs_to_a_run, versions_in
 
 
 @pytest.mark.parametrize(
@@ -51,4 +51,4 @@ def test_streams_agree_whatever_their_order() -> None:
     ],
 )
 def test_lines_that_only_a_run_prints(text: str, of_a_run: bool) -> None:
-    assert tells_of_a_run(text) is of_a_run
+    assert belongs_to_a_run(text) is of_a_run

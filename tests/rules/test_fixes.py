@@ -68,7 +68,7 @@ def test_without_a_run_conditions_become_words_and_come_last(page: RulePage) -> 
     assert texts[:2] == ["Lower it.", "Always this."]
     assert texts[2] == "If tried is more than total: Chunk it."
     assert texts[3] == "With verl, vLLM: Set an option."
-    assert texts[4] == "If training was complete: With the transformers Trainer: Upload it."
+    assert texts[4] == "If training was complete: With Hugging Face Trainer: Upload it."
     assert "size mismatch" in texts[5]
     assert "大于" in render(fixes_for(page, {})[2], "zh")
 

@@ -17,7 +17,7 @@ from stallwatch_rules.records import (
     Diagnosis,
     Finding,
     FindingChange,
-    JobTold,
+    JobSummary,
     NearPage,
     NewLines,
     Noted,
@@ -59,7 +59,7 @@ WHOLE = Diagnosis(
         )
     ],
 )
-JOB = JobTold(
+JOB = JobSummary(
     *("1001", "failed", message("report.failed"), "cuda-oom", 0.9, TITLE, 3, 9, False, None),
     ["/home/ada/run.log"],
 )

@@ -7,7 +7,7 @@ import tracemalloc
 
 import pytest
 
-from stallwatch_rules.lines.leads import sure_lead
+from stallwatch_rules.lines.line_prefix import certain_prefix
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.matching.literal_index import literal_index, matchable
 from stallwatch_rules.matching.matcher import Matcher
@@ -73,7 +73,7 @@ def test_the_time_is_that_of_a_line_shortly_before(matcher: Matcher) -> None:
 
 def test_a_line_begins_behind_the_lead_of_its_source(matcher: Matcher) -> None:
     data = b"gpu07: {'loss': 2.5}\n" + b"gpu07: KeyError: 'param_groups'\n" * 10
-    for lead, count in ((sure_lead(data), 10), (None, 0)):
+    for lead, count in ((certain_prefix(data), 10), (None, 0)):
         scan = MatchScan(MatchPatterns(matcher), "train.log", lead=lead)
         assert len([*scan.feed(data), *scan.finish()]) == count
 

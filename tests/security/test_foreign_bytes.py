@@ -15,7 +15,7 @@ from stallwatch.config.loading import load
 from stallwatch_alerts.relay.webhook import WebhookProblem, read_notification
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.data import log_copies
-from stallwatch_dashboard.data.source import said_at_the_end
+from stallwatch_dashboard.data.source import final_diagnosis
 from stallwatch_dashboard.uploads.reading import safe_name
 from stallwatch_exporter.checkpoints.checking import check_checkpoint, diagnostic_of
 from stallwatch_exporter.checkpoints.formats import check_safetensors
@@ -87,13 +87,13 @@ def test_a_nested_record_of_a_run_reads_as_none(name: str, tmp_path: Path) -> No
     """One folder of a shared home must not keep the others from being listed."""
     (tmp_path / name).write_bytes(DEEP)
     assert read_info(tmp_path) is None
-    assert not said_at_the_end(tmp_path).verdict
+    assert not final_diagnosis(tmp_path).verdict
 
 
 def test_a_report_that_is_not_utf_8_reads_as_none(tmp_path: Path) -> None:
     """The page of the run shows what else is known."""
     (tmp_path / "diagnosis.json").write_bytes(b'{"verdict": "\xff\xfe"}')
-    assert not said_at_the_end(tmp_path).verdict
+    assert not final_diagnosis(tmp_path).verdict
 
 
 def test_a_size_beyond_a_float_is_no_end_of_a_report() -> None:
@@ -340,7 +340,7 @@ def test_a_checkpoint_file_whose_name_is_not_utf_8_is_reported(tmp_path: Path) -
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.safetensors")).touch()
     assert [diagnostic_of(one).file for one in check_checkpoint(tmp_path)] == [f"{tmp_path}/?.safetensors"]
     watch = CheckpointWatch(begin=lambda job: job())
-    watch.heard({"kind": "checkpoint", "rank": 0, "time": 1.0, "path": str(tmp_path)}, 1, 0.0)
+    watch.take({"kind": "checkpoint", "rank": 0, "time": 1.0, "path": str(tmp_path)}, 1, 0.0)
     matches = [match for now in range(200) for match in watch.look(float(now))]
     assert [match.captures["path"] for match in matches] == [f"{tmp_path}/?.safetensors"]
     assert msgspec.json.encode(matches)

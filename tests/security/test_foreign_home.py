@@ -30,7 +30,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "own"
     home.mkdir()
     monkeypatch.setattr(pwd, "getpwuid", lambda _uid: SimpleNamespace(pw_dir=str(home)))
-    settings._tell_instead.cache_clear()
+    settings._report_folders_used.cache_clear()
     return home
 
 

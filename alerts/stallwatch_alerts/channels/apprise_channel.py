@@ -54,7 +54,7 @@ class AppriseChannel:
         with capture() as captured:
             plugin = apprise.Apprise.instantiate(apprise_url(url), asset=asset)
         if plugin is None:
-            reason, code = no_channel(url, captured.said)
+            reason, code = no_channel(url, captured.lines)
             raise self._masked(ChannelError(reason, code=code))
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
@@ -174,7 +174,7 @@ def _incident_of(notice: Notice) -> str:
 
 
 def _failure(captured: Captured, chat: str) -> ChannelError:
-    reason = "; ".join(dict.fromkeys(captured.said)) or "Apprise could not deliver the message"
+    reason = "; ".join(dict.fromkeys(captured.lines)) or "Apprise could not deliver the message"
     refused = next((answer for answer in reversed(captured.answers) if not answer.ok), None)
     if refused is None:
         code = smtp_code(reason) if chat == "smtp" else "connection"

@@ -72,17 +72,17 @@ class ChannelError(Exception):
         self.retry_after = retry_after
 
 
-def reason_of(said: str) -> tuple[str, str] | None:
+def reason_of(output: str) -> tuple[str, str] | None:
     """Return the reason in a library's error text and its code (see ``remedy``); ``None`` if unknown."""
-    if (found := _CERTIFICATE.search(said)) is not None:
+    if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
         return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
     for pattern, reason, code in _REASONS:
-        if re.search(pattern, said):
+        if re.search(pattern, output):
             return reason, code
-    if (found := _SSL.search(said)) is not None:
+    if (found := _SSL.search(output)) is not None:
         return f"TLS fails ({found['code'].replace('_', ' ').lower()})", "tls"
-    return ("TLS fails", "tls") if "SSLError" in said else None
+    return ("TLS fails", "tls") if "SSLError" in output else None
 
 
 def wants_tls(answer: str) -> bool:
@@ -90,9 +90,9 @@ def wants_tls(answer: str) -> bool:
     return _WANTS_TLS.search(answer) is not None
 
 
-def smtp_code(said: str) -> str:
+def smtp_code(output: str) -> str:
     """Return a mail server's refusal as ``smtp-535`` and the like; ``smtp`` if there is no reply in it."""
-    reply = _SMTP_REPLY.search(said)
+    reply = _SMTP_REPLY.search(output)
     return "smtp" if reply is None else f"smtp-{reply[1]}"
 
 

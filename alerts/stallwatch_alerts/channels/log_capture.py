@@ -25,7 +25,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 class Captured:
     """The warnings and the servers' answers of one try."""
 
-    said: list[str] = field(default_factory=list, repr=False)
+    lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
 
 
@@ -65,9 +65,9 @@ class _CaptureFilter(logging.Filter):
         if captured is not None:
             text = record.getMessage().strip()
             if record.levelno >= logging.WARNING:
-                captured.said.append(text)
+                captured.lines.append(text)
             elif text.startswith(_DEBUG_PREFIX):
-                captured.said.append(text.removeprefix(_DEBUG_PREFIX)[:_MOST])
+                captured.lines.append(text.removeprefix(_DEBUG_PREFIX)[:_MOST])
         return False
 
 

@@ -96,11 +96,11 @@ def chosen(rows: Sequence[Row], now: float) -> slice:
 
 
 def _together(rows: Sequence[Row], passed: set[str]) -> int:
-    if _goes_alone(rows[0]):
+    if _is_sent_alone(rows[0]):
         return 1
     count = 0
     for row in rows:
-        if _goes_alone(row) or row.about in passed or row.is_claimed:
+        if _is_sent_alone(row) or row.about in passed or row.is_claimed:
             break
         if row.attempts and not row.is_due:
             break
@@ -108,5 +108,5 @@ def _together(rows: Sequence[Row], passed: set[str]) -> int:
     return count if count > _ONE_BY_ONE else 1
 
 
-def _goes_alone(row: Row) -> bool:
+def _is_sent_alone(row: Row) -> bool:
     return row.alone or row.attempts >= IN_ORDER

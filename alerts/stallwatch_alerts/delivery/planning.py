@@ -67,7 +67,7 @@ class Planner:
         self._open_people = people
         self._people: People | None = None
         self._silences: list[Silence] = []
-        self._asked_at: float | None = None
+        self._read_at: float | None = None
         self._tick = tick
 
     @property
@@ -158,9 +158,9 @@ class Planner:
 
     def is_silenced(self, incident: Incident, now: float) -> bool:
         """Return whether a silence suppresses the message that the incident began."""
-        since = None if self._asked_at is None else self._tick() - self._asked_at
+        since = None if self._read_at is None else self._tick() - self._read_at
         if since is None or since >= _SILENCES_SECONDS:
-            self._asked_at = self._tick()
+            self._read_at = self._tick()
             try:
                 people = self._get_people()
                 self._silences = [] if people is None else people.silences(now)

@@ -69,7 +69,7 @@ class Sender:
         self._connect = connect
         self._language = language
         self._report = report
-        self._tell_count = count
+        self._report_count = count
         self._delivered = delivered
         self._acknowledged = acknowledged
         self._settled = settled
@@ -146,7 +146,7 @@ class Sender:
                 self._troubled_at = None
             except Exception as error:  # for example, a database that is down for a while
                 if self._troubled_at is None:
-                    self._say(
+                    self._warn(
                         f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
                     )
                     self._troubled_at = self._clock()
@@ -169,7 +169,7 @@ class Sender:
         try:
             self._channel = self._connect(self._url)
         except Exception as error:  # the messages stay, for when the URL is fixed
-            self._say(f"{self.name} cannot be used: {error}")
+            self._warn(f"{self.name} cannot be used: {error}")
             self._refusing = True  # reported once, not again for each message
 
     def _try(self, batch: Batch, channel: str) -> None:
@@ -206,7 +206,7 @@ class Sender:
             self.given_up += lost
             self._count("given-up")
             title = batch.groups[0].worst.message.title
-            self._say(
+            self._warn(
                 f"{self.name}: gave up {title!r}{f' and {lost - 1} more' if lost > 1 else ''}: {reason}"
             )
             return
@@ -215,7 +215,7 @@ class Sender:
         self.outbox.refused(batch, channel, reason, now, again, pause=pause is not None)
         self._count("failed")
         if not self._refusing:
-            self._say(f"{self.name} did not take a message, trying again: {reason}")
+            self._warn(f"{self.name} did not take a message, trying again: {reason}")
         self._refusing = True
 
     def _is_acknowledged(self, incident: str) -> bool:
@@ -238,8 +238,8 @@ class Sender:
 
     def _count(self, what: str) -> None:
         with contextlib.suppress(Exception):
-            self._tell_count(what)
+            self._report_count(what)
 
-    def _say(self, text: str) -> None:
+    def _warn(self, text: str) -> None:
         with contextlib.suppress(Exception):  # a report that fails must not cost a message its next try
             self._report(text)

@@ -9,7 +9,7 @@ import msgspec
 from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_rules.messages import Text, bilingual, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
-from stallwatch_rules.stacks.concluding import asks_for_stacks
+from stallwatch_rules.stacks.concluding import advises_stacks
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -52,6 +52,6 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
     """Add the host of the rank to a fix that asks for stacks, in a multi-host run."""
-    if not (incident.hosts and incident.host and asks_for_stacks(fix)):
+    if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

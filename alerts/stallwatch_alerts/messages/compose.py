@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
-from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack, who
+from stallwatch_alerts.messages.ranks import answered, blamed_ranks, commands, pid_of, remedy, stack
 from stallwatch_alerts.neutral import clipped, neutralise
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.ending import running_sentence
@@ -155,7 +155,7 @@ def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
 def _title(incident: Incident, language: str, cause: str) -> str:
     if incident.kind == "stall":
         title = _stall_title(incident, language)
-        holding = who(incident.stacks, language) if incident.stacks is not None else ""
+        holding = blamed_ranks(incident.stacks, language) if incident.stacks is not None else ""
         return listed([title, holding], language) if holding and incident.status == "open" else title
     rank = _rank(incident)
     named = cause or neutralise(incident.rule, 80)

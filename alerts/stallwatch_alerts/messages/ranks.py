@@ -26,7 +26,7 @@ _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
-def who(stacks: StallStacks, language: str) -> str:
+def blamed_ranks(stacks: StallStacks, language: str) -> str:
     """Return who holds up the run, and where, in a few words; empty if neither is known."""
     if stacks.hosts and (found := _of_hosts(stacks, language)):
         return found

@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from stallwatch_alerts.prometheus.asking import Alertmanager, NoAnswer, Prometheus, RelayServer
+from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer, Prometheus, RelayServer
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 
@@ -29,7 +29,7 @@ class Link:
 
     name: str
     holds: bool
-    said: str = ""  #: the result, or why the link is broken and what to do
+    detail: str = ""  #: the result, or why the link is broken and what to do
 
 
 class Broken(Exception):
@@ -190,10 +190,10 @@ class PathTest:
 
     # ---- help
 
-    def _until(self, ask: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Call `ask` until it returns something or `seconds` (default: `wait`) pass; return the result."""
+    def _until(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
+        """Call `call` until it returns something or `seconds` (default: `wait`) pass; return the result."""
         deadline = self._clock() + (self._wait if seconds is None else seconds)
-        while not (found := ask()) and self._clock() < deadline:
+        while not (found := call()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)
         return found
 

@@ -102,7 +102,7 @@ class RelayServer(ServerThread):
         self._access = access
         self.challenges = access.challenges
         self._report = report
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         handler = type("Handler", (_Handler,), {"relay": self})
         super().__init__(BoundedServer(address, handler), "stallwatch-relay", 0.1)
 
@@ -130,7 +130,7 @@ class RelayServer(ServerThread):
             )
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, "not stored; try again")
         for doubt in receipt.doubts:
-            self._say_once(doubt)
+            self._report_once(doubt)
         if receipt.problems:
             self._metrics.refused.inc()
             self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
@@ -141,9 +141,9 @@ class RelayServer(ServerThread):
         self._metrics.stored.inc()
         return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_SAID]]))
 
-    def _say_once(self, text: str) -> None:
-        if text not in self._said and len(self._said) < _REMEMBERED:
-            self._said.add(text)
+    def _report_once(self, text: str) -> None:
+        if text not in self._reported and len(self._reported) < _REMEMBERED:
+            self._reported.add(text)
             self._report(text)
 
     def look(self, path: str, query: str) -> Answer:

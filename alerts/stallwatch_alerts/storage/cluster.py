@@ -332,16 +332,16 @@ class PostgresBacking:
                 posted.done.set()
         elif not (works or self._complained or self._closed):
             self._complained = True
-            self._say(f"the database of [alerts] incidents_url does not answer: {reason}")
+            self._warn(f"the database of [alerts] incidents_url does not answer: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
         """Report a problem once for each agent, or for the merged state (no agent)."""
         if agent not in self._skipped:
             self._skipped.add(agent)
             subject = f"the report of {agent[:80]!r}" if agent else "the merged report of all hosts"
-            self._say(f"{subject} is left out: {reason}")
+            self._warn(f"{subject} is left out: {reason}")
 
-    def _say(self, line: str) -> None:
+    def _warn(self, line: str) -> None:
         with contextlib.suppress(Exception):
             self._notice(line)
 

@@ -39,7 +39,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
         open_ones = select(INCIDENTS.c.id).where(INCIDENTS.c.status == "open")
         theirs = func.substr(NOTIFIED.c.key, 1, func.length(INCIDENTS.c.id) + 1) == INCIDENTS.c.id + "/"
         of_open = open_ones.where(theirs).correlate(NOTIFIED).exists()
-        without_end = and_(NOTIFIED.c.at >= now - _OPEN_FOR * keep_days * _DAY, _heard_no_end())
+        without_end = and_(NOTIFIED.c.at >= now - _OPEN_FOR * keep_days * _DAY, _lacks_end())
         count += connection.execute(
             delete(NOTIFIED).where(NOTIFIED.c.at < before, ~of_open, ~without_end)
         ).rowcount
@@ -49,7 +49,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
     return count
 
 
-def _heard_no_end() -> ColumnElement[bool]:
+def _lacks_end() -> ColumnElement[bool]:
     """Whether a row of NOTIFIED is a beginning whose end the chat was not notified of."""
     end = NOTIFIED.alias("end")
     found = []

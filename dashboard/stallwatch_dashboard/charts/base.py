@@ -68,12 +68,12 @@ class Span:
     start: float
     end: float
     live: bool = False  #: whether its end is now
-    heard: float | None = None  #: the last sign of the run, if it is too long ago
+    seen_at: float | None = None  #: the last sign of the run, if it is too long ago
 
     @property
     def seen(self) -> float:
         """The time up to which anything is known."""
-        return self.end if self.heard is None else self.heard
+        return self.end if self.seen_at is None else self.seen_at
 
 
 T = TypeVar("T", float, NDArray[np.float64])
@@ -142,9 +142,9 @@ def band(incident: Incident, span: Span) -> Json:
 
 def _silence(look: Look, span: Span) -> list[Json]:
     """Return a gray area since the last sign of the run: the numbers are as old as its edge."""
-    if span.heard is None or span.heard >= span.end:
+    if span.seen_at is None or span.seen_at >= span.end:
         return []
-    return [rectangle(span.heard, span.end, look.grey, 0.18, 0)]
+    return [rectangle(span.seen_at, span.end, look.grey, 0.18, 0)]
 
 
 def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) -> Json:

@@ -87,14 +87,14 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
     """Return the hosts that were silent for a minute, unlike others, or that an incident names as silent."""
-    last = max(found.heard.values(), default=0.0)
+    last = max(found.seen_at.values(), default=0.0)
     named = {
         host
         for one in incidents
         if one.status == "open" and one.stacks is not None
         for host in one.stacks.silent
     }
-    return [host for host in hosts if host in named or found.heard.get(host, last) < last - SILENT_SECONDS]
+    return [host for host in hosts if host in named or found.seen_at.get(host, last) < last - SILENT_SECONDS]
 
 
 def draw_lag(
@@ -132,7 +132,7 @@ def draw_lag(
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
-    silences = _silences(rows, found.heard, span, look)
+    silences = _silences(rows, found.seen_at, span, look)
     silent = {int(shape["y0"] + 0.5) for shape in silences}
     chart.layout["shapes"] += [
         *silences,
@@ -187,13 +187,13 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
     return shape
 
 
-def _silences(rows: Sequence[Row], heard: Mapping[str, float], span: Span, look: Look) -> list[Json]:
+def _silences(rows: Sequence[Row], seen_at: Mapping[str, float], span: Span, look: Look) -> list[Json]:
     """Return gray areas over the rows of hosts that are silent for a minute, while others are not."""
-    last = max(heard.values(), default=0.0)
+    last = max(seen_at.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)
         for number, row in enumerate(rows)
-        if (seen := heard.get(row.host, last)) < last - SILENT_SECONDS
+        if (seen := seen_at.get(row.host, last)) < last - SILENT_SECONDS
     ]
 
 

@@ -135,7 +135,7 @@ def top(found: RunFrames, waited: float) -> float:
 
 def _waited(found: RunFrames, span: Span) -> float:
     """Return the seconds since the last step of a live run that is not silent; else 0."""
-    if not span.live or span.heard is not None or not found.last_step_at:
+    if not span.live or span.seen_at is not None or not found.last_step_at:
         return 0.0
     return max(0.0, span.end - found.last_step_at)
 

@@ -42,7 +42,7 @@ class RunFrames:
     warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step of each rank
     hosts: Mapping[int, str] = field(default_factory=dict)  #: of each rank, if the run has several
-    heard: Mapping[str, float] = field(default_factory=dict)  #: last sign of each host
+    seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of each host
     phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
     total_steps: float | None = None
     last_step_at: float | None = None
@@ -118,20 +118,20 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
     return RunFrames(
         steps=highest(get("step")),
         total_steps=max(store.latest(run, "stallwatch_target_steps").values(), default=None),
-        loss=_told(_columns(get("loss")), last_step_at),
-        grad_norm=_told(_columns(get("grad_norm")), last_step_at),
-        learning_rate=_told(_columns(get("learning_rate")), last_step_at),
+        loss=_without_plateau(_columns(get("loss")), last_step_at),
+        grad_norm=_without_plateau(_columns(get("grad_norm")), last_step_at),
+        learning_rate=_without_plateau(_columns(get("learning_rate")), last_step_at),
         step_seconds=durations(
             _speaker(get("step_duration_seconds_sum")), _speaker(get("step_duration_seconds_count"))
         ),
         threshold=_of_phase(get("stall_threshold_seconds"), "train"),
-        memory=memory if kind == "host_rss" else _told(_columns(memory), last_step_at),
+        memory=memory if kind == "host_rss" else _without_plateau(_columns(memory), last_step_at),
         memory_kind=kind,
         invalidations=highest(get("trace_cache_invalidations_total")),
         warnings=total(get("warnings_total")),
         rank_steps=_columns(rank_steps),
         hosts=hosts_of(rank_steps),
-        heard=store.hosts(run),
+        seen_at=store.hosts(run),
         phases=phases(_speaker(get("phase"))),
         last_step_at=last_step_at,
     )
@@ -147,7 +147,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
         rows = pd.concat([frame for frame in (before[before["t"] < at], after) if not frame.empty] or [after])
         both[name] = rows.sort_values(["rank", "t"], kind="stable", ignore_index=True)
     for name in _TOLD:
-        both[name] = _told(both[name], late.last_step_at)
+        both[name] = _without_plateau(both[name], late.last_step_at)
     if late.memory.empty:
         both["memory_kind"] = early.memory_kind
     return replace(late, notes=early.notes, **both)
@@ -282,7 +282,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[list(COLUMNS)].reset_index(drop=True)
 
 
-def _told(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
+def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
     """Remove the plateau after the last step, where nothing is measured and old values only repeat."""
     if last_step_at is None or frame.empty:
         return frame

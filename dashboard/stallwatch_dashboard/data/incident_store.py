@@ -28,7 +28,7 @@ class NotKept(Exception):
     """A change by a person could not be written; the message has no addresses or secrets."""
 
 
-class Casebook:
+class LazyIncidentStore:
     """Opens the database on first use.
 
     Without a database, reads find nothing and never raise; writes raise `NotKept`.
@@ -107,9 +107,9 @@ class Casebook:
                 self._store = IncidentStore(self._url) if self._url else IncidentStore.at_home(self._home)
             return self._store
 
-    def _read(self, ask: Callable[[IncidentStore], T], otherwise: T) -> T:
+    def _read(self, read: Callable[[IncidentStore], T], otherwise: T) -> T:
         try:
-            return ask(self._opened())
+            return read(self._opened())
         except _UNREADABLE as error:
             _log.warning("incidents cannot be read: %s", type(error).__name__)
             return otherwise

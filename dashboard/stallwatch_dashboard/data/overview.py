@@ -206,13 +206,13 @@ def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
     return hosts if len(hosts) > 1 else ()
 
 
-def with_the_end(scraped: Numbers, told: Progress) -> Numbers:
+def with_the_end(scraped: Numbers, logged: Progress) -> Numbers:
     """Return the numbers of a run that is over: only the diagnosis has those after the last scrape."""
     return replace(
         scraped,
-        step=scraped.step if told.last_step is None else max(scraped.step or 0, told.last_step),
-        total_steps=told.total_steps or scraped.total_steps,
-        loss=scraped.loss if told.last_loss is None else told.last_loss,
+        step=scraped.step if logged.last_step is None else max(scraped.step or 0, logged.last_step),
+        total_steps=logged.total_steps or scraped.total_steps,
+        loss=scraped.loss if logged.last_loss is None else logged.last_loss,
     )
 
 
@@ -239,7 +239,7 @@ def make_row(
         )
     state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=numbers.step)
     if info is None:
-        state = _told_by_numbers(state, numbers)
+        state = _state_from_numbers(state, numbers)
     started_at = info.started_at if info else numbers.started_at
     if state == "training" and _waits(numbers, started_at, now):
         state = "waiting"
@@ -291,7 +291,7 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     return now - numbers.progressed_at > usual
 
 
-def told_by_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
+def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
     """Return the state of a run that is no longer watched, from the diagnosis of its log, the only source.
 
     ``cause``: whether the diagnosis names one. It does if the system stopped the run, not if its user did.
@@ -303,7 +303,7 @@ def told_by_log(verdict: str, progress: Progress, *, cause: bool = False) -> Sta
     return "finished" if progress.finished else "unwatched"
 
 
-def _told_by_numbers(state: State, numbers: Numbers) -> State:
+def _state_from_numbers(state: State, numbers: Numbers) -> State:
     """Return the state of a run without a folder and perhaps without incidents here, from its numbers."""
     if numbers.ended_at is not None:
         return ENDINGS.get(numbers.ended_as, "failed")
@@ -323,7 +323,7 @@ def last_word(incidents: Sequence[Incident]) -> Incident | None:
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 
-def stood_since(incident: Incident) -> float:
+def stalled_since(incident: Incident) -> float:
     """Return the time of the last step before a stall, or when other trouble was noticed; Unix seconds.
 
     While a stall is open, its length is updated now and then and with every other change, so the two times do
@@ -337,7 +337,7 @@ def stood_since(incident: Incident) -> float:
 
 def began(incident: Incident) -> float:
     """Return the Unix seconds at which the trouble began: for a stall the last step, not its report."""
-    return stood_since(incident) if incident.kind == "stall" else incident.opened_at
+    return stalled_since(incident) if incident.kind == "stall" else incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from stallwatch_alerts.prometheus.asking import Prometheus
+from stallwatch_alerts.prometheus.clients import Prometheus
 from stallwatch_dashboard.data import cache
 from stallwatch_dashboard.data.frames import Key, Which, fold, host_of, series_order
 from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX, agent_of, series_of

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stallwatch_alerts.prometheus.asking import NoAnswer, Prometheus
+from stallwatch_alerts.prometheus.clients import NoAnswer, Prometheus
 from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX
 from stallwatch_dashboard.data.overview import ENDINGS
 from stallwatch_rules.messages import Text, message
@@ -62,7 +62,7 @@ def _quoted(text: str) -> str:
 
 
 _AT_ONCE = 4  #: concurrent queries, for a server with two processors
-_TOLD_SECONDS = 90.0  #: a page repeats its queries at least once a minute
+_SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 
 
 class Questions:
@@ -81,18 +81,18 @@ class Questions:
         now = self._clock()
         with self._lock:
             self._failed = {
-                question: told
-                for question, told in self._failed.items()
-                if abs(now - told[0]) <= _TOLD_SECONDS
+                question: value
+                for question, value in self._failed.items()
+                if abs(now - value[0]) <= _SHOWN_SECONDS
             }
-            newest_first = sorted(self._failed.values(), key=lambda told: -told[0])
+            newest_first = sorted(self._failed.values(), key=lambda value: -value[0])
         return newest_first[0][1] if newest_first else None
 
     def close(self) -> None:
         self.askers.shutdown(wait=False, cancel_futures=True)
 
     def instant(self, question: str, at: float | None = None) -> list[Any]:
-        return self._asked("/api/v1/query", question, time=self._clock() if at is None else at) or []
+        return self._query("/api/v1/query", question, time=self._clock() if at is None else at) or []
 
     def by_run(self, question: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
         return {
@@ -105,9 +105,9 @@ class Questions:
 
     def moments(self, question: str, start: float, end: float, width: float) -> list[Any] | None:
         """Return the series at times `width` apart; None without an answer."""
-        return self._asked("/api/v1/query_range", question, start=start, end=end, step=width)
+        return self._query("/api/v1/query_range", question, start=start, end=end, step=width)
 
-    def _asked(self, path: str, question: str, **times: float) -> list[Any] | None:
+    def _query(self, path: str, question: str, **times: float) -> list[Any] | None:
         params = {name: f"{seconds:.3f}" for name, seconds in times.items()}
         try:
             found = list(self._server.get(path, query=question, **params)["data"]["result"])
@@ -136,11 +136,11 @@ class Remembered(Generic[T]):
         at, answer = self._kept.get(name, (-math.inf, None))
         return answer if 0 <= self._clock() - at <= self._seconds else None
 
-    def keep(self, name: str, told: T) -> T:
+    def keep(self, name: str, value: T) -> T:
         while len(self._kept) > MOST_NAMES:
             self._kept.pop(next(iter(self._kept)), None)
-        self._kept[name] = (self._clock(), told)
-        return told
+        self._kept[name] = (self._clock(), value)
+        return value
 
 
 Labels = tuple[tuple[str, str], ...]
@@ -154,7 +154,7 @@ _MOST_KEPT = 256  #: queries: those of some dozen pages
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Answer:
     first: float
     width: float
     until: float
@@ -164,10 +164,10 @@ class _Told:
 class Ranges:
     """A cache of range queries, which fetches only new points. Thread-safe."""
 
-    def __init__(self, ask: Ask) -> None:
-        self._ask = ask
+    def __init__(self, fetch: Ask) -> None:
+        self._fetch = fetch
         self._lock = threading.Lock()
-        self._kept: dict[str, _Told] = {}
+        self._kept: dict[str, _Answer] = {}
 
     def points(self, question: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
         """Return at most `moments` points of each series between the two times; none without an answer."""
@@ -176,13 +176,13 @@ class Ranges:
         with self._lock:
             kept = self._kept.get(question)
         if kept is None or (kept.first, kept.width) != (first, width) or kept.until > end:
-            kept = _Told(first, width, first, {})
+            kept = _Answer(first, width, first, {})
         elif end - kept.until < _SAME_SECONDS:
             return kept.points
         begin = max(first, math.floor((kept.until - _LATE_SECONDS) / width) * width)
         if end < begin:  # not one moment yet
             return {}
-        found = self._ask(question, begin, end, width)
+        found = self._fetch(question, begin, end, width)
         if found is None:
             return {}
         points = {labels: _before(line, begin) for labels, line in kept.points.items()}
@@ -191,7 +191,7 @@ class Ranges:
             points[labels] = _joined(points.get(labels), series["values"])
         with self._lock:
             self._kept.pop(question, None)
-            self._kept[question] = _Told(first, width, end, points)  # the last query stays longest
+            self._kept[question] = _Answer(first, width, end, points)  # the last query stays longest
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         return points

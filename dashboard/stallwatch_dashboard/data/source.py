@@ -14,7 +14,7 @@ import msgspec
 
 from stallwatch_dashboard.data import frames
 from stallwatch_dashboard.data.frames import NumberStore, RunFrames
-from stallwatch_dashboard.data.incident_store import Casebook
+from stallwatch_dashboard.data.incident_store import LazyIncidentStore
 from stallwatch_dashboard.data.log_copies import LogCopy, copies
 from stallwatch_dashboard.data.overview import (
     Agent,
@@ -25,7 +25,7 @@ from stallwatch_dashboard.data.overview import (
     in_order,
     make_row,
     newest_start,
-    told_by_log,
+    state_from_log,
     with_the_end,
 )
 from stallwatch_dashboard.data.prometheus import PrometheusStore
@@ -78,7 +78,7 @@ class Source:
                 clock=clock,
                 server=settings.server,
             )
-        self.cases = Casebook(settings.incidents_url, settings.home)
+        self.cases = LazyIncidentStore(settings.incidents_url, settings.home)
         self._ended: dict[str, RunRow] = {}  # computed once per ended run
 
     def start(self) -> None:
@@ -197,7 +197,7 @@ class Source:
         """Return a row; if not scraped, from all log copies if `whole`, else from the agents' records."""
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
-        end = said_at_the_end(*folders)
+        end = final_diagnosis(*folders)
         last = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
         alive = info is None or ended or any(one.alive for one in agents)
         if numbers == Numbers() and folders:
@@ -212,7 +212,7 @@ class Source:
         hosts = max(hosts_of(agents), scraped_hosts, key=len)
         row = make_row(run, info, numbers, incidents, alive=alive, seen=last, now=self.clock(), hosts=hosts)
         if row.state == "unwatched":
-            row = replace(row, state=told_by_log(end.verdict, end.progress, cause=end.primary is not None))
+            row = replace(row, state=state_from_log(end.verdict, end.progress, cause=end.primary is not None))
         if row.state == "failed" and not row.cause:
             row = replace(row, cause=end.cause, exception=end.exception)
         return row
@@ -286,7 +286,7 @@ class _Ended(msgspec.Struct):
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 
-def said_at_the_end(*folders: Path) -> _Ended:
+def final_diagnosis(*folders: Path) -> _Ended:
     """Return the diagnosis that the agent wrote when the run ended; an empty one without it.
 
     Of several agents, prefer one that knows why the run failed.

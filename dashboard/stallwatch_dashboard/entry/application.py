@@ -21,18 +21,18 @@ def _alive(session: str) -> bool:
     return runtime.exists() and runtime.get_instance().is_active_session(session)
 
 
-_told = shared().settings
+_settings = shared().settings
 _secrets = (
-    {"auth": secrets_of(_told.login, _told.address, kept_cookie_secret(_told.home))}
-    if _told.login.on
+    {"auth": secrets_of(_settings.login, _settings.address, kept_cookie_secret(_settings.home))}
+    if _settings.login.on
     else None
 )
 app = App(
     Path(__file__).with_name("streamlit_app.py"),
     secrets=_secrets,
     middleware=[
-        Middleware(OwnHosts, configured=_told.hosts, url=_told.url),
-        Middleware(UploadGate, ledger=LEDGER, most=_told.max_uploads_mb * 1024 * 1024, alive=_alive),
+        Middleware(OwnHosts, configured=_settings.hosts, url=_settings.url),
+        Middleware(UploadGate, ledger=LEDGER, most=_settings.max_uploads_mb * 1024 * 1024, alive=_alive),
         Middleware(Redirects),
         Middleware(PlotlyCache),
     ],

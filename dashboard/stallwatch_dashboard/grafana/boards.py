@@ -92,33 +92,35 @@ def _board(uid: str, title: str, about: str) -> builders.Dashboard:
     )
 
 
-def _panel(told: _Panel) -> Any:
-    panel: Any = {"figure": stat, "curves": timeseries, "rows": table, "states": statetimeline}[told.kind]
-    width, height = _SIZES[told.kind]
-    panel = panel.Panel().title(told.title).description(told.about).datasource(_SOURCE)
+def _panel(panel_spec: _Panel) -> Any:
+    panel: Any = {"figure": stat, "curves": timeseries, "rows": table, "states": statetimeline}[
+        panel_spec.kind
+    ]
+    width, height = _SIZES[panel_spec.kind]
+    panel = panel.Panel().title(panel_spec.title).description(panel_spec.about).datasource(_SOURCE)
     panel = panel.span(width).height(height)
-    if told.kind in ("figure", "curves"):
-        panel = panel.unit(told.unit or "short")
-    if told.kind == "figure":
+    if panel_spec.kind in ("figure", "curves"):
+        panel = panel.unit(panel_spec.unit or "short")
+    if panel_spec.kind == "figure":
         steps = [models.Threshold(value=None, color=theme.BLUE)]  # no value: the lowest level
-        for value, colour in told.limits.items():
+        for value, colour in panel_spec.limits.items():
             steps.append(models.Threshold(value=int(value), color=getattr(theme, colour)))
         limits = builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)
         panel = panel.graph_mode(common_models.BigValueGraphMode.NONE).thresholds(limits)
-        return panel.with_target(_query(told.query, "").instant())
-    if told.kind == "states":
-        return panel.with_target(_query(told.query, told.legend).range())
-    if told.kind == "rows":
-        in_table = _query(told.query, "").instant().format(prometheus_models.PromQueryFormat.TABLE)
+        return panel.with_target(_query(panel_spec.query, "").instant())
+    if panel_spec.kind == "states":
+        return panel.with_target(_query(panel_spec.query, panel_spec.legend).range())
+    if panel_spec.kind == "rows":
+        in_table = _query(panel_spec.query, "").instant().format(prometheus_models.PromQueryFormat.TABLE)
         without_time = {"excludeByName": {"Time": True}}
         panel = panel.with_target(in_table).with_transformation(
             models.DataTransformerConfig(id_val="organize", options=without_time)
         )
-        links = told.links.items()
+        links = panel_spec.links.items()
         return panel.data_links([builders.DashboardLink(name).url(address) for name, address in links])
     panel = panel.line_width(1).fill_opacity(0).show_points(common_models.VisibilityMode.NEVER)
     panel = panel.tooltip(common.VizTooltipOptions().mode(common_models.TooltipDisplayMode.MULTI))
-    for letter, (legend, query) in zip(ascii_uppercase, told.queries.items(), strict=False):
+    for letter, (legend, query) in zip(ascii_uppercase, panel_spec.queries.items(), strict=False):
         panel = panel.with_target(_query(query, legend).range().ref_id(letter))
     return panel
 

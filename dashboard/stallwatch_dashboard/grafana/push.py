@@ -45,7 +45,7 @@ class Grafana:
     def folder(self, title: str = "Stallwatch") -> Done:
         if self._got(lambda: self._api.folder.get_folder(FOLDER)) is not None:
             return Done("folder", title, "kept")
-        self._told(lambda: self._api.folder.create_folder(title, FOLDER))
+        self._answer_of(lambda: self._api.folder.create_folder(title, FOLDER))
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
@@ -53,11 +53,11 @@ class Grafana:
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
-            self._told(lambda: self._api.datasource.create_datasource(wanted))
+            self._answer_of(lambda: self._api.datasource.create_datasource(wanted))
             return Done("data source", name, "created")
         if all(known.get(key) == value for key, value in wanted.items()):
             return Done("data source", name, "kept")
-        self._told(lambda: self._api.datasource.update_datasource_by_uid(SOURCE, wanted))
+        self._answer_of(lambda: self._api.datasource.update_datasource_by_uid(SOURCE, wanted))
         return Done("data source", name, "updated")
 
     def board(self, uid: str, board: Mapping[str, Any]) -> Done:
@@ -66,7 +66,7 @@ class Grafana:
         if known is not None and _same(known["dashboard"], board):
             return Done("board", board["title"], "kept")
         wanted = {"dashboard": dict(board), "folderUid": FOLDER, "overwrite": True, "message": "stallwatch"}
-        self._told(lambda: self._api.dashboard.update_dashboard(wanted))
+        self._answer_of(lambda: self._api.dashboard.update_dashboard(wanted))
         return Done("board", board["title"], "created" if known is None else "updated")
 
     def annotation(self, incident: Incident) -> Done:
@@ -78,25 +78,25 @@ class Grafana:
             "tags": [TAG, incident.run, incident.severity, mark],
             "text": _text(incident),
         }
-        found = self._told(lambda: self._api.annotations.find_annotations(tags=[TAG, mark], limit=1))
+        found = self._answer_of(lambda: self._api.annotations.find_annotations(tags=[TAG, mark], limit=1))
         if not found:
-            self._told(lambda: self._api.annotations.add_annotation(dashboard_uid=RUN, **wanted))
+            self._answer_of(lambda: self._api.annotations.add_annotation(dashboard_uid=RUN, **wanted))
             return Done("annotation", incident.id, "created")
         known = found[0]
         if known.get("timeEnd") == wanted["time_to"] and known.get("text") == wanted["text"]:
             return Done("annotation", incident.id, "kept")
-        self._told(lambda: self._api.annotations.update_annotation(known["id"], **wanted))
+        self._answer_of(lambda: self._api.annotations.update_annotation(known["id"], **wanted))
         return Done("annotation", incident.id, "updated")
 
-    def _got(self, ask: Any) -> Any:
+    def _got(self, request: Any) -> Any:
         """Return the answer; ``None`` if Grafana has no such object."""
         with suppress(_Missing):
-            return self._told(ask)
+            return self._answer_of(request)
         return None
 
-    def _told(self, ask: Any) -> Any:
+    def _answer_of(self, request: Any) -> Any:
         try:
-            answer = ask()
+            answer = request()
         except GrafanaClientError as error:
             if error.status_code == 404:
                 raise _Missing from None

@@ -150,13 +150,13 @@ def _timeline(incident: Incident) -> None:
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):
-            texts = (_what(change.what, change.text), change.who, _said(change.what, change.text))
+            texts = (_what(change.what, change.text), change.who, _outcome(change.what, change.text))
             changes.append((change.at, *texts))
     if not incident.history and not kept:
         changes.append((incident.opened_at, say("what_open"), "", ""))
         if incident.resolved_at is not None:
             how = incident.resolution
-            changes.append((incident.resolved_at, _what("resolved", how), "", _said("resolved", how)))
+            changes.append((incident.resolved_at, _what("resolved", how), "", _outcome("resolved", how)))
     changes.sort(key=lambda entry: entry[0])
     clock = reader().clock
     st.markdown(f"#### {say('timeline')}")
@@ -175,7 +175,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
     named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
     about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
     if event.what == "closed":
-        how = _said("resolved", incident.resolution)
+        how = _outcome("resolved", incident.resolution)
         return event.at, _what("resolved", incident.resolution), "", f"{how}: {about}"
     first = event is incident.history[0]
     what = "what_open" if first else f"what_{event.what}"
@@ -197,7 +197,7 @@ def _what(what: str, text: str) -> str:
     return say_or(f"what_{what}", what)
 
 
-def _said(what: str, text: str) -> str:
+def _outcome(what: str, text: str) -> str:
     return text if what == "note" else say_or(f"resolution_{text}", text)
 
 

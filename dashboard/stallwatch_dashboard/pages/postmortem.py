@@ -31,7 +31,7 @@ from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
 from stallwatch_dashboard.uploads.reports import Kept, Reports
 from stallwatch_logs.inputs import InputProblem
-from stallwatch_rules.records import TRAINS, Diagnosis, JobTold, Place
+from stallwatch_rules.records import TRAINS, Diagnosis, JobSummary, Place
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.jobtable import Table, shown_name, starts_table, table
 from stallwatch_rules.report.json import to_json
@@ -62,7 +62,7 @@ def _draw(shown: Table) -> None:
     )
 
 
-def _choose_job(jobs: Sequence[JobTold]) -> str:
+def _choose_job(jobs: Sequence[JobSummary]) -> str:
     """Return the name of the job whose report is wanted; `_TOGETHER` for all jobs as one run."""
     names = {job.name: f"{shown_name(job, language())} · {render(job.badge)}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)

@@ -13,7 +13,7 @@ from stallwatch_dashboard.charts.lag import blamed_hosts, is_folded, silent_host
 from stallwatch_dashboard.charts.run import BOARD, WIDE, ranks_of_host
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
-from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stood_since
+from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stalled_since
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
@@ -212,7 +212,9 @@ def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], sile
     folders: dict[str, list[str]] = {}
     for agent in shared().agents(run):
         folders.setdefault(agent.info.host, []).append(str(agent.folder))
-    ages = [max(0.0, shared().clock() - found.heard[host]) if host in found.heard else None for host in hosts]
+    ages = [
+        max(0.0, shared().clock() - found.seen_at[host]) if host in found.seen_at else None for host in hosts
+    ]
     states = ["silent" if host in silent else "holds_up" if host in blamed else "answers" for host in hosts]
     st.dataframe(
         {
@@ -230,7 +232,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
     firsts = [f["t"].min() for f in (found.steps, found.loss, found.memory) if not f.empty]
     start = min([*firsts, *map(began, incidents)], default=row.started_at or now)
     last_sign = row.seen if row.state == "stale" else None
-    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, heard=last_sign)
+    return Span(start, max(row.ended_at or now, start + 1), live=row.ended_at is None, seen_at=last_sign)
 
 
 def _stacks(incidents: list[Incident]) -> None:
@@ -366,7 +368,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 def _beginning(run: str, incident: Incident | None) -> float:
     """Return the time at which things stopped before an incident; without one, the end of the run."""
     if incident is not None:
-        return stood_since(incident)
+        return stalled_since(incident)
     info = shared().info(run)
     return (info.ended_at or info.updated_at) if info is not None else shared().clock()
 

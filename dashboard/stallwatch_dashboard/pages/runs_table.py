@@ -94,12 +94,12 @@ COLUMNS = (
 )
 
 
-def draw_table(told: dict[str, Any], *, key: str) -> None:
+def draw_table(table: dict[str, Any], *, key: str) -> None:
     """Draw the data from `table`; the same `key` keeps the table, and the reader's choices."""
     html, css, js = _sources()
     # Registered each time: Streamlit's tests have another registry of components for each page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
-    draw(data=told, key=key)
+    draw(data=table, key=key)
 
 
 def table(rows: Sequence[RunRow], reader: Reader) -> dict[str, Any]:

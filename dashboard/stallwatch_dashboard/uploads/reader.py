@@ -23,7 +23,7 @@ from stallwatch_logs.inputs import InputProblem, Limits
 from stallwatch_logs.parallel_reading import Parallel, read_baseline
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.records import Diagnosis, JobTold
+from stallwatch_rules.records import Diagnosis, JobSummary
 
 _NICER = 5  # lower priority than the pages, which people wait for
 
@@ -45,14 +45,14 @@ class Answer(msgspec.Struct):
     problems: list[InputProblem]
     context: str = ""  #: the lines around the evidence
     healthy: str = ""  #: the verdict on the run used for comparison
-    jobs: list[JobTold] = []  #: one entry per job, if several were read
+    jobs: list[JobSummary] = []  #: one entry per job, if several were read
 
 
 def main() -> None:
     os.nice(_NICER)
     task = from_json(sys.stdin.buffer.read(), Task)
     Path(task.answer).write_bytes(msgspec.msgpack.encode(_read(task)))
-    _tell("done")
+    _report("done")
 
 
 def _read(task: Task) -> Answer:
@@ -64,7 +64,7 @@ def _read(task: Task) -> Answer:
     def of_the_healthy(read: int, of: int) -> None:
         nonlocal before
         before = of
-        _tell([read, of + total])
+        _report([read, of + total])
 
     if task.healthy:
         known = read_baseline(
@@ -74,7 +74,7 @@ def _read(task: Task) -> Answer:
         task.names,
         Options(
             catalogue,
-            lambda read, of: _tell([before + read, before + of]),
+            lambda read, of: _report([before + read, before + of]),
             task.limits,
             known.baseline if known is not None and known.baseline.exemplars else None,
             parallel,
@@ -97,6 +97,6 @@ def _read(task: Task) -> Answer:
     return answer
 
 
-def _tell(what: object) -> None:
+def _report(what: object) -> None:
     sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
     sys.stdout.buffer.flush()

@@ -40,7 +40,7 @@ _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds that have a reason of their own
 MOST_NAMES = 200_000  #: of files and folders below a path: many more than a checkpoint's, and seconds to list
-_TELL_EVERY = 20_000  #: names
+_REPORT_EVERY = 20_000  #: names
 
 
 class Below(NamedTuple):
@@ -57,11 +57,11 @@ class LookedAt(NamedTuple):
     foreign: list[str]
 
 
-def listed(path: Path, most: int = MOST_NAMES, tell: Callable[[int], object] | None = None) -> Below:
+def listed(path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None) -> Below:
     """Return the folders below a path with their files, itself the first; for a file, that file.
 
     Links to folders are not followed. It stops after `most` names: a path such as /home is no checkpoint.
-    `tell` is called with the number of names now and then.
+    `on_count` is called with the number of names now and then.
 
     Raises:
         FileNotFoundError: the path does not exist.
@@ -77,9 +77,9 @@ def listed(path: Path, most: int = MOST_NAMES, tell: Callable[[int], object] | N
         count += len(folders) + len(names)
         if count > most:
             return Below(found, whole=False)
-        if tell is not None and count - reported >= _TELL_EVERY:
+        if on_count is not None and count - reported >= _REPORT_EVERY:
             reported = count
-            tell(count)
+            on_count(count)
         found.append((Path(folder), sorted(names)))
     return Below(found)
 

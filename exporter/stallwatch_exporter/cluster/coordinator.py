@@ -135,7 +135,7 @@ class Coordinator:
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
         self._present_at = clock()
-        self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
+        self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
         self._absent: dict[str, tuple[str, float]] = {}  # hosts that posted to others only: ranks, since when
         self._shown: dict[str, Incident] = {}  # open incidents that our sinks got, by id
         self._passed_on: dict[str, Incident] = {}  # open when another coordinator took over
@@ -203,7 +203,7 @@ class Coordinator:
             self._ledger.clear()
             if self._agents:
                 self._released.clear()
-                self._goes_on, self._goes_on_since, self._went_on_at = False, -math.inf, -math.inf
+                self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
                 self._absent.clear()
                 self._agents.clear()
                 self._named.clear()
@@ -323,18 +323,18 @@ class Coordinator:
             for one in self._agents.values()
         )
         if goes_on and now - self._went_on_at > _LOST_SECONDS:
-            self._goes_on_since = now
+            self._progressing_since = now
         self._went_on_at = now if goes_on else self._went_on_at
-        self._goes_on = goes_on
+        self._progressing = goes_on
 
-    def _is_given_up(self, heard_at: float, now: float) -> bool:
+    def _is_given_up(self, reported_at: float, now: float) -> bool:
         """Return whether a host that does not post has had time to return to the incidents that it left open.
 
         If the run continues elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
         and its incident is also theirs: as the run continues, it may be the last to post.
         """
-        since = max(heard_at, self._goes_on_since)
-        return now - heard_at > _FORGET_SECONDS or (self._goes_on and now - since > _LOST_SECONDS)
+        since = max(reported_at, self._progressing_since)
+        return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
 
     def _close_left(self, agent: _Agent) -> None:
         """Close the incidents that a lost agent left open."""

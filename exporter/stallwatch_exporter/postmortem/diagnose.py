@@ -29,7 +29,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.curve import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, Stats
-from stallwatch_rules.stacks.concluding import stands_elsewhere, with_stacks
+from stallwatch_rules.stacks.concluding import is_elsewhere, with_stacks
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.reported import iso
 
@@ -157,7 +157,7 @@ def diagnose_run(
         stalled=known.stall is not None or hangs,
         waited=known.waited,
         ended_at=known.ended_at,
-        elsewhere=stands_elsewhere(stacks),
+        elsewhere=is_elsewhere(stacks),
         watched=known.watched,
     )
     diagnosis.series = series_of(reading.streams)

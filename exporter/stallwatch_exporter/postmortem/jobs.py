@@ -27,7 +27,7 @@ from stallwatch_exporter.postmortem.run_folders import folders_of_one, own_runs
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job, jobs_among
 from stallwatch_rules.locale import says
-from stallwatch_rules.records import Diagnosis, JobTold
+from stallwatch_rules.records import Diagnosis, JobSummary
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
 from stallwatch_rules.text.reported import iso
@@ -41,7 +41,7 @@ class JobsResult:
 
     diagnosis: Diagnosis  #: of the only job, or of the `reported` one
     problems: list[InputProblem] = field(default_factory=list)
-    jobs: list[JobTold] = field(default_factory=list)  #: the newest first; empty if there is one
+    jobs: list[JobSummary] = field(default_factory=list)  #: the newest first; empty if there is one
     paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that mean it alone
 
 
@@ -118,7 +118,7 @@ class _Kept:
 
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
-        self._rows: list[tuple[float | None, JobTold]] = []
+        self._rows: list[tuple[float | None, JobSummary]] = []
         # Whether times decide → weight, time and number of the best so far, with its report.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
@@ -134,7 +134,7 @@ class _Kept:
         last_time = result.last_time if result.last_time is not None else iso(when)
         self._rows.append((when, _row(job, result.diagnosis, last_time)))
 
-    def newest_first(self) -> tuple[Diagnosis, list[JobTold], list[InputProblem]]:
+    def newest_first(self) -> tuple[Diagnosis, list[JobSummary], list[InputProblem]]:
         """Return the diagnosis to report, the line of each job, and that job's problems."""
         by_time = all(when is not None for when, _ in self._rows)
         (*_, reported), diagnosis, problems = self._best[by_time]
@@ -150,9 +150,9 @@ def _weight(diagnosis: Diagnosis) -> int:
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 
-def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobTold:
+def _row(job: Job, diagnosis: Diagnosis, last_time: str | None) -> JobSummary:
     primary, progress = diagnosis.primary, diagnosis.progress
-    return JobTold(
+    return JobSummary(
         job.name,
         diagnosis.verdict,
         phrases.badge(diagnosis),

@@ -68,7 +68,7 @@ class Probe:
         clock: Callable[[], float] | None = None,
     ) -> None:
         # First the fields that a hook reads in each step: they are adjacent then.
-        self.told_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
+        self.reported_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
         self.averages_losses = False  #: its losses are averages of many steps, so single ones are sampled
         self.steps: float = 0.0  #: number of the last step
         self.due_at = 0.0  #: when a step gets a record again

@@ -13,7 +13,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.elsewhere import advice
 from stallwatch_exporter.cluster.joining import Engine
 from stallwatch_exporter.incident import Sink
-from stallwatch_exporter.notices import at_the_end, surviving, tell
+from stallwatch_exporter.notices import at_the_end, print_notice, surviving
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
 from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
@@ -45,7 +45,7 @@ def run_command(
     *,
     name: str | None = None,
     metrics: bool = True,
-    notice: Notice = tell,
+    notice: Notice = print_notice,
     on_end: OnEnd | None = None,
     engine: Engine | None = None,
 ) -> int:

@@ -40,7 +40,7 @@ class MemoryHeld:
         """Take the current memory of the command with all its processes, and its limit; bytes."""
         self._all, self._limit = max(self._all, size), limit
 
-    def told(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
+    def with_memory(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
         """Return the ending; if a process was killed, with what is known of its memory."""
         killed = ending.signal == "SIGKILL" or ending.kind == "oom-killed" or killed_within(last_lines)
         killed = killed or next(iter(ending.codes.values()), None) == -signal.SIGKILL

@@ -82,7 +82,7 @@ class RankCopies:
         self._stuck = ""  # why the last write failed; the next one is tried at the next flush
         self._in_gap = False
         self._last_ns = 0
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def write(
         self,
@@ -247,8 +247,8 @@ class RankCopies:
             else:
                 self.gaps.append(Gap(1, at, at))
             self._in_gap = True
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._reported:
+            self._reported.add(why)
             self._notice(why)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.notices import tell
+from stallwatch_exporter.notices import print_notice
 from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.serving.server import MetricsServer, serve
@@ -35,7 +35,9 @@ class Standalone:
         self._advance = Advance(self._progress, self._watch, self.metrics)
         self._ended = threading.Event()
         port = settings.port + max(local_rank, 0) if settings.port else 0
-        self.server: MetricsServer | None = serve(self.metrics.registry, replace(settings, port=port), tell)
+        self.server: MetricsServer | None = serve(
+            self.metrics.registry, replace(settings, port=port), print_notice
+        )
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._follow, name="stallwatch", daemon=True)
         self._thread.start()

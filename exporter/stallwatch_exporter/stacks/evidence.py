@@ -15,7 +15,7 @@ from stallwatch_exporter.stacks.local_ranks import is_launching, local_ranks, so
 from stallwatch_exporter.stacks.processes import is_suspended
 from stallwatch_rules.report.stacks import listing
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.records import Asked, StallStacks
+from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 from stallwatch_rules.text.redact import redact
 
 NO_RANK = (
@@ -29,10 +29,10 @@ PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the k
 class LookResult(msgspec.Struct, frozen=True):
     """The result of one look."""
 
-    asked: list[Asked]  #: empty if there is no rank on this host
+    answers: list[RankAnswer]  #: empty if there is no rank on this host
     stacks: StallStacks | None = None
     suspended: bool = False  #: the whole command is stopped or frozen by its control group
-    nobody: str = ""  #: why no rank could be queried
+    unanswered: str = ""  #: why no rank could be queried
 
 
 class Evidence:
@@ -125,7 +125,7 @@ class Evidence:
                 found = LookResult(answers, stacks, suspended)
             elif self.command is not None:
                 waits = not progressed and is_launching(self._rings, self.command)
-                found = LookResult([], nobody=NO_RANK_YET if waits else NO_RANK)
+                found = LookResult([], unanswered=NO_RANK_YET if waits else NO_RANK)
         except Exception as error:
             what = redact(f"{type(error).__name__}: {error}")
             self._notice(f"the stacks of the ranks could not be gathered ({what})")

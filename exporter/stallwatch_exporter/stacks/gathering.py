@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 
 from stallwatch_exporter.probe.layout import LARGEST
 from stallwatch_exporter.probe.stacks import COLLECTIVES
-from stallwatch_exporter.stacks import asking, processes
-from stallwatch_exporter.stacks.asking import busy_worker, find_py_spy, spied
+from stallwatch_exporter.stacks import processes, queries
 from stallwatch_exporter.stacks.local_ranks import LocalRank
+from stallwatch_exporter.stacks.queries import busy_worker, find_py_spy, spied
 from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
-from stallwatch_rules.stacks.records import Asked, Condition
+from stallwatch_rules.stacks.records import Condition, RankAnswer
 
 ANSWER_SECONDS = 2.0  #: for the answering thread in the rank
 COLLECTIVES_SECONDS = 1.0  #: for torch's flight recorder, from the first answer on
@@ -25,20 +25,20 @@ WORKERS_SECONDS = 1.5  #: for all workers of one rank's data loader
 _LOOK_SECONDS = 0.02
 _SPIES = 4
 
-_Pairs = Sequence[tuple[LocalRank, Asked]]
+_Pairs = Sequence[tuple[LocalRank, RankAnswer]]
 _Waiting = TypeVar("_Waiting")
 
 
-def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[Asked]:
+def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
     """Query each rank; never raises for one that cannot be queried.
 
     A process in which no thread of ours waits is read by py-spy if it is installed. The signal comes second
     and only if it may `interrupt`: a program in ``signal.pause()`` continues after it.
     """
-    pairs = [(one, Asked(one.rank, one.pid, condition=_condition(one))) for one in ranks]
+    pairs = [(one, RankAnswer(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
     question = str(time.monotonic_ns())  # equal in all processes of this host
-    queried = [(one, record) for one, record in probed if one.ring and asking.ask(one.ring, question)]
+    queried = [(one, record) for one, record in probed if one.ring and queries.send(one.ring, question)]
     wait_for(queried, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
     answered = [pair for pair in queried if pair[1].origin]
     wait_for(answered, lambda pair: _take_recorder(*pair, question), COLLECTIVES_SECONDS)
@@ -71,9 +71,9 @@ def _silent(pairs: _Pairs) -> _Pairs:
     return [(one, record) for one, record in pairs if not record.origin]
 
 
-def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
+def _take_answer(one: LocalRank, record: RankAnswer, question: str) -> bool:
     """Record the answer of the rank's own probe: its threads, and the totals that it counts."""
-    answer = asking.answer(one.ring, question) if one.ring else None
+    answer = queries.answer(one.ring, question) if one.ring else None
     if answer is None:
         return False
     record.threads, record.origin = from_probe(answer), "probe"
@@ -85,9 +85,9 @@ def _take_answer(one: LocalRank, record: Asked, question: str) -> bool:
     return True
 
 
-def _take_recorder(one: LocalRank, record: Asked, question: str) -> bool:
+def _take_recorder(one: LocalRank, record: RankAnswer, question: str) -> bool:
     """Record the content of torch's flight recorder; it arrives after the stacks."""
-    answer = asking.answer(one.ring, question, COLLECTIVES) if one.ring else None
+    answer = queries.answer(one.ring, question, COLLECTIVES) if one.ring else None
     if answer is not None:
         record.recorded = read_recorder(answer)
     return answer is not None
@@ -107,9 +107,9 @@ def _late_answers(pairs: _Pairs, question: str) -> None:
 
 
 def _by_signal(pairs: _Pairs) -> None:
-    dumps = [(asking.FaultDump(one.ring, one.pid), record) for one, record in pairs if one.ring]
+    dumps = [(queries.FaultDump(one.ring, one.pid), record) for one, record in pairs if one.ring]
 
-    def take(dumped: tuple[asking.FaultDump, Asked]) -> bool:
+    def take(dumped: tuple[queries.FaultDump, RankAnswer]) -> bool:
         dump, record = dumped
         text = dump.text()
         if text:
@@ -151,10 +151,10 @@ def _look(pairs: _Pairs) -> None:
         # A moment in the disk's queue is no blockade: it counts if both looks find it.
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
-        if silent and one.ring is not None and asking.has_left(one.ring):
+        if silent and one.ring is not None and queries.has_left(one.ring):
             record.condition = "ended"  # all except its process: torch and the kernel take their time
         if record.condition == "ended":
-            record.left = one.ring is not None and asking.has_left(one.ring, well=True)
+            record.left = one.ring is not None and queries.has_left(one.ring, well=True)
         else:
             record.kernel = processes.kernel_place(one.pid)
             record.transferred = processes.transferred(one.pid)

@@ -280,11 +280,11 @@ class Response:
         """Whether the command is a launcher that has started no rank yet."""
         return is_launching(self._rings, self.evidence.command)
 
-    def explain(self, nobody: str) -> None:
+    def explain(self, unanswered: str) -> None:
         """Report once why no rank could be queried at a stall, if that is so."""
-        if nobody and not self._explained:
+        if unanswered and not self._explained:
             self._explained = True
-            self._notice(nobody)
+            self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
         """Return how the command ended; if we ended it, with that fact."""

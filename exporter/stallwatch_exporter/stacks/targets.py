@@ -22,7 +22,7 @@ from stallwatch_exporter.stacks.processes import family
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.rank_files import read_rank_files
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.records import Asked, StallStacks
+from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
 AGAIN_SECONDS = 1.0  #: between the two looks
 
@@ -138,7 +138,7 @@ class Seen(msgspec.Struct, frozen=True):
     """Where the ranks are now."""
 
     stacks: StallStacks
-    asked: list[Asked]
+    answers: list[RankAnswer]
     advances: bool  #: a total grew between two looks: the run continues, and no rank is odd
 
 
@@ -174,7 +174,7 @@ def read_snapshots(paths: Sequence[Path]) -> Seen:
     return Seen(states.stacks, [], advances=False)
 
 
-def _advanced(before: Sequence[Asked], now: Sequence[Asked]) -> bool:
+def _advanced(before: Sequence[RankAnswer], now: Sequence[RankAnswer]) -> bool:
     """Return whether a total that a rank counts has grown between two looks."""
     earlier = {(one.rank, one.pid): one.counters for one in before}
     return any(

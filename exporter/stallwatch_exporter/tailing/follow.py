@@ -13,7 +13,7 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.identity import identify
 from stallwatch_exporter.cluster.joining import Engine
 from stallwatch_exporter.incident import Sink
-from stallwatch_exporter.notices import tell
+from stallwatch_exporter.notices import print_notice
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.signals import handling
 from stallwatch_exporter.runs.naming import sanitise
@@ -52,7 +52,7 @@ def tail_files(
     once: bool = False,
     until_idle: float | None = None,
     metrics: bool = True,
-    notice: Notice = tell,
+    notice: Notice = print_notice,
     on_end: OnEnd | None = None,
     stopped: Callable[[], bool] = lambda: False,
     engine: Engine | None = None,

@@ -26,7 +26,7 @@ class TailSet:
         self._known = positions or {}
         self._notice = notice
         self._refused: set[Path] = set()
-        self._told: set[object] = set()
+        self._reported: set[object] = set()
         self.tailers: dict[Path, FileTailer] = {}
 
     def discover(self) -> list[Path]:
@@ -98,8 +98,8 @@ class TailSet:
         """Report an error once per file and reason: reading is retried each time."""
         ours = error.errno in (errno.EMFILE, errno.ENFILE)  # about this process, not one of a thousand files
         key = error.errno if ours else (path, error.errno)
-        if key not in self._told:
-            self._told.add(key)
+        if key not in self._reported:
+            self._reported.add(key)
             self._notice(f"{path} cannot be read at the moment ({error.strerror or error}); trying again")
 
 

@@ -17,8 +17,8 @@ from stallwatch_exporter.incident import Severity, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
+from stallwatch_exporter.running.end_evidence import EndEvidence
 from stallwatch_exporter.running.memory import MemoryHeld
-from stallwatch_exporter.running.witnesses import Witnesses
 from stallwatch_exporter.runs.copies import Gap, RankCopies
 from stallwatch_exporter.runs.runfolder import RunFolder, State
 from stallwatch_exporter.serving.metrics import RunMetrics
@@ -84,7 +84,7 @@ class Agent:
         self._reading = RunReading(catalogue)
         self._reading.tracker = self._progress = HookedProgress()
         self._probing = probing
-        self.witnesses = Witnesses(folder, self._reading, self.memory, self.last_lines, self._guarded)
+        self.end_evidence = EndEvidence(folder, self._reading, self.memory, self.last_lines, self._guarded)
         self.ending = Ending("unknown", None)  #: how the run ended, from all evidence
         self._readers = Readers()
         self._watch = StallWatch(settings, folder.info.started_at)
@@ -184,7 +184,7 @@ class Agent:
             self.metrics.read(len(lines), size)
         if not lines:
             return
-        self._progress.heard_at = self._progress.heard_at if now is None else now
+        self._progress.reported_at = self._progress.reported_at if now is None else now
         seen = self._reading.feed(lines)
         self.last_lines.extend(line.text for line in lines[-_LAST_LINES:])
         for sample in seen.samples:
@@ -213,7 +213,7 @@ class Agent:
                     self.advance.seen(now)
             self._news = self._news or progressed or bool(seen.matches)
 
-    def _hear(self, now: float, *, everything: bool = False) -> None:
+    def _read_ranks(self, now: float, *, everything: bool = False) -> None:
         """Read what the ranks reported since the last tick."""
         if self._probing is None:
             return
@@ -236,7 +236,7 @@ class Agent:
             self._ranks, self._first_rank = running, self._probing.first_rank()
             self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
-        others, codes = self.witnesses.ranks_up, self.witnesses.exit_codes | self._probing.exit_codes()
+        others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
@@ -261,8 +261,8 @@ class Agent:
             for bar in self._readers.idle(present - _IDLE_SECONDS):
                 self._take(bar, 0, bar[-1].time if bar else None)
         with self._guarded("the probe's records"):
-            self.witnesses.look(now)
-            self._hear(now)
+            self.end_evidence.look(now)
+            self._read_ranks(now)
         with self._guarded("joining the other hosts"):
             self._join()
         with self._guarded("looking at checkpoints"):
@@ -296,7 +296,7 @@ class Agent:
         if self.response.evidence.under_way:  # its result should not wait for the next second
             return 0.0
         now = self._clock()
-        return min(self._alarms.due_in(now), self.witnesses.due_in(now))
+        return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
 
     def paused(self, seconds: float) -> None:
         """Account for time in which the agent itself was suspended (Ctrl-Z, a suspended machine)."""
@@ -352,7 +352,7 @@ class Agent:
         """Run the user's `on_stall` action, once the stall is critical and its evidence is in."""
         if begins:
             self._responded = False
-            self.response.explain(self._suspicion.nobody)
+            self.response.explain(self._suspicion.unanswered)
         if self._responded or self.response.evidence.under_way:
             return
         for stall in self._book.of_kind("stall"):
@@ -403,7 +403,7 @@ class Agent:
                 # The line keeps its own time: the end of the file is no sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
-        self._hear_last(now)
+        self._read_last_reports(now)
         with self._guarded("looking at checkpoints"):
             self._intake.look(now, ended=True)
         was_stalled, quiet = self._stall is not None, None
@@ -411,8 +411,8 @@ class Agent:
             state, continues = self._check_stall(present)
             quiet = state.seconds if was_stalled and continues else None
         diagnose = functools.partial(self._diagnosis, present)
-        hear = functools.partial(self._hear_last, now)
-        self.ending, diagnosis = self.witnesses.ending(ending, self._probing, diagnose, hear)
+        hear = functools.partial(self._read_last_reports, now)
+        self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, hear)
         shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
         masked = redacted(self.ending)
         with self._guarded("the run's record"):  # first: there may be no room for later writes
@@ -482,10 +482,10 @@ class Agent:
         if self.member is not None:
             self.member.paces.take(rank, step, own)
 
-    def _hear_last(self, now: float) -> None:
+    def _read_last_reports(self, now: float) -> None:
         """Read the last reports of ranks that are ending."""
         with self._guarded("the probe's records"):
-            self._hear(now, everything=True)
+            self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:
         """Handle a rank's warning of something that has not failed yet."""

@@ -89,7 +89,7 @@ class Alarms:
         self._book = book
         self._catalogue = catalogue
         # What is found to be another rule once the memory was looked at.
-        self._told_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
+        self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
         self.ranks_compared = False  #: several ranks report how long their own part of a step takes
         self._slow_from, self._slow_at = 0, 0.0  # the step at which steps were first judged slow, and when
         self.ending = False  #: a rank ends with an error, and the launcher will end the others
@@ -109,7 +109,7 @@ class Alarms:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
                 continue
-            rules = (match.rule, self._told_as.get(match.rule, match.rule))
+            rules = (match.rule, self._reported_as.get(match.rule, match.rule))
             if all(self._book.get("finding", rule) is None for rule in rules):
                 self._pending.add(match, now, held=True)
 
@@ -138,7 +138,7 @@ class Alarms:
         """Raise the fatal findings that waited long enough (or all), unless the diagnosis withdraws them."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
-            finding = findings.get(rule) or findings.get(self._told_as.get(rule, rule))
+            finding = findings.get(rule) or findings.get(self._reported_as.get(rule, rule))
             if finding is None or finding.harm == "fatal":
                 reported = finding.rule if finding is not None else rule
                 self._raise(reported, "critical", diagnosis, finding, now, match)
@@ -154,11 +154,11 @@ class Alarms:
         self._harmful = {rule: times for rule, times in self._harmful.items() if rule in findings}
         for rule, finding in findings.items():
             if self._by_progress(rule):
-                self._weigh(rule, finding, diagnosis, now)
+                self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
                 continue  # an earlier agent saw it: the continuing run does not fix a checkpoint
-            if incident.rule in self.ranks.told:
+            if incident.rule in self.ranks.reported:
                 continue  # no line shows it
             known = findings.get(incident.rule)
             harmful = known is not None and known.harm in _HARMFUL
@@ -288,7 +288,7 @@ class Alarms:
             }
             self._book.resolve(incident, now, resolution, **facts)
         # The cause of the end may be reported already. Then it is the same incident, and none of it is over.
-        reported = self._told_death(diagnosis) if ending.failed else None
+        reported = self._death_finding(diagnosis) if ending.failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
         if not ending.failed:
             return
@@ -306,7 +306,7 @@ class Alarms:
             facts = {**_progress(diagnosis.progress), "ending": ending}
             self._book.fail(reported, now, reported.rule, **facts)
 
-    def _told_death(self, diagnosis: Diagnosis) -> Incident | None:
+    def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the run's end.
 
         It has the same cause, or no step came after it, so the cause known now explains it too. A finding
@@ -318,7 +318,7 @@ class Alarms:
             if one.severity == "critical" and one.rule not in self.checkpoints
         ]
         cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
-        same = [one for one in found if cause in (one.rule, self._told_as.get(one.rule))]
+        same = [one for one in found if cause in (one.rule, self._reported_as.get(one.rule))]
         last = diagnosis.progress.last_step or 0
         # Other ranks may be a step ahead.
         dying = [one for one in found if one.harm == "fatal" and (one.step or 0) >= last - 1]
@@ -331,7 +331,7 @@ class Alarms:
             return False  # a standstill without a line is reported as a stall
         return page.harm == "by-progress" or not page.patterns
 
-    def _weigh(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
+    def _judge(self, rule: str, finding: Finding, diagnosis: Diagnosis, now: float) -> None:
         if finding.harm not in _HARMFUL or self._explained(rule, diagnosis):
             self._harmful.pop(rule, None)
             return

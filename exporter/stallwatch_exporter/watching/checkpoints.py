@@ -121,7 +121,7 @@ class CheckpointWatch:
         self._mended: list[str] = []
         self._error: Exception | None = None
 
-    def heard(self, event: Event, number: int, now: float) -> None:
+    def take(self, event: Event, number: int, now: float) -> None:
         """Take a ``checkpoint`` event, line `number` of the events."""
         path = event.get("path")
         if isinstance(path, str) and (len(self._waiting) < _MOST_WAITING or Path(path) in self._waiting):

@@ -18,7 +18,7 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.concluding import (
     NO_RANK,
     ONE_PROCESS,
-    stands_elsewhere,
+    is_elsewhere,
     with_advice,
     with_stacks,
 )
@@ -90,7 +90,7 @@ class Diagnoser:
             waited=waited,
             memory=self._memory.now() if ending is None else ending.memory,
             left=self.left,
-            elsewhere=stands_elsewhere(self.stacks),
+            elsewhere=is_elsewhere(self.stacks),
         )
         if ending is None:
             catalogue = self._reading.catalogue

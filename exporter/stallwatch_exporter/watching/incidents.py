@@ -116,18 +116,18 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 
 
 class IncidentManager:
-    """Keep one incident per kind, rule and episode; `tell` receives a copy at every change.
+    """Keep one incident per kind, rule and episode; `notify` receives a copy at every change.
 
     `past` is what earlier agents of the same run reported: their episodes are counted on, and this agent
     resolves what they left open, except for ends and unfixed findings, which nothing follows.
     """
 
     def __init__(
-        self, run: str, host: str, tell: Callable[[Incident], None], past: Iterable[Incident] = ()
+        self, run: str, host: str, notify: Callable[[Incident], None], past: Iterable[Incident] = ()
     ) -> None:
         self._run = run
         self._host = host
-        self._tell = tell
+        self._notify = notify
         self._open: dict[tuple[Kind, str], Incident] = {}
         self._episodes: dict[tuple[str, str], int] = {}
         for incident in past:
@@ -160,7 +160,7 @@ class IncidentManager:
             )
         )
         self._open[key] = incident
-        self._tell(msgspec.structs.replace(incident))
+        self._notify(msgspec.structs.replace(incident))
         return incident
 
     def update(
@@ -179,7 +179,7 @@ class IncidentManager:
             setattr(incident, name, getattr(fresh, name))
         if changed - DRIFTING or not 0 <= now - incident.updated_at < _UPDATE_SECONDS:
             incident.updated_at = now
-            self._tell(msgspec.structs.replace(incident))
+            self._notify(msgspec.structs.replace(incident))
 
     def judge_anew(self, incident: Incident, rule: str) -> None:
         """Replace the rule that the incident was opened for; the next update reports it."""
@@ -200,7 +200,7 @@ class IncidentManager:
         incident.resolution = resolution
         # It may have been opened by another clock: that of lines that were not read yet.
         incident.resolved_at = incident.updated_at = max(now, incident.opened_at)
-        self._tell(msgspec.structs.replace(incident))
+        self._notify(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
         """Turn an open finding that the run died of, or that led to it, into the incident of its end."""
@@ -208,7 +208,7 @@ class IncidentManager:
             return
         fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))
         self._open[fresh.kind, fresh.rule] = fresh
-        self._tell(msgspec.structs.replace(fresh))
+        self._notify(msgspec.structs.replace(fresh))
 
     def resolve_all(
         self,
@@ -230,7 +230,7 @@ class IncidentManager:
                 self.resolve(incident, now, resolution, **facts)
             else:
                 incident.resolution, incident.updated_at = "unmended", now
-                self._tell(msgspec.structs.replace(incident))
+                self._notify(msgspec.structs.replace(incident))
 
     def get(self, kind: Kind, rule: str) -> Incident | None:
         """Return the open incident of this kind and rule."""

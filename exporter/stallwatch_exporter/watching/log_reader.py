@@ -45,7 +45,7 @@ class AgentLoop:
         pid: int,
         *,
         clock: Callable[[], float] = steady.now,
-        weigh: Callable[[int], int] = resident_bytes,
+        measure: Callable[[int], int] = resident_bytes,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
         self._agent = agent
@@ -53,11 +53,11 @@ class AgentLoop:
         self._queue = queue
         self._pid = pid
         self._clock = clock
-        self._weigh = weigh
-        self._ticked = self._weighed = 0.0
+        self._measure = measure
+        self._ticked = self._measured = 0.0
         self._limit: int | None = None
         self._held = 0
-        self._weigh_again = _MEMORY_SECONDS
+        self._measure_again = _MEMORY_SECONDS
         self.ended = False  #: the command did: its later silence means nothing
 
     def round(self) -> None:
@@ -82,20 +82,20 @@ class AgentLoop:
             self._agent.dropped(self._queue.dropped)
             # While lines wait unread, the run is not known to be silent: judge it as far as the log was read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
-        if now - self._weighed >= self._weigh_again:
-            self._weighed = now
-            self._weigh_command()
+        if now - self._measured >= self._measure_again:
+            self._measured = now
+            self._measure_command()
 
-    def _weigh_command(self) -> None:
+    def _measure_command(self) -> None:
         if self._limit is None:
             self._limit = memory_limit()
             self._agent.metrics.host_memory_limit(self._limit)
-        held, before = self._weigh(self._pid), self._held
+        held, before = self._measure(self._pid), self._held
         self._held = held
         self._agent.metrics.host_memory(held)
         self._agent.memory.command(held, self._limit)
         calm = abs(held - before) <= _MEMORY_STEADY * before and held < self._limit / 2
-        self._weigh_again = min(2 * self._weigh_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
+        self._measure_again = min(2 * self._measure_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
         """Only copy what is left in the queue, while there is time; return the lines copied and dropped."""
@@ -175,7 +175,7 @@ class LogReader:
         try:
             agent, server = self._open_agent()
             agent.response.watch(self._pid)
-            agent.witnesses.programs.command = self._pid
+            agent.end_evidence.programs.command = self._pid
             if self._endings is not None:
                 agent.memory.counted, agent.memory.killed = self._endings.counted, self._endings.killed
             self._mine(AgentLoop(agent, self._queue, self._pid, stop_requested=self._stop_requested))

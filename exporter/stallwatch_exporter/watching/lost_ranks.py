@@ -72,7 +72,7 @@ class RankExits:
         self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was last seen
         self._down_since: dict[int, float] = {}
 
-    def heard(self, event: Mapping[str, Any]) -> None:
+    def take(self, event: Mapping[str, Any]) -> None:
         """Take a ``left`` event: the interpreter of a rank ends."""
         rank = event.get("rank")
         if isinstance(rank, int) and rank >= 0:
@@ -177,7 +177,7 @@ class LostRankAlarms:
     """Open and resolve these incidents in the run's `book`: one for each way in which ranks end."""
 
     def __init__(self, book: IncidentManager) -> None:
-        self.told: set[str] = set()  #: rules of the open incidents
+        self.reported: set[str] = set()  #: rules of the open incidents
         self._book = book
 
     def look(
@@ -193,17 +193,17 @@ class LostRankAlarms:
 
         `memory` is read if a rank may have been killed for lack of it.
         """
-        if not gone and not self.told:
+        if not gone and not self.reported:
             return
         step, total = tracker.last_step, tracker.total_steps
-        over = tracker.told_finished or (step is not None and total is not None and step >= total)
+        over = tracker.shows_finish or (step is not None and total is not None and step >= total)
         lost = [one for one in gone if not one.well]
         note = message(_of(lost, "gone"), ranks=_named(lost)) + _how_they_ended(lost)
         known = memory() if any(not one.badly for one in lost) else None
         if known is not None and known.counted:
             note = note + message("diagnosis.gone-counted")
         news = not (held or over) and any(self._is_news(one, now) for one in lost)
-        self._tell(RANK_GONE, "critical", lost, note, tracker, now, news=news)
+        self._notify(RANK_GONE, "critical", lost, note, tracker, now, news=news)
         early = [one for one in gone if one.well and one.step is not None]
         first = min((one.step for one in early if one.step is not None), default=0)
         if total is None:
@@ -212,7 +212,7 @@ class LostRankAlarms:
             note = message(_of(early, "gone-early"), ranks=_named(early), step=first, total=total)
         left_over = total is not None and tracker.phase not in _LAST_PHASES
         news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
-        self._tell(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
+        self._notify(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, one: LostRank, now: float) -> bool:
         """Whether nothing reports its end yet, and nothing will."""
@@ -221,7 +221,7 @@ class LostRankAlarms:
         failed = (each for each in self._book.of_kind("finding") if each.severity == "critical")
         return not any(each.opened_at >= one.since - _BEFORE_SECONDS for each in failed)
 
-    def _tell(
+    def _notify(
         self,
         rule: str,
         severity: Severity,
@@ -232,11 +232,11 @@ class LostRankAlarms:
         *,
         news: bool,
     ) -> None:
-        incident = self._book.get("finding", rule) if rule in self.told else None
+        incident = self._book.get("finding", rule) if rule in self.reported else None
         if incident is None:
-            self.told.discard(rule)
+            self.reported.discard(rule)
             if ranks and news:
-                self.told.add(rule)
+                self.reported.add(rule)
                 self._book.open(
                     "finding",
                     rule,
@@ -253,7 +253,7 @@ class LostRankAlarms:
         elif ranks:
             self._book.update(incident, now, note=note, count=len(ranks))
         else:
-            self.told.discard(rule)
+            self.reported.discard(rule)
             self._book.resolve(incident, now, "recovered", step=tracker.last_step)
 
 

@@ -23,9 +23,9 @@ from stallwatch_exporter.settings import ExporterSettings, is_own_folder, tempor
 from stallwatch_exporter.tailing.tail import FileTailer
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
-from stallwatch_logs.line_format import lead_of
+from stallwatch_logs.line_format import prefix_of
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.line_prefix import LinePrefix
 from stallwatch_rules.lines.ranks import rank_of_path
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -177,14 +177,14 @@ def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
     except OSError:
         return 0.0
     last = _last_time(data, None)
-    if last is None and (lead := lead_of(head)) is not None:
+    if last is None and (lead := prefix_of(head)) is not None:
         last = _last_time(data, lead)
     if modified is None or last is None or abs(min(modified, now) - last) < _APART:
         return 0.0
     return min(modified, now) - last
 
 
-def _last_time(data: bytes, lead: Lead | None) -> float | None:
+def _last_time(data: bytes, lead: LinePrefix | None) -> float | None:
     reader = LineReader("", lead=lead)
     lines = reader.feed(data) + reader.finish()
     return next((line.time for line in reversed(lines) if line.time is not None), None)

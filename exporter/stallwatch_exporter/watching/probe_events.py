@@ -110,7 +110,7 @@ class ProbeExceptions:
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Event]] = []
 
-    def heard(self, event: Event, number: int, now: float) -> None:
+    def take(self, event: Event, number: int, now: float) -> None:
         """Take an ``exception`` event, line `number` of the events, read at `now`."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now, number, event))

@@ -91,12 +91,12 @@ class ProbeIntake:
             elif kind == "trace-cache":
                 self._invalidations.named(event, self._number)
             elif kind == "exception":
-                self._exceptions.heard(event, self._number, now)
+                self._exceptions.take(event, self._number, now)
                 self._all(after_a_failure(self._versions_of(event), event, self._number))
             elif kind == "left":
-                self.exits.heard(event)
+                self.exits.take(event)
             elif kind == "checkpoint":
-                self._checkpoints.heard(event, self._number, now)
+                self._checkpoints.take(event, self._number, now)
             elif kind == "versions":
                 self._imported(event)
             elif kind == "training" and event.get("rank") == min(self._up, default=event.get("rank")):
@@ -109,7 +109,7 @@ class ProbeIntake:
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
-            self._reading.tell(*invalidated)
+            self._reading.take_report(*invalidated)
         if sample is not None:
             self._reading.step(sample, SOURCE)
         self._own_time_of(record)
@@ -227,7 +227,7 @@ class ProbeIntake:
         """Take warnings from any source."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
-                self._reading.tell(match)
+                self._reading.take_report(match)
                 self._warned(match)
 
     def _imported(self, event: Mapping[str, Any]) -> None:

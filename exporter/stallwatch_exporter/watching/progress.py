@@ -42,11 +42,11 @@ class HookedProgress(ProgressTracker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.heard_at = 0.0  #: when the lines being read came, by our own clock
+        self.reported_at = 0.0  #: when the lines being read came, by our own clock
         self.active_at = 0.0  #: time of the last sign of life other than a step or a phase
         self._hooked = False
         self._stepped_at = 0.0  # time of the ranks' last step
-        self._told_at = 0.0  # time of the ranks' last report
+        self._reported_at = 0.0  # time of the ranks' last report
         self._logged_until = 0.0  # when the log last showed a step, before any rank reported one
         self._left_at = 0.0  # when all known ranks had ended
         self._ranks: dict[int, _Rank] = {}
@@ -69,16 +69,16 @@ class HookedProgress(ProgressTracker):
         counted = self._furthest, self.first_step, self.last_progress_time
         progressed = super().add(sample, line)
         stream = self._streams.get((line.source, line.rank))
-        if self._hooked and self.heard_at - self._told_at < _SILENT:
+        if self._hooked and self.reported_at - self._reported_at < _SILENT:
             self._furthest, self.first_step = counted[:2]
             if stream is None or stream.phase in _NO_PAUSE:
                 self.last_progress_time = counted[2]  # the same step, reported a second time
-                if progressed and self.heard_at - self._stepped_at > _LATE:
-                    self.active_at = max(self.active_at, self.heard_at)
+                if progressed and self.reported_at - self._stepped_at > _LATE:
+                    self.active_at = max(self.active_at, self.reported_at)
         elif progressed and not self._hooked:
-            self._logged_until = self.heard_at
+            self._logged_until = self.reported_at
         if stream is not None and (stream.phase, stream.phase_time) != before:
-            self._logged = (self.heard_at, stream.phase)
+            self._logged = (self.reported_at, stream.phase)
         return progressed
 
     def hooked(self, record: Record) -> Sample | None:
@@ -89,11 +89,11 @@ class HookedProgress(ProgressTracker):
         phase, beats = values.pop("phase", None), values.pop("beats", None)
         step, total = values.pop("step", None), values.pop("target_steps", None)
         rank = self._ranks.setdefault(record.rank, _Rank())
-        self._told_at = max(self._told_at, record.time)
+        self._reported_at = max(self._reported_at, record.time)
         if step is not None:
             return self._stepped(rank, record, int(step), int(total) if total else None, values)
         if phase is not None and 0 <= phase < len(PHASES):
-            self._told(rank, record, PHASES[int(phase)], beats or 0.0)  # type: ignore[arg-type]
+            self._phase_reported(rank, record, PHASES[int(phase)], beats or 0.0)  # type: ignore[arg-type]
         return None
 
     def _count(self, record: Record, totals: dict[str, float]) -> None:
@@ -110,7 +110,7 @@ class HookedProgress(ProgressTracker):
         self._left_at = time
         self._advanced(time)
 
-    def _told(self, rank: _Rank, record: Record, phase: Phase, beats: float) -> None:
+    def _phase_reported(self, rank: _Rank, record: Record, phase: Phase, beats: float) -> None:
         changed = phase != rank.phase
         alive = beats != rank.beats and phase not in _NO_PAUSE and record.rank == min(self._ranks)
         rank.beats = beats

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from stallwatch_logs.line_format import lead_of
-from stallwatch_rules.lines.leads import Lead, sure_lead
+from stallwatch_logs.line_format import prefix_of
+from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
@@ -17,7 +17,7 @@ _LONGEST = 64 * 1024  # bytes
 _MOST_HELD = 4 * 1024 * 1024  # bytes, of all sources
 
 
-class LeadLearning:
+class PrefixLearning:
     """Learn the lead, the text before all lines of a source, as lines come: each is read once.
 
     For a file, the first lines are examined before any is read. Here a portion is examined together with
@@ -26,7 +26,7 @@ class LeadLearning:
     """
 
     def __init__(self) -> None:
-        self.lead: Lead | None = None  #: as far as known
+        self.lead: LinePrefix | None = None  #: as far as known
         self._head = bytearray()
         self._tries = list(_TRIED_AT)
         self._shown = 0
@@ -41,7 +41,7 @@ class LeadLearning:
         """Whether no further input will change it."""
         return not self._tries
 
-    def take(self, data: bytes) -> Lead | None:
+    def take(self, data: bytes) -> LinePrefix | None:
         """Take the next bytes before they are read; return the current lead."""
         if self.is_over:
             return self.lead
@@ -52,7 +52,7 @@ class LeadLearning:
         full = len(self._head) >= _LONGEST
         if shows or full or lines >= self._tries[0]:
             head = bytes(self._head[: None if shows else self._head.rfind(b"\n") + 1])
-            self.lead = lead_of(head) if full or lines >= _LIKELY_FROM else sure_lead(head)
+            self.lead = prefix_of(head) if full or lines >= _LIKELY_FROM else certain_prefix(head)
             self._tries = [] if full else [one for one in self._tries if one > lines]
             if self.is_over:
                 self._head.clear()
@@ -65,7 +65,7 @@ class Readers:
     def __init__(self) -> None:
         self.local_ranks: Sequence[int] = ()  #: of this host: see ``LineReader``
         self._readers: dict[str, LineReader] = {}
-        self._learning: dict[str, LeadLearning] = {}  # of sources that have just started
+        self._learning: dict[str, PrefixLearning] = {}  # of sources that have just started
         self._held = 0  # bytes, of these
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Readers:
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:
-            self._learning[source] = LeadLearning()
+            self._learning[source] = PrefixLearning()
             reader = self._readers[source] = LineReader(source, rank)
         elif fresh:
             lines = reader.finish(now)
@@ -89,7 +89,7 @@ class Readers:
         reader.local_ranks = self.local_ranks
         return lines + reader.feed(data, now)
 
-    def _learnt(self, source: str, learning: LeadLearning, data: bytes) -> Lead | None:
+    def _learnt(self, source: str, learning: PrefixLearning, data: bytes) -> LinePrefix | None:
         """Return the current lead; keep only the bytes of a source that it needs, and few in all."""
         before = learning.held
         lead = learning.take(data)

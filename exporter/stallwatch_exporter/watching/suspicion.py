@@ -31,7 +31,7 @@ class Suspicion:
         self.own_ruling: Ruling | None = None  #: the same by the looks at this host alone
         self.stacks: StallStacks | None = None  #: of its newest look
         self.seen: tuple[StallStacks, float] | None = None  #: the result of its newest look, and when
-        self.nobody = ""  #: why no rank could be queried in it
+        self.unanswered = ""  #: why no rank could be queried in it
         self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: of all hosts of the run together
         self._settings = settings
         self._watch = watch
@@ -87,19 +87,19 @@ class Suspicion:
                 del self._sites[next(iter(self._sites))]
         self._spell, self._looked_at, self._looks = self._watch.spell, None, []
         self.ruling = self.own_ruling = self.stacks = self.seen = None
-        self.nobody = ""
+        self.unanswered = ""
         self._evidence.drop(reported=over is not None and over.stalled)
 
     def _judge(self, found: LookResult, state: StallState, now: float, repeating: Callable[[], bool]) -> None:
-        self.nobody = found.nobody
-        if not found.asked:
+        self.unanswered = found.unanswered
+        if not found.answers:
             return
         if found.stacks is not None:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # a reported stall keeps its stacks: later ones may show its end
-        newest = Look(self._looked_at or now, found.asked)
+        newest = Look(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the table compares two looks
         start = self._settings.stall_start_seconds
         spell = Spell(

@@ -14,6 +14,7 @@ from stallwatch_rules.diagnosis.findings import Found, Streams, collect
 from stallwatch_rules.diagnosis.hosts import RunHosts, hosts_of
 from stallwatch_rules.diagnosis.inferred import infer
 from stallwatch_rules.diagnosis.notes import notes_of
+from stallwatch_rules.diagnosis.outside_end import end_from_outside, shown_apart
 from stallwatch_rules.diagnosis.particulars import (
     culprits,
     did_not_report,
@@ -25,9 +26,8 @@ from stallwatch_rules.diagnosis.particulars import (
 )
 from stallwatch_rules.diagnosis.restarts import restarts_of
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
-from stallwatch_rules.diagnosis.stood import shown_apart, told_end
 from stallwatch_rules.diagnosis.unrelated import without_helpers, without_others
-from stallwatch_rules.diagnosis.verdict import parted, stands, verdict_of
+from stallwatch_rules.diagnosis.verdict import means_stall, parted, verdict_of
 from stallwatch_rules.endings import Left
 from stallwatch_rules.failures.flight import all_flights, reporting
 from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
@@ -58,7 +58,7 @@ def conclude(
     now = now.after([chosen] if chosen is not None else [])
     verdict, interrupted_by = verdict_of(chosen, run, now)
     named = chosen if chosen is not None and (chosen.role == "wrapper" or verdict in _NAMED) else None
-    if named is not None and not named.hits and stands(named):
+    if named is not None and not named.hits and means_stall(named):
         named = shown_apart(named, streams)
         now = now.after([named])
     diagnosis = Diagnosis(
@@ -78,7 +78,7 @@ def conclude(
     if unknown_cause and len(failed) == 1 and not diagnosis.unknown[0].ranks:
         diagnosis.unknown[0].ranks, diagnosis.unknown[0].first.rank = failed, failed[0]
     diagnosis.progress.finished = now.facts.complete
-    if verdict == "stalled" or (chosen is not None and stands(chosen)):
+    if verdict == "stalled" or (chosen is not None and means_stall(chosen)):
         diagnosis.progress.stalled_after_step = tracker.last_step
     flight_data = catalogue.tagged("flight-data")
     for finding in diagnosis.findings:
@@ -147,7 +147,7 @@ def _snapshot(
     )
     left, left_line = _left_early(streams, context)
     # A process that ended well is no sign of the run's end if others never did.
-    complete = tracker.told_finished if left else tracker.finished
+    complete = tracker.shows_finish if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
         streams,
@@ -168,7 +168,7 @@ def _snapshot(
         context.threshold,
         by_hand=by_hand,
         stopped=exceptions.interrupted_at,
-        ended=told_end(matched, streams),
+        ended=end_from_outside(matched, streams),
     )
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,

@@ -223,7 +223,7 @@ def read_exceptions(
             (beside if helper else main).update(seen.raised.rules)
             named = (seen.last.rules | seen.last.heading) & rules
             if seen.last.kind == "failure" and named:
-                naming = {rule for rule in named if tells(stream.hits[rule], seen.last)}
+                naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
                 ended_in |= naming if ended(seen, key) else set()
         for seen in unknown_in(table, rules):
             if seen.raised.heading & (rules - set(symptoms)):
@@ -287,7 +287,7 @@ def _went_on(stream: StreamReading, index: int) -> bool:
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
-def tells(hits: RuleHits, raised: Raised) -> bool:
+def is_exception_line(hits: RuleHits, raised: Raised) -> bool:
     """Whether a rule's last match is the exception itself, not a line between its calls."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)

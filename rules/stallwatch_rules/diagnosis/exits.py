@@ -43,12 +43,12 @@ ENDED_WITH: dict[Tag, tuple[int, ...]] = {
 }
 
 
-def tells_of_memory(one: Found) -> tuple[str, ...]:
+def lines_about_memory(one: Found) -> tuple[str, ...]:
     """Return the lines of the finding that mention memory themselves."""
     return tuple(text for text in dict.fromkeys(one.texts()) if _MEMORY.search(text))
 
 
-def told_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
+def ended_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
     """Whether the launcher was signaled to end, or the run was ended by a component that can do so."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)

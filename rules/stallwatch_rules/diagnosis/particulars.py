@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exits import SIGTERM, ended_silently, rank_of_end, told_from_outside
+from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside, ended_silently, rank_of_end
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.inferred import inferred_from
+from stallwatch_rules.diagnosis.outside_end import last_words
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.diagnosis.stood import last_words
 from stallwatch_rules.failures.environment import agreed
 from stallwatch_rules.failures.flight import all_flights, apart, mismatched, reporting
 from stallwatch_rules.failures.frameworks import framework_of
@@ -51,7 +51,7 @@ def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) ->
     if one.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, one, run.streams)
     if primary.rule == MISMATCH and not one.hits:
-        return _odd_one(primary, run)
+        return _with_odd_ranks(primary, run)
     if one.tagged(SIGTERM) and not now.exceptions.unknown:
         return _from_outside(primary, one, now)
     return _at_its_frame(primary, run.streams) if one.tagged("sigsegv") else primary
@@ -112,7 +112,7 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
             messages.append(seen.raised.message)
     lines = "\n".join((*_kept_lines(own), *messages))
     text = "\n".join((lines, *failed, *others))
-    return Evidence(framework_of(lines, failed, others), captures, run.tracker.told_finished, text)
+    return Evidence(framework_of(lines, failed, others), captures, run.tracker.shows_finish, text)
 
 
 def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
@@ -158,7 +158,7 @@ def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
 
 
-def _odd_one(primary: Primary, run: Snapshot) -> Primary:
+def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
     """Return the primary of a mismatch, pointing to the ranks with another call if they are very few."""
     odd = mismatched(all_flights(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
@@ -212,7 +212,7 @@ def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
     """Return the primary, as ended from outside if the launcher got the SIGTERM and nothing failed before."""
     failed = any(other is not one and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in one.hits.values() for text in hits.exemplars]
-    if failed or not told_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
+    if failed or not ended_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
         return primary
     title, advice = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
     return replace(primary, title=title, fixes=[advice, *primary.fixes])
@@ -255,7 +255,7 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
         for seen in streams[key].exceptions_now().seen.values()
         for raised in (seen.raised, seen.last)
         if raised.kind == "failure" and not raised.native and raised.frames
-        if primary.rule in raised.rules and _says(raised, match.line)
+        if primary.rule in raised.rules and _is_message_end(raised, match.line)
     ]
     if not candidates:
         return primary
@@ -266,7 +266,7 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
     return replace(primary, frames=frames, evidence=evidence if own else primary.evidence)
 
 
-def _says(raised: Raised, line: Line) -> bool:
+def _is_message_end(raised: Raised, line: Line) -> bool:
     """Whether a line is the exception's final line, or part of the message directly under it."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False

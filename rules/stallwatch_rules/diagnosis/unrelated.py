@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exceptions import tells
+from stallwatch_rules.diagnosis.exceptions import is_exception_line
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.failures.raised import Raised, found_in
 from stallwatch_rules.pages.page import RulePage
@@ -53,7 +53,7 @@ def of_another(one: Found) -> bool:
     return bool(one.hits) and all(map(_is_another, one.texts()))
 
 
-def told_in_passing(one: Found) -> bool:
+def recurs_unrelated(one: Found) -> bool:
     """Whether its lines name no program, and recur over so many steps that they do not show the end."""
     if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
         return False
@@ -101,7 +101,7 @@ def _own(one: Found, streams: Streams) -> Found:
         table = streams[key].exceptions_now().seen.values()
         seen = [each.last for each in table if one.rule in each.last.rules]
         own = [raised for raised in seen if not _of_others(one.page, raised)]
-        if seen and not own and any(tells(one.hits[key], raised) for raised in seen):
+        if seen and not own and any(is_exception_line(one.hits[key], raised) for raised in seen):
             del hits[key]
     return replace(one, hits=hits, occurrences=tuple(at for at in one.occurrences if at.stream in hits))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from stallwatch_rules.diagnosis.exits import SIGTERM, told_from_outside
+from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.templates import states_error
@@ -26,7 +26,7 @@ _STOPPED_BY: Mapping[Tag, Interrupter] = {
 }
 
 
-def stands(chosen: Found) -> bool:
+def means_stall(chosen: Found) -> bool:
     """Whether a finding means that the run is stalled, rather than that it died."""
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
@@ -39,7 +39,7 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Ve
         return ("interrupted", by) if by is not None else (verdict, None)
     if verdict is not None:
         return verdict, None
-    by = _asked_by(run, now)
+    by = _requested_by(run, now)
     if chosen is not None:
         return "degraded", by
     if not _recognised(run, now):
@@ -56,7 +56,7 @@ def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | 
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher reports a failure, but not its cause
     if chosen is not None and chosen.harm == "fatal":
-        standing = stands(chosen) and not now.facts.timed_out
+        standing = means_stall(chosen) and not now.facts.timed_out
         if context.failed is None and (standing or (context.stalled and not _ended_stall(chosen, now.facts))):
             return "stalled"
         return "failed"
@@ -78,11 +78,11 @@ def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | 
             return by
     ending = run.context.ending
     command_ended = ending is not None and ending.signal == "SIGTERM" and ending.crash is None
-    from_outside = command_ended or told_from_outside(chosen, now.found)
+    from_outside = command_ended or ended_from_outside(chosen, now.found)
     return "signal" if chosen.tagged(SIGTERM) and from_outside else None
 
 
-def _asked_by(run: Snapshot, now: Assessment) -> Interrupter | None:
+def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
     """Return who stopped a run that is not in trouble: it ended on request."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""

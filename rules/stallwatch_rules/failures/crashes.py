@@ -97,7 +97,7 @@ class CrashReader:
         """
         ended: Raised | None = None
         if self._open is not None:
-            if self._goes_on(self._open, line.text):
+            if self._continues(self._open, line.text):
                 self._open.rules.update(rules)
                 return None
             ended, self._open = self._open, None
@@ -119,7 +119,7 @@ class CrashReader:
         """Return the crash that would be unfinished if the stream ended here."""
         return [self._open] if self._open is not None else []
 
-    def _goes_on(self, crash: Raised, text: str) -> bool:
+    def _continues(self, crash: Raised, text: str) -> bool:
         self._lines += 1
         if self._lines > BLOCK_LINES or not crash.native:
             return False

@@ -93,7 +93,7 @@ RUN_WORDS: tuple[str, ...] = (
 )
 
 
-def tells_of_a_run(text: str) -> bool:
+def belongs_to_a_run(text: str) -> bool:
     """Whether the line belongs to a training, though it shows no step."""
     return _RUN.search(text[:2000]) is not None
 

@@ -49,7 +49,7 @@ class LauncherSummary(msgspec.Struct):
     """Reads torchrun's list of failures, Open MPI's and DeepSpeed's exit codes, line by line."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
-    told: dict[int, Line] = {}  #: … → the line with its exit code
+    exit_lines: dict[int, Line] = {}  #: … → the line with its exit code
     first: int | None = None  #: the first rank that torchrun saw fail
     failed_by_itself: bool = False  #: some process failed other than by SIGTERM
     spawned: dict[int, int | None] = {}  #: started process → local rank
@@ -174,7 +174,7 @@ class LauncherSummary(msgspec.Struct):
 
     def _exited(self, rank: int, code: int, line: Line) -> None:
         if rank in self.codes or len(self.codes) < MAX_RANKS:
-            self.codes[rank], self.told[rank] = code, line
+            self.codes[rank], self.exit_lines[rank] = code, line
             self._ended(code)
 
     def _ended(self, code: int) -> None:

@@ -39,17 +39,17 @@ _PYTHON = 0.4  # weight of a word of Python's own messages
 
 
 @dataclass(frozen=True)
-class _Said:
+class _Text:
     """A text in lower case, and its words in sequence separated by blanks."""
 
     words: str
     text: str
 
     @classmethod
-    def of(cls, *texts: str) -> _Said:
+    def of(cls, *texts: str) -> _Text:
         return cls(f" {' '.join(_all_words(*texts))} ", "\n".join(texts).lower())
 
-    def says(self, feature: str) -> bool:
+    def contains(self, feature: str) -> bool:
         return feature[1:] in self.text if feature[0] == "#" else f" {feature} " in self.words
 
 
@@ -57,10 +57,10 @@ class _Said:
 class _Page:
     page: RulePage
     title: frozenset[str]
-    said: tuple[tuple[float, _Said], ...]  #: weights of words in these texts, the highest first
+    weighted: tuple[tuple[float, _Text], ...]  #: weights of words in these texts, the highest first
 
     def weight(self, feature: str) -> float:
-        return next((weight for weight, said in self.said if said.says(feature)), 0.0)
+        return next((weight for weight, weighted in self.weighted if weighted.contains(feature)), 0.0)
 
 
 class Nearest:
@@ -68,7 +68,7 @@ class Nearest:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._pages = [
-            _said_of(page)
+            _texts_of(page)
             for page in sorted(catalogue.pages.values(), key=lambda page: page.id)
             if page.status != "retired" and page.patterns
         ]
@@ -141,10 +141,10 @@ def _worth(feature: str) -> float:
     return _PYTHON if feature in OF_PYTHON else 1.0
 
 
-def _said_of(page: RulePage) -> _Page:
+def _texts_of(page: RulePage) -> _Page:
     """Weigh a page's texts: program output counts in full, its explanations half."""
-    printed = _Said.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
-    named = _Said.of(page.title, page.id.replace("-", " "))
-    explained = _Said.of(page.sections.what, page.sections.why)
-    said = ((1.0, printed), (0.8, named), (0.5, explained))
-    return _Page(page, frozenset(words_of(page.title)), said)
+    printed = _Text.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
+    named = _Text.of(page.title, page.id.replace("-", " "))
+    explained = _Text.of(page.sections.what, page.sections.why)
+    weighted = ((1.0, printed), (0.8, named), (0.5, explained))
+    return _Page(page, frozenset(words_of(page.title)), weighted)

@@ -218,7 +218,7 @@ class TracebackReader:
         return self._open is not None or self._raised is not None or self._bare is not None or self._lines > 0
 
     @property
-    def telling(self) -> bool:
+    def in_progress(self) -> bool:
         """Whether a traceback, or the message below it, is in progress."""
         return self._open is not None or self._raised is not None
 

@@ -51,7 +51,7 @@ class RunFacts(msgspec.Struct, frozen=True):
         return {"silence": short_duration(self.waited), "threshold": short_duration(self.threshold)}
 
     @property
-    def stands(self) -> bool:
+    def is_stalled(self) -> bool:
         """Whether the run is stalled, or stalled until a timeout, with no other known reason."""
         return (self.stalled or self.timed_out) and not self.complete and not self.failed_otherwise
 

@@ -19,7 +19,7 @@ LATE = 10.0  #: seconds without a step that are normal if a run is stopped by ha
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
     """Judge a run whose last sign of life is an evaluation that does not end."""
-    if facts.phase != "eval" or not facts.stands:
+    if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
         return Judgement("fatal", message("diagnosis.stands-in-evaluation-by-timeout"))
@@ -33,7 +33,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
     ``witness``: the order of modules was seen to change, or ranks to gather different parameters.
     """
-    if not (experts and witness and facts.stands):
+    if not (experts and witness and facts.is_stalled):
         return None
     return Judgement("fatal", message("diagnosis.moe-stands"))
 
@@ -44,7 +44,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
     ``direct``: NCCL chose peer-to-peer, or the kernel complained about it. ``first_work``: the number of the
     collective that timed out.
     """
-    if not direct or facts.advances or not facts.stands:
+    if not direct or facts.advances or not facts.is_stalled:
         return None
     if facts.timed_out and (first_work is None or first_work > START_UP):
         return None
@@ -85,12 +85,12 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
     For a run that ended well, pass only ranks that it continued without.
     """
     if went_on_without(left, facts):
-        return Judgement("degrading", _told_of_missed(left))
+        return Judgement("degrading", _missed_sentence(left))
     if not left or facts.complete or facts.failed_otherwise:
         return None
     if not (facts.stalled or facts.timed_out or facts.lost):
         return None
-    return Judgement("fatal", told_of(left, stepped=facts.advances > 0))
+    return Judgement("fatal", departures_sentence(left, stepped=facts.advances > 0))
 
 
 def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
@@ -108,7 +108,7 @@ def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Le
     ]
 
 
-def told_of(left: Sequence[Left], *, stepped: bool) -> Message:
+def departures_sentence(left: Sequence[Left], *, stepped: bool) -> Message:
     """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the run showed steps."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
@@ -117,7 +117,7 @@ def told_of(left: Sequence[Left], *, stepped: bool) -> Message:
     return message(f"diagnosis.{key}", who=who, step=min(steps, default=0))
 
 
-def _told_of_missed(missed: Sequence[Left]) -> Message:
+def _missed_sentence(missed: Sequence[Left]) -> Message:
     """Return ``Rank 2 left without an error at step 40; …`` for a run that ended well."""
     who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)

@@ -80,12 +80,12 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
-        stands = beyond * beyond * 12 / (recent * before * (size + 1))
-        if alone and beyond > 0 and stands > limit:
+        is_stalled = beyond * beyond * 12 / (recent * before * (size + 1))
+        if alone and beyond > 0 and is_stalled > limit:
             (first, alike), (second, also_alike) = spread(0, before), spread(before, size)
-            stands /= _times_alike((alike + also_alike) / max(first + second, 1e-9), size)
-        if beyond > 0 and stands > limit:
-            yield stands, recent
+            is_stalled /= _times_alike((alike + also_alike) / max(first + second, 1e-9), size)
+        if beyond > 0 and is_stalled > limit:
+            yield is_stalled, recent
 
 
 def _ranks(paces: Sequence[float]) -> list[float]:

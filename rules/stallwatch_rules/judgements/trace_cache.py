@@ -16,7 +16,7 @@ _FEW, _SELDOM = 8, 5.0  # total matches, and steps between two of them
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Judge ZeRO-3's trace-cache invalidations."""
-    if facts.stands:
+    if facts.is_stalled:
         if recurs_to_the_end(trace):
             if facts.elsewhere and not rose(trace):
                 return Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
-from stallwatch_rules.lines.leads import Lead, first_lines, rank_in, time_in
+from stallwatch_rules.lines.line_prefix import LinePrefix, first_lines, rank_in, time_in
 from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
 from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
 from stallwatch_rules.lines.unescape import (
@@ -56,7 +56,7 @@ class LineReader:
         rank: int | None = None,
         width: int | None = None,
         spaced: bool = False,
-        lead: Lead | None = None,
+        lead: LinePrefix | None = None,
         local_ranks: Sequence[int] = (),
     ) -> None:
         self.source = source

@@ -162,7 +162,7 @@ class Joiner:
         raw = raw.removesuffix(b"\r")
         text = raw.decode("utf-8", "replace")
         done = []
-        if self._pieces and self._goes_on(text):
+        if self._pieces and self._continues(text):
             self._pieces[-1] += _blank_between(self._last, self._width, self._spaced).encode()
         else:
             done = self.left()
@@ -170,7 +170,7 @@ class Joiner:
         self._last = text
         return done
 
-    def _goes_on(self, text: str) -> bool:
+    def _continues(self, text: str) -> bool:
         """Whether this text may continue the last piece."""
         if sum(map(len, self._pieces)) > MAX_LINE:
             return False

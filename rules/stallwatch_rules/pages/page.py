@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EmittedBy",
+    "ExceptionOrigin",
     "PageError",
     "RaisedIn",
     "RulePage",
-    "SaidBy",
     "Sections",
     "Status",
     "Tag",
@@ -104,7 +104,7 @@ class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     below: bool = False  #: also exceptions from functions that it calls; else it must be the innermost call
 
 
-class SaidBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Words that other exceptions share, and the calls that distinguish them; see ``diagnosis.unrelated``."""
 
     words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
@@ -146,7 +146,7 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     tags: list[Tag] = []
     requires: list[str] = []  #: when not empty, one must match a line of the same source and rank
     explains: list[str] = []  #: ids of the rules that are consequences of this one
-    said_by: list[SaidBy] = []  #: which exceptions count, if others share their words
+    said_by: list[ExceptionOrigin] = []  #: which exceptions count, if others share their words
     probe: str | None = None
     references: list[str] = []
 

@@ -131,7 +131,7 @@ def only_done(text: str) -> bool:
     return _MERELY.match(text) is not None
 
 
-def says_over(text: str) -> bool:
+def announces_end(text: str) -> bool:
     """Return whether a line at a run's end names the training, or an end before the total."""
     lower = text.lower()
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))

@@ -254,7 +254,7 @@ class StepClock:
         intervals = timeline.intervals if timeline is not None else []
         self._source = timeline.source if timeline is not None else ""
         self._rank = timeline.rank if timeline is not None else None
-        self._told = intervals
+        self._intervals = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
             intervals = []  # the clock was set back: which steps came after a moment is not known
@@ -281,10 +281,10 @@ class StepClock:
             return None
         if self._rank is not None and line.rank is not None and line.rank != self._rank:
             return None
-        above = [i.time for i in self._told if i.time is not None and i.number < line.number]
+        above = [i.time for i in self._intervals if i.time is not None and i.number < line.number]
         if not above or time >= above[-1] - CLOCK_STEP:
             return None
-        return sum(interval.span for interval in self._told if interval.number >= line.number)
+        return sum(interval.span for interval in self._intervals if interval.number >= line.number)
 
     def all_below(self, line: Line) -> int:
         """Return the number of steps in the file of a line without a rank, if all of them are below the line.
@@ -292,7 +292,7 @@ class StepClock:
         What a launcher, or a command before the training, prints ahead of all steps did not end them, unless
         they were only written later: a launcher's buffer may hold them back until it ends.
         """
-        known = self._told
+        known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
             return 0
         if known[-1].number - line.number < HELD_BACK or any(one.number < line.number for one in known):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Literal, NamedTuple
 
 from stallwatch_rules.progress.counter import Counter
-from stallwatch_rules.progress.phases import ANNOUNCES, only_done, says_over, sign_of
+from stallwatch_rules.progress.phases import ANNOUNCES, announces_end, only_done, sign_of
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
 from stallwatch_rules.samples.series import COARSE, MAX_TEXT, WEAK
 from stallwatch_rules.text.lazy import lazy
@@ -52,7 +52,7 @@ class _Stream:
         self.end: Finish | None = None  # evidence that its training is complete
         self.rounds = 0  # number of rounds at that end: other counters may count the last one, too
         self.left = False  # one of its processes ended with success
-        self.said: set[str] = set()  # lines that only look like an end, since the last step …
+        self.seeming_ends: set[str] = set()  # lines that only look like an end, since the last step …
         self.passed: set[str] = set()  # … and before other steps: these occur between steps
         self.last_loss: float | None = None
         self.loss_time: float | None = None
@@ -74,18 +74,18 @@ class _Stream:
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and only_done(line.text)):
             return
-        if len(self.said) < _MAX_PASSED:
-            self.said.add(key)
+        if len(self.seeming_ends) < _MAX_PASSED:
+            self.seeming_ends.add(key)
         if self.end is None or self.end.how == "likely":
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def advance(self) -> None:
         """Note that the training continued: earlier signs of its end were false."""
         self.left, self.end, self.rounds = False, None, 0
-        if self.said:
+        if self.seeming_ends:
             if len(self.passed) < _MAX_PASSED:
-                self.passed |= self.said
-            self.said = set()
+                self.passed |= self.seeming_ends
+            self.seeming_ends = set()
 
     def enter(self, phase: Phase, time: float | None, *, announced: bool = False) -> None:
         self.phase, self.phase_time = phase, time
@@ -395,11 +395,11 @@ class ProgressTracker:
         found = [end for end in found if end.how != "likely" or self._may_be_over(end)]
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
-    def _may_be_over(self, said: Finish) -> bool:
+    def _may_be_over(self, seeming_ends: Finish) -> bool:
         """Return whether a likely end may be true: steps were made, and no counter falls short."""
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
-            says_over(said.text)
+            announces_end(seeming_ends.text)
             or not any(c.falls_short for c in counters if c.attempt == self._furthest[c.rounds][0])
         )
 
@@ -426,7 +426,7 @@ class ProgressTracker:
         return finish is not None and finish.how != "likely"
 
     @property
-    def told_finished(self) -> bool:
+    def shows_finish(self) -> bool:
         """Whether steps or words of the training show that it came to its end."""
         finish = self.finish
         return finish is not None and finish.how != "left"

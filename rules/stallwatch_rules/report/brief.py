@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import Text
-from stallwatch_rules.records import Diagnosis, JobTold, UnknownException
+from stallwatch_rules.records import Diagnosis, JobSummary, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import Shown, word
 
 
-def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
+def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
     """Return at most five lines, followed by one for each of several `jobs`."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:

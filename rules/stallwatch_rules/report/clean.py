@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from stallwatch_rules.decoding import convert
-from stallwatch_rules.records import Diagnosis, JobTold
+from stallwatch_rules.records import Diagnosis, JobSummary
 from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.redact import redact
 
@@ -24,7 +24,7 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
     return convert(cleaned(diagnosis), Diagnosis)
 
 
-def cleaned_job(job: JobTold) -> dict[str, Any]:
+def cleaned_job(job: JobSummary) -> dict[str, Any]:
     """Return a job's summary as plain data that is safe to show anywhere."""
     clean: dict[str, Any] = clean_values(msgspec.to_builtins(job))
     # The name is for ``--job``, and may be the path of a folder.

@@ -22,7 +22,7 @@ def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[st
             step = word("root-cause", language)
             yield step, _chosen(diagnosis, language)
         for change in contribution.changes:
-            yield step, _told(change, language)
+            yield step, _change_line(change, language)
         if contribution.noted:
             yield step, "; ".join(text for one in contribution.noted for text in _noted(one, language))
         for text in _passed_over(contribution.passed_over, language):
@@ -56,7 +56,7 @@ def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
             yield word(f"chosen-{reason}", language, rules=rules)
 
 
-def _told(change: FindingChange, language: str) -> str:
+def _change_line(change: FindingChange, language: str) -> str:
     before = _judged(change.role_before, change.harm_before, language)
     after = _judged(change.role, change.harm, language)
     if not before:

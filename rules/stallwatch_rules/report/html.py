@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
-from stallwatch_rules.records import Diagnosis, JobTold, Series, Start
+from stallwatch_rules.records import Diagnosis, JobSummary, Series, Start
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import word
 from stallwatch_rules.report.svg import line_chart
@@ -22,7 +22,7 @@ _CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 
 def to_html(
-    diagnosis: Diagnosis, language: str = "en", *, context: str = "", jobs: Sequence[JobTold] = ()
+    diagnosis: Diagnosis, language: str = "en", *, context: str = "", jobs: Sequence[JobSummary] = ()
 ) -> str:
     """Return the diagnosis as a whole page; `context` is the lines around the evidence, if available.
 
@@ -60,7 +60,7 @@ def to_html(
     )
 
 
-def _jobs(jobs: Sequence[JobTold], language: str) -> Table | None:
+def _jobs(jobs: Sequence[JobSummary], language: str) -> Table | None:
     if not jobs:
         return None
     from stallwatch_rules.report import jobtable  # rarely needed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from stallwatch_rules.decoding import convert
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has, message
-from stallwatch_rules.records import JobTold, Start, Verdict
+from stallwatch_rules.records import JobSummary, Start, Verdict
 from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
@@ -39,13 +39,13 @@ class Table:
     summary: str  #: number of all, and the one that is reported
 
 
-def table(jobs: Sequence[JobTold], language: str = "en", most: int = MAX_JOBS) -> Table:
+def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS) -> Table:
     """Return the table of jobs, in the order given."""
     heads = [
         word(key, language)
         for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
     ]
-    jobs = [convert(cleaned_job(job), JobTold) for job in jobs]
+    jobs = [convert(cleaned_job(job), JobSummary) for job in jobs]
     shown = [job for number, job in enumerate(jobs) if number < most or job.reported]
     more = ""
     if len(jobs) > len(shown):
@@ -83,7 +83,7 @@ def _start(start: Start, language: str) -> list[str]:
     ]
 
 
-def _summary(jobs: Sequence[JobTold], language: str) -> str:
+def _summary(jobs: Sequence[JobSummary], language: str) -> str:
     troubled = sum(job.in_trouble for job in jobs)
     key = ("jobs-newest", "jobs-one-in-trouble", "jobs-newest-in-trouble")[min(troubled, 2)]
     if not troubled and not jobs[0].reported:
@@ -93,14 +93,14 @@ def _summary(jobs: Sequence[JobTold], language: str) -> str:
     return word("jobs-told", language, count=len(jobs), job=reported, why=why)
 
 
-def shown_name(job: JobTold, language: str) -> str:
+def shown_name(job: JobSummary, language: str) -> str:
     """Return the display name of a job."""
     return word("job-other", language) if job.name == OTHER else job.name
 
 
-def cause(job: JobTold | Start, language: str) -> str:
+def cause(job: JobSummary | Start, language: str) -> str:
     """Return the rule of the cause, else the subject of the verdict; empty for a run in good state."""
-    rule = job.primary if isinstance(job, JobTold) else job.rule
+    rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule
     well = render(message(f"report.{job.verdict}.text"), language) if job.verdict in _WELL else ""
@@ -109,14 +109,14 @@ def cause(job: JobTold | Start, language: str) -> str:
     return shortened(render(job.title, language), _MAX_CAUSE)
 
 
-def steps(job: JobTold | Start, language: str) -> str:
+def steps(job: JobSummary | Start, language: str) -> str:
     """Return the steps, such as ``60 of 100``."""
     if job.last_step is None:
         return ""
     return str(job.last_step) + (f" {word('of', language)} {job.total_steps}" if job.total_steps else "")
 
 
-def _row(job: JobTold, language: str) -> Row:
+def _row(job: JobSummary, language: str) -> Row:
     cells = [
         shown_name(job, language),
         render(job.badge, language),

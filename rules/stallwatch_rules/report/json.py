@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.messages import Message, Text
-from stallwatch_rules.records import Diagnosis, JobTold
+from stallwatch_rules.records import Diagnosis, JobSummary
 from stallwatch_rules.report.clean import clean_values, cleaned, cleaned_job
 
 Schema = Literal[1, 2]
@@ -27,7 +27,7 @@ def to_json(
     language: str = "en",
     *,
     indent: int = 2,
-    jobs: Sequence[JobTold] = (),
+    jobs: Sequence[JobSummary] = (),
     explain: bool = False,
     schema: Schema = 1,
 ) -> bytes:
@@ -42,14 +42,14 @@ def to_json(
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded) + b"\n"
 
 
-def schema_1_verdict(one: Diagnosis | JobTold) -> str:
+def schema_1_verdict(one: Diagnosis | JobSummary) -> str:
     """Return the verdict in the terms of version 0.1: a run that the system stopped is ``failed``."""
     if one.verdict not in _HEALTHY:
         return one.verdict
     return "failed" if one.in_trouble else "healthy"
 
 
-def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
+def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -> dict[str, Any]:
     report = cleaned(rendered(diagnosis, language))
     report |= {"verdict": schema_1_verdict(diagnosis), "schema": 1}
     del report["series"], report["interrupted_by"], report["starts"], report["hosts"]
@@ -67,7 +67,7 @@ def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> d
     return report
 
 
-def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> dict[str, Any]:
+def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -> dict[str, Any]:
     report = clean_values(_plain(diagnosis, None, language)) | {"schema": 2}
     if jobs:
         report["jobs"] = [clean_values(_plain(job, None, language)) | _paths(job) for job in jobs]
@@ -75,7 +75,7 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobTold]) -> d
     return {key: report[key] for key in (*first, *(key for key in report if key not in first))}
 
 
-def _paths(job: JobTold) -> dict[str, Any]:
+def _paths(job: JobSummary) -> dict[str, Any]:
     """Return the names and paths by which the reader should find the job again."""
     clean = cleaned_job(job)
     return {"name": clean["name"], "files": clean["files"]}

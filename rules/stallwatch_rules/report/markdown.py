@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobTold, NewLines, Primary, Start, UnknownException
+from stallwatch_rules.records import Diagnosis, JobSummary, NewLines, Primary, Start, UnknownException
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import Shown, word
 from stallwatch_rules.text.lazy import lazy
@@ -18,7 +18,7 @@ _BACKTICKS = lazy(r"`+")
 _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
-def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTold] = ()) -> str:
+def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
     """Return the diagnosis as Markdown, below a table if it is that of one of several `jobs`."""
     shown = phrases.shown(diagnosis, language)
     diagnosis = shown.diagnosis
@@ -51,7 +51,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobTo
     return "\n\n".join(blocks) + "\n"
 
 
-def _jobs(jobs: Sequence[JobTold], language: str) -> list[str]:
+def _jobs(jobs: Sequence[JobSummary], language: str) -> list[str]:
     from stallwatch_rules.report import jobtable  # rarely needed
 
     found = jobtable.table(jobs, language)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from stallwatch_rules.locale import render, say
 from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.folding import line
-from stallwatch_rules.stacks.records import Asked, StallStacks, ThreadStack
+from stallwatch_rules.stacks.records import RankAnswer, StallStacks, ThreadStack
 from stallwatch_rules.stacks.words import sentence
 from stallwatch_rules.text.digest import fold_ranks
 
@@ -21,7 +21,7 @@ _ORIGINS = {
 }
 
 
-def listing(stacks: StallStacks, ranks: Sequence[Asked], run: str = "") -> str:
+def listing(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str = "") -> str:
     """Return the text; ranks whose threads are all at the same lines share one part."""
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
@@ -41,12 +41,12 @@ def folded(stacks: StallStacks, language: str = "en") -> str:
     return "\n\n".join(parts)
 
 
-def _lines(stacks: StallStacks, ranks: Sequence[Asked], run: str) -> Iterator[str]:
+def _lines(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str) -> Iterator[str]:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(stacks.time))
     yield f"Stacks{f' of {run}' if run else ''} at {at} UTC, {stacks.seconds:.1f} s after they were asked for"
     if stacks.groups:
         yield render(sentence(stacks))
-    alike: dict[tuple[object, ...], list[Asked]] = {}
+    alike: dict[tuple[object, ...], list[RankAnswer]] = {}
     for rank in sorted(ranks, key=lambda one: (one.rank not in stacks.odd, one.rank)):
         alike.setdefault((rank.condition, rank.origin, rank.threads), []).append(rank)
     for group in alike.values():
@@ -66,7 +66,7 @@ def _lines(stacks: StallStacks, ranks: Sequence[Asked], run: str) -> Iterator[st
             yield f"  {len(first.threads) - _MOST_THREADS} more threads"
 
 
-def _about(rank: Asked) -> Iterator[str]:
+def _about(rank: RankAnswer) -> Iterator[str]:
     recorded = rank.recorded
     for group, counts in sorted(recorded.counts.items()):
         name = recorded.names.get(group, "")

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from stallwatch_rules.locale import render
-from stallwatch_rules.records import Diagnosis, JobTold, Primary, Start, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, JobSummary, Primary, Start, UnknownException, Verdict
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.clean import clean_diagnosis
 from stallwatch_rules.report.phrases import word
@@ -59,7 +59,7 @@ def print_report(
     _print(renderable(diagnosis, language, explain=explain), console)
 
 
-def print_jobs(jobs: Sequence[JobTold], console: Console, language: str = "en", another: str = "") -> None:
+def print_jobs(jobs: Sequence[JobSummary], console: Console, language: str = "en", another: str = "") -> None:
     """Print the table of several jobs, above the report of one of them."""
     _print(render_jobs(jobs, language), console)
     if another:  # on one line, however long, so that it can be copied
@@ -115,7 +115,7 @@ def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
     return lines
 
 
-def render_jobs(jobs: Sequence[JobTold], language: str = "en") -> RenderableType:
+def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableType:
     """Return a table of several jobs, to be printed above the report of one."""
     from stallwatch_rules.report import jobtable  # rarely needed
 

@@ -54,9 +54,9 @@ def zeroed(text: str) -> str:
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
-def leads(before: str) -> bool:
+def may_precede(before: str) -> bool:
     """Return whether this text may precede a metric. The values of its digits do not matter."""
-    return not before or (len(before) <= 200 and _leads_zeroed(zeroed(before)))
+    return not before or (len(before) <= 200 and _may_precede_zeroed(zeroed(before)))
 
 
 def evaluates(before: str) -> bool:
@@ -80,7 +80,7 @@ def _evaluates_zeroed(before: str) -> bool:
 
 
 @lru_cache(maxsize=1024)  # loggers' prefixes differ only in their digits
-def _leads_zeroed(before: str) -> bool:
+def _may_precede_zeroed(before: str) -> bool:
     if _CODE.search(before):
         return False
     logger = _LOGGER.match(before)

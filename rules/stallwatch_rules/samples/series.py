@@ -29,7 +29,7 @@ from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import FIELDS
 from stallwatch_rules.samples.pairs import keyed, rates
-from stallwatch_rules.samples.prefixes import leads, sums_up
+from stallwatch_rules.samples.prefixes import may_precede, sums_up
 from stallwatch_rules.samples.series_words import (
     WORDS,
     Number,
@@ -133,11 +133,11 @@ class _Heading(NamedTuple):
 class _Below:
     """The counts of one series below headings."""
 
-    __slots__ = ("goes_on", "heading", "last")
+    __slots__ = ("continues", "heading", "last")
 
     def __init__(self, heading: int, last: int) -> None:
         self.heading, self.last = heading, last
-        self.goes_on = False  #: its counts continue below the next heading
+        self.continues = False  #: its counts continue below the next heading
 
 
 class _Stream:
@@ -314,10 +314,10 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
             return sample
         known = stream.below[sample.series] = _Below(heading.line, step)
     if known.heading != heading.line:
-        known.heading, known.goes_on = heading.line, known.goes_on or step > known.last
+        known.heading, known.continues = heading.line, known.continues or step > known.last
     known.last = step
     sample = _in_epoch(heading.epoch, heading.epochs, sample)
-    if known.goes_on or not sample.total_steps:
+    if known.continues or not sample.total_steps:
         return sample
     values = {**sample.values, "epoch_steps": float(sample.total_steps)}
     return replace(sample, total_steps=None, values=values)
@@ -530,7 +530,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
         return kind  # other things come in batches, too
     if counters:
         if kind.metric and measured:
-            kind.needed = 1 if numbers[kind.at].counts and leads(before) else _SOME
+            kind.needed = 1 if numbers[kind.at].counts and may_precede(before) else _SOME
         elif (
             len(numbers) == (1 if kind.total is None else 2)
             and _may_stand_alone(text, numbers[kind.at])

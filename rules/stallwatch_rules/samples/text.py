@@ -8,7 +8,7 @@ from functools import lru_cache
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.fields import Found
 from stallwatch_rules.samples.pairs import keyed, memory, rates
-from stallwatch_rules.samples.prefixes import evaluates, evaluates_mean, leads, sums_up, zeroed
+from stallwatch_rules.samples.prefixes import evaluates, evaluates_mean, may_precede, sums_up, zeroed
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
@@ -154,7 +154,7 @@ def from_text(text: str) -> Found | None:
     before = text[: _metrics_start(lower, found.start())] if found is not None else ""
     if found is not None and found[2] and "loss" in lower:
         before = before.lstrip()  # "3/100" after an indentation is no source code
-    if found is None or not leads(before):
+    if found is None or not may_precede(before):
         item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
     step = int(found[1].replace(",", ""))
@@ -239,7 +239,7 @@ def _from_epoch_item(text: str) -> Found | None:
     """Read loops that count the batches of an epoch: the steps of the epochs before are added."""
     of_all = "](" in text  # the number of epochs is shown, too, and thus the run's last step
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
-    if found is None or not leads(text[: found.start()]):
+    if found is None or not may_precede(text[: found.start()]):
         return None
     rest = text[found.end() :]
     values = keyed(rest)
@@ -261,7 +261,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
-    if found is None or not leads(text[: found.start()]):
+    if found is None or not may_precede(text[: found.start()]):
         return None
     values = keyed(text[found.end() :])
     if "loss" not in values:
@@ -283,7 +283,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     loss = _LOSS.search(lower)
     found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME)) if loss else None
     before = text[: found.start()] if found is not None else ""
-    if found is None or not leads(before) or sums_up(before):
+    if found is None or not may_precede(before) or sums_up(before):
         return None
     values = keyed(text[found.start() :])
     rates(lower[found.start() :], values)

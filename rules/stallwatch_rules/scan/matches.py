@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.line_prefix import LinePrefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import HEAD, TAIL
 from stallwatch_rules.matching.literal_index import literal_index
@@ -82,7 +82,11 @@ class MatchScan:
     """Scans one source; its lines are of ``rank`` if they name no other, and follow a ``lead``."""
 
     def __init__(
-        self, patterns: MatchPatterns, source: str = "", rank: int | None = None, lead: Lead | None = None
+        self,
+        patterns: MatchPatterns,
+        source: str = "",
+        rank: int | None = None,
+        lead: LinePrefix | None = None,
     ) -> None:
         self._patterns = patterns
         self._reader = LineReader(source, rank, lead=lead)

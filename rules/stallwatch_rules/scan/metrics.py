@@ -116,7 +116,7 @@ class Nearby:
         self._sizes = sizes
         self._redrawn = b"\r" in view
 
-    def telling(self, unit: int, before: int, after: int) -> Iterator[int]:
+    def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
         """Yield the neighbors of a segment that are worth reading: each template a few times in a section.
 
         Indented lines are yielded more often, as they may continue a message.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from stallwatch_rules.lines.leads import Lead
+from stallwatch_rules.lines.line_prefix import LinePrefix
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.pages.patterns import compile_re2
@@ -70,14 +70,14 @@ class SearchedChunk(NamedTuple):
 class SampledScan:
     """Searches the chunks of one source in their order. Starts anew at each section.
 
-    ``lead`` is the prefix of the source's lines (``lines.leads``), and ``heads`` are texts of its beginning.
+    ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are its first texts.
     """
 
     def __init__(
         self,
         engine: ScanEngine,
         sizes: ScanSizes,
-        lead: Lead | None = None,
+        lead: LinePrefix | None = None,
         heads: tuple[str, ...] = (),
         source: str = "",
     ) -> None:
@@ -121,7 +121,7 @@ class _Selection:
         sizes: ScanSizes,
         state: ScanState,
         searched: SearchedChunk,
-        lead: Lead | None,
+        lead: LinePrefix | None,
     ) -> None:
         self._lead = lead
         self._engine = engine
@@ -193,7 +193,7 @@ class _Selection:
         """Read a rule's line, and lines around it with new content."""
         self._mask[unit] = 1
         if before or after:
-            self._mark_each(self._nearby.telling(unit, before, after))
+            self._mark_each(self._nearby.informative(unit, before, after))
             self._behind = max(self._behind, unit + after + 1)
 
     def _by_target(self, found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
@@ -372,7 +372,9 @@ class _Selection:
         return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
 
 
-def _by_rank(target: Target, segments: Segments, units: list[int], lead: Lead | None) -> list[list[int]]:
+def _by_rank(
+    target: Target, segments: Segments, units: list[int], lead: LinePrefix | None
+) -> list[list[int]]:
     """Return the segments in which a rule may fire, grouped by the rank that their lines name.
 
     After a ``lead`` each is read: only then is it clear where its line starts.

@@ -62,7 +62,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
             primary = _advised(primary, advice, look) if advice else _shown(primary, look)
             findings = [_without_riddle(finding) for finding in findings]
-        elif any(map(asks_for_stacks, primary.fixes)):
+        elif any(map(advises_stacks, primary.fixes)):
             primary = _shown(primary, look)
         if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
             hint = message("diagnosis.stands-elsewhere")
@@ -76,7 +76,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
 
-def asks_for_stacks(fix: Text) -> bool:
+def advises_stacks(fix: Text) -> bool:
     """Return whether a fix advises the user to take stacks."""
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
@@ -122,7 +122,7 @@ def background(rule: str, diagnosis: Diagnosis) -> list[str]:
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
-def stands_elsewhere(stacks: StallStacks | None) -> bool:
+def is_elsewhere(stacks: StallStacks | None) -> bool:
     """Return whether the rank that the others wait for is known to be in no collective."""
     return stacks is not None and bool(_elsewhere(stacks))
 
@@ -141,7 +141,7 @@ def _known(stacks: StallStacks) -> bool:
 def _shown(primary: Primary, look: Message) -> Primary:
     """Return the primary with what the stacks show, without the advice to take them again."""
     first = replace(look, then=())  # the message before the file with the stacks was written
-    others = [fix for fix in primary.fixes if not asks_for_stacks(fix) and fix not in (look, first)]
+    others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from stallwatch_rules.stacks.kinds import EVALUATES, TIERS, is_library, kind_of
 from stallwatch_rules.stacks.reading import main_thread
-from stallwatch_rules.stacks.records import Asked, Frame, Kind, ThreadStack
+from stallwatch_rules.stacks.records import Frame, Kind, RankAnswer, ThreadStack
 from stallwatch_rules.text.lazy import lazy
 
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
@@ -33,7 +33,7 @@ class Doing(msgspec.Struct, frozen=True):
         return self.kind in _WAITS
 
 
-def doing_of(rank: Asked) -> Doing:
+def doing_of(rank: RankAnswer) -> Doing:
     """Return what a rank does by its main thread; if that waits for autograd, by autograd's waiting thread.
 
     If the main thread waits in an event loop, by the tasks that it waits for.
@@ -86,7 +86,7 @@ def _imports(frames: Sequence[Frame]) -> bool:
     return False
 
 
-def _recorded(rank: Asked, found: Doing) -> Doing:
+def _recorded(rank: RankAnswer, found: Doing) -> Doing:
     """Return `found`, or the wait that torch recorded if frames are inconclusive: compiled code has none."""
     waiting = rank.recorded.waiting
     if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):

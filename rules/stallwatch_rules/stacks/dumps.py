@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stallwatch_rules.stacks.doing import Doing, place_of
 from stallwatch_rules.stacks.flight import read_recorder
-from stallwatch_rules.stacks.records import Asked, Frame, Recorded, Waiting
+from stallwatch_rules.stacks.records import Frame, RankAnswer, Recorded, Waiting
 from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
 from stallwatch_rules.text.lazy import lazy
 
@@ -30,7 +30,7 @@ _LISTS = (list, tuple)
 class Dumped(NamedTuple):
     """The content of a rank's dump."""
 
-    asked: Asked
+    asked: RankAnswer
     doing: Doing
     time: float  #: Unix seconds of the newest entry; 0 without entries
 
@@ -62,7 +62,7 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
     doing = _doing(recorded, entries)
     moments = (one.get("time_created_ns") for one in entries)
     last = max((each for each in moments if type(each) is int and 0 < each < 1 << 62), default=0)
-    return Dumped(Asked(rank, 0, recorded=recorded), doing, last / 1e9)
+    return Dumped(RankAnswer(rank, 0, recorded=recorded), doing, last / 1e9)
 
 
 def _at_oldest(recorded: Recorded) -> Recorded:

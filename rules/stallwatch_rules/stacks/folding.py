@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from stallwatch_rules.stacks.blame import blame
 from stallwatch_rules.stacks.doing import Doing, doing_of
 from stallwatch_rules.stacks.records import (
-    Asked,
     Collectives,
     Frame,
+    RankAnswer,
     RankGroup,
     StackGroup,
     StallStacks,
@@ -23,7 +23,11 @@ _MOST_FRAMES = 40
 
 
 def fold(
-    ranks: Sequence[Asked], *, time: float, seconds: float = 0.0, doing: Mapping[int, Doing] | None = None
+    ranks: Sequence[RankAnswer],
+    *,
+    time: float,
+    seconds: float = 0.0,
+    doing: Mapping[int, Doing] | None = None,
 ) -> StallStacks:
     """Fold `ranks`, one record each; `time` is the moment of the query, `seconds` its duration.
 
@@ -119,7 +123,7 @@ def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
 
-def _layout(ranks: Sequence[Asked]) -> dict[tuple[str, int], RankGroup]:
+def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
     """Return the process groups with known members, by name and rank: several groups may share a name."""
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
@@ -135,7 +139,7 @@ def _layout(ranks: Sequence[Asked]) -> dict[tuple[str, int], RankGroup]:
     return found
 
 
-def _collectives(rank: Asked, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
+def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
     """Return the position of a rank in its process groups, and what is under way in each."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
@@ -153,7 +157,7 @@ def _collectives(rank: Asked, layout: Mapping[tuple[str, int], RankGroup]) -> di
     return found
 
 
-def _group(rank: Asked, doing: Doing, collectives: dict[str, Collectives]) -> StackGroup:
+def _group(rank: RankAnswer, doing: Doing, collectives: dict[str, Collectives]) -> StackGroup:
     gone = rank.condition == "ended"
     return StackGroup(
         ranks=[rank.rank],

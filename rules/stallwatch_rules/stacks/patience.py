@@ -17,7 +17,7 @@ import msgspec
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, own_places
 from stallwatch_rules.stacks.folding import by_host, fold, over_hosts
-from stallwatch_rules.stacks.records import Asked, StallStacks
+from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
 SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process
 LONG = 20.0  #: floors: start-up, compilation, a checkpoint
@@ -60,7 +60,7 @@ class Look(msgspec.Struct, frozen=True):
     """Facts about all ranks of this host at one moment."""
 
     time: float  #: seconds, by the clock of the agent
-    ranks: Sequence[Asked]
+    ranks: Sequence[RankAnswer]
 
 
 class Ruling(msgspec.Struct, frozen=True):
@@ -167,7 +167,7 @@ def run_ruling(
     return Ruling("stalled", limit, "behind", rank, place)
 
 
-def _same(rank: Asked, look: Look | None) -> Asked | None:
+def _same(rank: RankAnswer, look: Look | None) -> RankAnswer | None:
     """Return the same process in an earlier look."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
@@ -195,11 +195,11 @@ def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) ->
     return False
 
 
-def _grew(rank: Asked, before: Asked, name: str) -> bool:
+def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
     return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
 
 
-def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
+def _all_wait(ranks: Sequence[RankAnswer], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
     """Judge ranks of this host that all wait for each other, or for ranks elsewhere."""
     first = doing[ranks[0].rank]
     world = max((rank.recorded.world_size for rank in ranks), default=0)
@@ -220,7 +220,9 @@ def _all_wait(ranks: Sequence[Asked], doing: Mapping[int, Doing], spell: Spell) 
     return Ruling("stalled", spell.suspicion, "behind", odd[0] if odd else None, first.place)
 
 
-def _of_one(rank: Asked, doing: Doing, before: Asked | None, spell: Spell, seconds: float) -> Ruling:
+def _of_one(
+    rank: RankAnswer, doing: Doing, before: RankAnswer | None, spell: Spell, seconds: float
+) -> Ruling:
     """Return how long to wait for a rank that waits for no other; `before` is its state `seconds` ago."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
@@ -296,13 +298,13 @@ def _share(now: float | None, before: float | None, seconds: float) -> float:
     return (now - before) / seconds if now is not None and before is not None and seconds > 0 else 0.0
 
 
-def _child_works(rank: Asked, before: Asked | None, seconds: float) -> bool:
+def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) -> bool:
     if before is None:
         return rank.children is not None
     return _share(rank.children, before.children, seconds) >= _WORKS
 
 
-def _busy(rank: Asked, doing: Doing, before: Asked | None, seconds: float) -> bool:
+def _busy(rank: RankAnswer, doing: Doing, before: RankAnswer | None, seconds: float) -> bool:
     """Return whether it computes in its own code: the stack moves, a processor works, nothing advances."""
     if before is None:
         return False

@@ -101,7 +101,7 @@ class Recorded(msgspec.Struct, frozen=True):
     axes: dict[str, Axis] = {}  #: by the group's name: what its ranks share, if known
 
 
-class Asked(msgspec.Struct):
+class RankAnswer(msgspec.Struct):
     """Everything learned about one rank."""
 
     rank: int

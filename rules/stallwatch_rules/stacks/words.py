@@ -24,7 +24,7 @@ def sentence(stacks: StallStacks) -> Text:
     """
     if not stacks.groups:
         return ""
-    shown = _most_telling(stacks)
+    shown = _most_informative(stacks)
     left_out = sum(len(group.ranks) for group in stacks.groups) - sum(len(group.ranks) for group in shown)
     if stacks.hosts:
         clauses = _of_hosts(stacks, shown)
@@ -103,7 +103,7 @@ def placed(place: str) -> Text:
     return message("stacks.place", at=at, function=function) if found else place
 
 
-def _most_telling(stacks: StallStacks) -> list[StackGroup]:
+def _most_informative(stacks: StallStacks) -> list[StackGroup]:
     """Return the largest groups of the others, then the odd ones."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]
     rest = [group for group in stacks.groups if group.ranks[0] not in stacks.odd]

@@ -25,7 +25,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.phrases import headline
 from stallwatch_rules.stacks.folding import fold, over_hosts
-from stallwatch_rules.stacks.records import Asked, Frame, Recorded, StallStacks, ThreadStack, Waiting
+from stallwatch_rules.stacks.records import Frame, RankAnswer, Recorded, StallStacks, ThreadStack, Waiting
 
 GIB = 2**30
 START = 1_795_750_000.0
@@ -214,14 +214,14 @@ def test_a_rank_with_an_agent_of_its_own_that_was_killed_is_named(keep: Keep, di
     assert not any("stall" in line or "train.py:14" in line for line in words)  # n1 waited for the dead rank
 
 
-def asked(rank: int, function: str) -> Asked:
+def asked(rank: int, function: str) -> RankAnswer:
     frames = [Frame("/w/train.py", 20, "main"), Frame("/w/train.py", 14, function)]
     waiting: tuple[Waiting, ...] = ()
     if function == "step":
         frames.append(Frame("/x/torch/distributed/distributed_c10d.py", 1, "all_reduce", "torch.distributed"))
         waiting = (Waiting(0, "default_pg", 60, "all_reduce"),)
     recorded = Recorded(world_size=6, waiting=waiting)
-    return Asked(
+    return RankAnswer(
         rank, 100 + rank, "probe", threads=(ThreadStack(tuple(frames), main=True),), recorded=recorded
     )
 

@@ -31,7 +31,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
-from stallwatch_rules.stacks.records import Asked
+from stallwatch_rules.stacks.records import RankAnswer
 from stallwatch_rules.stacks.words import sentence
 
 
@@ -219,7 +219,7 @@ def test_if_nobody_can_be_asked_the_result_says_why(tmp_path: Path) -> None:
         end = time.monotonic() + 120
         while (found := asking.take()) is None and time.monotonic() < end:
             time.sleep(0.01)
-        assert found == evidence.LookResult([], nobody=evidence.NO_RANK)
+        assert found == evidence.LookResult([], unanswered=evidence.NO_RANK)
         plain.communicate()
     assert notices == []
 
@@ -240,7 +240,7 @@ def test_the_only_program_of_a_command_stands_for_rank_0(programs: int, names_it
 
 def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
     rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
-    asked = Asked(0, os.getpid(), origin="signal", locked_out=True)
+    asked = RankAnswer(0, os.getpid(), origin="signal", locked_out=True)
     gathering._late_answers([(rank, asked)], "1")
     assert asked.locked_out  # no answer, no news
     watched.ring.path.with_suffix(ANSWER).write_text(json.dumps({"asked": "1", "threads": []}))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_exporter.stacks.asking import busy_worker, find_py_spy
+from stallwatch_exporter.stacks.queries import busy_worker, find_py_spy
 
 TORCH = """
 import time

@@ -17,7 +17,7 @@ from watched_ranks import HERE, LATE, RANKS, command_lines
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.settings import ExporterSettings
-from stallwatch_exporter.stacks.asking import find_py_spy
+from stallwatch_exporter.stacks.queries import find_py_spy
 from stallwatch_rules.endings import Ending, Left
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has

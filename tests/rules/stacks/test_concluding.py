@@ -12,7 +12,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.phrases import primary_note
-from stallwatch_rules.stacks.concluding import NO_RANK, stands_elsewhere, with_advice, with_stacks
+from stallwatch_rules.stacks.concluding import NO_RANK, is_elsewhere, with_advice, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.words import titled
 
@@ -165,7 +165,7 @@ def test_messages_that_did_not_become_more_give_way_to_the_rank_in_its_own_code(
     reading.feed(lines_of("".join(f"step {n}/60 loss {2 / n:.4f}\n{INVALIDATED}" for n in range(1, 21))))
     before = reading.diagnose(stalled=True)
     assert before.primary is not None and before.primary.rule == "zero3-trace-cache-invalidated"
-    assert stands_elsewhere(stacks) and not stands_elsewhere(None)
+    assert is_elsewhere(stacks) and not is_elsewhere(None)
     found = with_stacks(reading.diagnose(stalled=True, elsewhere=True), stacks)
     assert "ddp.py:5" in told(found)
     assert [one.harm for one in found.findings if one.rule == before.primary.rule] == ["harmless"]

@@ -11,7 +11,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.report.stacks import folded, listing
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.records import Asked, Counts, Frame, StallStacks, ThreadStack
+from stallwatch_rules.stacks.records import Counts, Frame, RankAnswer, StallStacks, ThreadStack
 from stallwatch_rules.stacks.words import sentence
 
 SITE = "/venv/lib/python3.11/site-packages"
@@ -22,12 +22,12 @@ LOADER = Frame(f"{SITE}/torch/utils/data/dataloader.py", 708, "_BaseDataLoaderIt
 QUEUE = Frame("/usr/lib/python3.11/multiprocessing/queues.py", 113, "Queue.get")
 
 
-def rank(number: int, *frames: Frame, recorded: Any = None, **about: Any) -> Asked:
+def rank(number: int, *frames: Frame, recorded: Any = None, **about: Any) -> RankAnswer:
     threads = (
         (ThreadStack((Frame("/w/train.py", 99, "main"), *frames), "MainThread", True),) if frames else ()
     )
     origin = "probe" if frames else ""
-    return Asked(
+    return RankAnswer(
         number, 100 + number, origin, threads=threads, recorded=read_recorder(recorded or {}), **about
     )
 
@@ -48,7 +48,7 @@ def recorder(
     return {"world_size": world, "status": {str(group): status}, "groups": {}, "entries": [entry]}
 
 
-def folded_of(*ranks: Asked) -> StallStacks:
+def folded_of(*ranks: RankAnswer) -> StallStacks:
     return fold(ranks, time=1_795_000_000.0, seconds=0.25)
 
 
@@ -211,7 +211,7 @@ def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
         ThreadStack((TRAIN, backward), "MainThread", True),
         ThreadStack((Frame(f"{SITE}/deepspeed/comm/torch.py", 5, "TorchBackend.reduce"), REDUCE), "Dummy-1"),
     )
-    found = folded_of(Asked(0, 1, "probe", threads=threads), rank(1, TRAIN, LOADER))
+    found = folded_of(RankAnswer(0, 1, "probe", threads=threads), rank(1, TRAIN, LOADER))
     assert found.odd == [1]
     assert render(sentence(found)).startswith("Rank 0 waits in all_reduce (train.py:42 in step);")
 

@@ -19,16 +19,18 @@ from stallwatch_rules.stacks.patience import (
     ruling,
     run_ruling,
 )
-from stallwatch_rules.stacks.records import Asked, Counts, Frame, Recorded, ThreadStack, Waiting
+from stallwatch_rules.stacks.records import Counts, Frame, RankAnswer, Recorded, ThreadStack, Waiting
 
 FLOOR = 30.0
 PACKAGES = "/usr/lib/python3/dist-packages/"
 LOOP = Frame("/w/train.py", 40, "main")
 
 
-def rank(number: int, *inner: Frame, **about: Any) -> Asked:
+def rank(number: int, *inner: Frame, **about: Any) -> RankAnswer:
     """A rank whose main thread is in these calls below the training loop."""
-    return Asked(number, 100 + number, "probe", threads=(ThreadStack((LOOP, *inner), main=True),), **about)
+    return RankAnswer(
+        number, 100 + number, "probe", threads=(ThreadStack((LOOP, *inner), main=True),), **about
+    )
 
 
 def own(function: str, line: int = 7) -> Frame:
@@ -39,7 +41,7 @@ def library(file: str, function: str) -> Frame:
     return Frame(PACKAGES + file, 1, function)
 
 
-def judged(*looks: list[Asked], phase: Any = "train", seconds: float = 10.0, **about: Any) -> Ruling:
+def judged(*looks: list[RankAnswer], phase: Any = "train", seconds: float = 10.0, **about: Any) -> Ruling:
     spell = Spell(phase, floor=FLOOR, suspicion=about.pop("suspicion", FLOOR), **about)
     found = ruling([Look(1000.0 + seconds * number, ranks) for number, ranks in enumerate(looks)], spell)
     assert found is not None
@@ -126,7 +128,7 @@ ROWS = [
     ("what", "seen", "known", "status", "reason", "limit"), ROWS, ids=lambda row: str(row)[:40]
 )
 def test_what_a_rank_does_decides_how_long_it_may_be_quiet(
-    what: str, seen: Asked, known: dict[str, Any], status: str, reason: str, limit: float
+    what: str, seen: RankAnswer, known: dict[str, Any], status: str, reason: str, limit: float
 ) -> None:
     found = judged([seen], **known)
     assert (found.status, found.reason, found.limit) == (status, reason, limit), what
@@ -151,13 +153,13 @@ def test_others_inherit_the_patience_of_the_rank_that_they_wait_for() -> None:
 
 @pytest.mark.parametrize("condition", ["ended", "stopped"])
 def test_a_rank_that_is_gone_or_stopped_is_a_stall_whatever_the_others_do(condition: Any) -> None:
-    gone = Asked(1, 101, condition=condition)
+    gone = RankAnswer(1, 101, condition=condition)
     found = judged([rank(0, own("evaluate")), gone])
     assert (found.status, found.reason, found.rank, found.limit) == ("stalled", condition, 1, FLOOR)
 
 
 def test_a_rank_that_left_well_is_missed_only_by_ranks_that_wait_for_it() -> None:
-    left = Asked(1, 101, condition="ended", left=True)
+    left = RankAnswer(1, 101, condition="ended", left=True)
     assert judged([rank(0, own("merge"), SAVE), left]).reason == "save"
     found = judged([rank(0, ALL_REDUCE), left])
     assert (found.status, found.reason, found.rank) == ("stalled", "ended", 1)
@@ -169,7 +171,7 @@ def test_a_lock_is_waited_for_before_the_first_steps_and_in_an_evaluation() -> N
     assert judged([locked], phase="eval").limit == SHORT * FLOOR
 
 
-def waiting(number: int, joined: int, operation: str = "all_reduce") -> Asked:
+def waiting(number: int, joined: int, operation: str = "all_reduce") -> RankAnswer:
     recorded = Recorded(2, {0: Counts(joined, joined - 1)}, waiting=(Waiting(0, "0", joined, operation),))
     return rank(number, ALL_REDUCE, recorded=recorded)
 
@@ -182,7 +184,7 @@ def test_a_rank_that_missed_a_collective_is_a_stall_also_in_an_evaluation() -> N
 
 
 def test_a_save_that_only_one_rank_takes_part_in_is_a_stall() -> None:
-    def saves(number: int) -> Asked:
+    def saves(number: int) -> RankAnswer:
         gather = library("deepspeed/runtime/engine.py", "DeepSpeedEngine.save_16bit_model")
         stack = ThreadStack((LOOP, own("export"), gather), main=True)
         return msgspec.structs.replace(waiting(number, 47, "all_gather"), threads=(stack,))
@@ -197,7 +199,7 @@ def test_after_the_training_only_ranks_that_lost_each_other_are_a_stall() -> Non
     found = judged([waiting(0, 47), waiting(1, 46, "barrier")], phase="idle")
     assert (found.status, found.rank) == ("stalled", 1)
     looks = [[rank(0, own("merge")), rank(1, BARRIER)], [waiting(0, 47), waiting(1, 47)]]
-    looks += [[rank(0, own("merge")), Asked(1, 101, condition="ended")]]
+    looks += [[rank(0, own("merge")), RankAnswer(1, 101, condition="ended")]]
     for ranks in looks:
         assert ruling([Look(0.0, ranks)], Spell("idle", FLOOR, FLOOR)) is None
 
@@ -250,7 +252,7 @@ def test_a_child_process_that_works_is_waited_for() -> None:
 
 
 def test_ranks_that_show_no_stack_decide_nothing() -> None:
-    assert ruling([Look(0.0, [Asked(0, 100)])], Spell("train", FLOOR, FLOOR)) is None
+    assert ruling([Look(0.0, [RankAnswer(0, 100)])], Spell("train", FLOOR, FLOOR)) is None
     assert ruling([], Spell("train", FLOOR, FLOOR)) is None
 
 
@@ -269,14 +271,14 @@ LOOP_WAITS = Frame("/usr/lib/python3.11/selectors.py", 4, "EpollSelector.select"
 
 def test_a_notebook_is_paused_between_cells_only() -> None:
     idle, cell = (
-        Asked(0, 1, "probe", threads=(ThreadStack(frames, main=True),))
+        RankAnswer(0, 1, "probe", threads=(ThreadStack(frames, main=True),))
         for frames in ((KERNEL, LOOP_WAITS), (KERNEL, CELL, own("label")))
     )
     assert judged([idle]).status == "paused"
     assert judged([cell]).status == "stalled"
 
 
-def beside(number: int, joined: int = 47, world: int = 4) -> Asked:
+def beside(number: int, joined: int = 47, world: int = 4) -> RankAnswer:
     """A rank that waits for ranks of other hosts as well."""
     return msgspec.structs.replace(
         waiting(number, joined),
@@ -284,7 +286,7 @@ def beside(number: int, joined: int = 47, world: int = 4) -> Asked:
     )
 
 
-def view(host: str, *ranks: Asked, threshold: float | None = FLOOR, **about: Any) -> HostView:
+def view(host: str, *ranks: RankAnswer, threshold: float | None = FLOOR, **about: Any) -> HostView:
     """What the agent of a host sees, and how it judges that alone."""
     spell = Spell(about.pop("phase", "train"), floor=FLOOR, suspicion=threshold or FLOOR, **about)
     found = ruling([Look(0.0, ranks)], spell)

@@ -10,7 +10,7 @@ from stallwatch_rules.report.stacks import listing
 from stallwatch_rules.stacks.axes import axis_of
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.records import Asked, Counts
+from stallwatch_rules.stacks.records import Counts, RankAnswer
 
 NAMES = [
     ("mesh_tp", "tp"),
@@ -104,7 +104,7 @@ def test_groups_that_are_malformed(groups: Any) -> None:
 def test_the_listing_names_groups_and_says_what_is_done_only_if_that_is_known() -> None:
     groups = [group("0", 4, recorded=0), group("1", 2, "0-1", recorded=1, description="mesh_tp")]
     answer = {"world_size": 4, "groups": groups, "status": status(g0=(4, 3)), "entries": [entry(0, "0", 4)]}
-    asked = Asked(0, 100, recorded=read_recorder(answer))
+    asked = RankAnswer(0, 100, recorded=read_recorder(answer))
     text = listing(fold([asked], time=1.8e9), [asked])
     assert "  rank 0: group 0 (world, ranks 0–3): 4 collectives joined, 3 done\n" in text
     assert "  rank 0: group 1 (tp, ranks 0, 1): 2 collectives joined\n" in text

@@ -102,7 +102,7 @@ inner()
 
 
 def test_what_py_spy_writes() -> None:
-    from stallwatch_exporter.stacks.asking import find_py_spy, spied
+    from stallwatch_exporter.stacks.queries import find_py_spy, spied
 
     program = find_py_spy()
     if program is None:

@@ -14,7 +14,7 @@ from typing import Any
 from ..api import Probe
 from ..noticing import notice_attribute, notice_method
 from .leader import Leader
-from .reports import before_backward, tell_versions
+from .reports import before_backward, report_versions
 
 # 0.14 to 0.16 call the first of these, then the last; 0.17 leaves that to the second; newer ones may begin
 # with the third.
@@ -37,7 +37,7 @@ def install(module: Any, probe: Probe, engine: Any = None) -> None:
     cls = module.DeepSpeedEngine
     notice_attribute(cls, "global_steps", probe.failed, was_set=watch.counted)
     for name in _ASKED_IN_BACKWARD:
-        notice_method(cls, name, watch.asked, probe.failed)
+        notice_method(cls, name, watch.method_called, probe.failed)
 
 
 def engines() -> list[Any]:
@@ -59,7 +59,7 @@ class EngineWatch:
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._leader = Leader()
-        self._told = False
+        self._reported = False
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -72,17 +72,17 @@ class EngineWatch:
             return
         if steps != before + 1 or not self._leader.steps(engine, self._probe.steps):
             return
-        if not self._told:
-            self._told = True
-            tell_versions(self._probe)
-        if self._probe.told_by_user:
+        if not self._reported:
+            self._reported = True
+            report_versions(self._probe)
+        if self._probe.reported_by_user:
             for name, value in _numbers(engine).items():
                 if value is not None:
                     self._probe.value(name, value)
         else:
             self._probe.step(steps, **_numbers(engine))
 
-    def asked(self, engine: Any, frame: FrameType) -> None:
+    def method_called(self, engine: Any, frame: FrameType) -> None:
         """Handle a call of a method: in ``backward``, the first time in each, look at the loss."""
         if frame.f_code.co_name != "backward":
             return
@@ -91,7 +91,7 @@ class EngineWatch:
             return
         self._backward[engine] = micro
         loss = frame.f_locals.get("loss")
-        if loss is not None and self._leader.leads(engine):
+        if loss is not None and self._leader.is_leader(engine):
             self._probe.value("loss", loss)
         for look in before_backward:
             try:

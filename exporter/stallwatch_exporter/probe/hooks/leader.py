@@ -15,7 +15,7 @@ class Leader:
     """Chooses the first to step, as long as it continues: two optimizers make two halves of one step."""
 
     def __init__(self) -> None:
-        self.leader: Callable[[], Any] = _nobody
+        self.leader: Callable[[], Any] = _no_leader
         self.followed = 0  #: number of leaders so far
         self._others = 0
         self._made = -1.0  # steps of the run when another last stepped
@@ -38,13 +38,13 @@ class Leader:
 
     def leave(self) -> None:
         """Have no leader: other hooks count the steps."""
-        self.leader = _nobody
+        self.leader = _no_leader
 
-    def leads(self, one: Any) -> bool:
+    def is_leader(self, one: Any) -> bool:
         """Return whether the numbers of `one` are the run's: no other has stepped."""
         leader = self.leader()
         return leader is None or leader is one
 
 
-def _nobody() -> None:
+def _no_leader() -> None:
     return None

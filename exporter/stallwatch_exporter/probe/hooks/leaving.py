@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from ..api import Probe
-from .reports import quietly, tell_versions
+from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
 _LAST = -100  # priority among multiprocessing's finalizers: after the program's own
@@ -96,7 +96,7 @@ def report(probe: Probe, error: BaseException, trace: TracebackType | None) -> N
     """Report an exception with its innermost frames."""
     try:
         if not isinstance(error, KeyboardInterrupt):
-            tell_versions(probe)
+            report_versions(probe)
             name = f"{type(error).__module__}.{type(error).__qualname__}"
             probe.event("exception", exception=name, message=str(error)[:2000], frames=frames_of(trace))
     except Exception:

@@ -84,7 +84,7 @@ class NoticedBackward:
         if self._step != probe.steps:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
-        if id(probe) in _scaled or (probe.told_by_user and not probe.averages_losses):
+        if id(probe) in _scaled or (probe.reported_by_user and not probe.averages_losses):
             return  # the code that reports the loss knows it unscaled
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return

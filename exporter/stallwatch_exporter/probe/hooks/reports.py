@@ -28,7 +28,7 @@ def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) 
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 
 
-def tell_versions(probe: Probe) -> None:
+def report_versions(probe: Probe) -> None:
     """Report the versions of imported packages; nothing is imported for it."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..api import Probe
 from ..noticing import notice_attribute, notice_method
-from .reports import is_own, place_of, tell_versions, warn
+from .reports import is_own, place_of, report_versions, warn
 
 UNWRAPPED = "zero3-save-unwrapped-model"
 NOT_GATHERED = "zero3-weights-not-gathered-notice"
@@ -26,7 +26,7 @@ _GATHERS = "zero_gather_16bit_weights_on_model_save"
 def watch_engine(module: Any, probe: Probe) -> None:
     """Watch ``save_16bit_model`` of ``deepspeed.runtime.engine``, which checks if weights are gathered."""
 
-    def asked(engine: Any, frame: FrameType) -> None:
+    def method_called(engine: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "save_16bit_model":
             return
         if not engine._config.zero_config.gather_16bit_weights_on_model_save:
@@ -34,7 +34,7 @@ def watch_engine(module: Any, probe: Probe) -> None:
             place = place_of(frame.f_back)
             warn(probe, NOT_GATHERED, "nothing-saved", place, folder=folder, place=place)
 
-    notice_method(module.DeepSpeedEngine, _GATHERS, asked, probe.failed)
+    notice_method(module.DeepSpeedEngine, _GATHERS, method_called, probe.failed)
 
 
 def watch_accelerator(module: Any, probe: Probe) -> None:
@@ -65,7 +65,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
     def begins(handler: Any, _: FrameType) -> None:
         trainer = last[0]() if last else None
         if trainer is not None and vars(trainer).get(_HANDLER) is handler:
-            tell_versions(probe)
+            report_versions(probe)
             introduce(trainer, probe)
             look(trainer, probe)
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..api import Probe
 from ..draft import INDEX, TIME
 from .leader import Leader, optimizers
-from .reports import tell_versions
+from .reports import report_versions
 
 _STEP = INDEX["step"]
 _DEEPSPEED = f"{__package__}.deepspeed"  # a hook
@@ -49,7 +49,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
         try:
             if leads() is not optimizer:
                 optimizers.add(optimizer)
-            elif probe.told_by_user:
+            elif probe.reported_by_user:
                 return
             else:
                 now = probe.monotonic() + probe.offset
@@ -58,7 +58,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                     probe.steps = row[_STEP] = probe.steps + 1.0
                     row[TIME] = now
                     return
-            if probe.told_by_user:
+            if probe.reported_by_user:
                 leader.follow(optimizer)
             elif _is_an_engines():
                 leader.leave()
@@ -68,7 +68,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
-                    tell_versions(probe)
+                    report_versions(probe)
             leads = leader.leader
         except Exception:
             probe.failed()

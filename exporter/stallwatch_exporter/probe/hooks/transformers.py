@@ -52,7 +52,7 @@ class TrainerWatch:
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
         """Let the trainer count the steps from here on: it knows the step of a loaded checkpoint."""
-        self._probe.told_by_user = True
+        self._probe.reported_by_user = True
         # Its averages leave NaN out (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
         self._probe.steps = float(state.global_step)
@@ -84,5 +84,5 @@ class TrainerWatch:
 
     def on_train_end(self, *_: Any) -> None:
         """Stop following this trainer: later steps are not its own."""
-        self._probe.told_by_user = self._probe.averages_losses = False
+        self._probe.reported_by_user = self._probe.averages_losses = False
         self._doing.end()

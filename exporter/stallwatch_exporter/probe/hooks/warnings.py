@@ -32,7 +32,7 @@ def install(_: Any, probe: Probe) -> None:
         def shown(message: Any) -> None:
             try:
                 text, kind = str(message.message), message.category.__name__
-                _tell(probe, "warning", kind, text, f"{message.filename}:{message.lineno}")
+                _report(probe, "warning", kind, text, f"{message.filename}:{message.lineno}")
             except Exception:
                 probe.failed()
             before(message)
@@ -46,12 +46,12 @@ def install(_: Any, probe: Probe) -> None:
             record = frame.f_locals.get("record")
             if record is not None and record.levelno >= _WARNING:
                 place = f"{record.pathname}:{record.lineno}"
-                _tell(probe, "log", f"{record.levelname} {record.name}", str(record.msg), place)
+                _report(probe, "log", f"{record.levelname} {record.name}", str(record.msg), place)
 
         notice_method(logging.Logger, "callHandlers", handled, probe.failed)
 
 
-def _tell(probe: Probe, kind: str, category: str, text: str, place: str) -> None:
+def _report(probe: Probe, kind: str, category: str, text: str, place: str) -> None:
     if not probe.is_rank and not probe.steps:
         return
     probe.add("warnings")

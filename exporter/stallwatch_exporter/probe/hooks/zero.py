@@ -96,7 +96,7 @@ class EvalWatch:
         self._suspects: dict[Any, str] = {}  # in evaluation mode when this backward pass began, by module
         self._place = ""
         self._armed = False
-        self._told = 0
+        self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
         """Handle the start of a backward pass of `engine`: look at its modules, if it is time."""
@@ -107,7 +107,7 @@ class EvalWatch:
         left = not trains and self._trains.get(engine, True)  # the whole model was left in evaluation mode
         self._trains[engine] = trains
         now = self._clock()
-        if self._told >= _MOST_WARNINGS or (now < self._due.get(engine, now) and not left):
+        if self._reported >= _MOST_WARNINGS or (now < self._due.get(engine, now) and not left):
             return
         if self._refused is None:
             self._refused = _version() < _TRAINS_ON_SINCE
@@ -128,7 +128,7 @@ class EvalWatch:
         if name is None or module.training:
             return
         others, self._suspects = len(self._suspects) - 1, {}
-        self._told += 1
+        self._reported += 1
         seen = "eval-refused" if self._refused else "eval-silent"
         kind = type(module).__name__
         path = f"{name or '(the model)'} ({kind})"
@@ -231,14 +231,14 @@ def watch_initialize(module: Any, probe: Probe) -> None:
         given = frame.f_locals
         if "model" in given and given["model"] is None:
             place = place_of(frame.f_back)
-            trainer, missing = who_lacks_one(frame.f_back)
+            trainer, missing = trainer_without_model(frame.f_back)
             seen = "no-model-of" if missing else "no-model"
             warn(probe, RULE_MODEL, seen, place, place=place, trainer=trainer, missing=missing)
 
     notice_module_attribute(sys.modules[package], name, looked_up, probe.failed)
 
 
-def who_lacks_one(frame: FrameType | None) -> tuple[str, str]:
+def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
     """Return the trainer under construction, and its models that are ``None``; "" without a trainer."""
     for _ in range(_MOST_FRAMES):
         if frame is None:

@@ -26,7 +26,7 @@ from stallwatch_rules.diagnosis.verdict import AT_EXIT, WITH_STATUS
 from stallwatch_rules.endings import Left
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.judgements.standstill import told_of
+from stallwatch_rules.judgements.standstill import departures_sentence
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
@@ -128,19 +128,19 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     left: Text = ""
     if code == 0:
-        left = told_of([Left(rank, tracker.steps.get(rank))], stepped=tracker.progressed)
+        left = departures_sentence([Left(rank, tracker.steps.get(rank))], stepped=tracker.progressed)
     elif any(code in ENDED_WITH[tag] for tag in ITSELF):
         for one in fatal:
             if one.rule in itself:
                 one = replace(one, role="cause", explains=tuple(known - itself))
                 yield one.with_facts("signal-only")
-    elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.context.kind and _heard(rank, run))):
+    elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.context.kind and _was_read(rank, run))):
         left = ended_silently(run, now)
     if left and LEFT_EARLY in catalogue.pages:
         yield _left(run, left, rank)
 
 
-def _heard(rank: int, run: Snapshot) -> bool:
+def _was_read(rank: int, run: Snapshot) -> bool:
     """Whether this rank's lines were read: launchers may write them elsewhere, or omit them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
@@ -148,7 +148,7 @@ def _heard(rank: int, run: Snapshot) -> bool:
 def _left(run: Snapshot, note: Text, rank: int) -> Found:
     """Return the finding for the rank that left, with the launcher's line that shows it."""
     streams = run.streams
-    lines = [line for stream in streams.values() if (line := stream.summary.told.get(rank)) is not None]
+    lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
     lines = lines or [line for line in last if line is not None]
     where = replace(lines[0], rank=rank) if lines else None

@@ -12,10 +12,10 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, told_from_outside, wreckage
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, wreckage
 from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
+from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
-from stallwatch_rules.diagnosis.stood import is_end
 from stallwatch_rules.diagnosis.verdict import ASKED
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
@@ -182,7 +182,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     survived = [] if exceptions.fatal else exceptions.records()
     failed = exceptions.fatal or any(other.is_failure for other in now.found if other is not one)
-    if failed and not told_from_outside(one, now.found):
+    if failed and not ended_from_outside(one, now.found):
         yield replace(one, note=one.note or message("diagnosis.ended-by-launcher"))
     elif survived:
         note = message("diagnosis.told-to-stop-beside", exception=named(survived[-1]))
@@ -195,12 +195,12 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
     """
     rule, tracker, context = run.catalogue.rule_tagged(SIGTERM), run.tracker, run.context
-    if context.failed or context.now is not None or tracker.told_finished or not rule:
+    if context.failed or context.now is not None or tracker.shows_finish or not rule:
         return
     if not tracker.progressed:
         return  # servers and other programs receive such signals, too
     failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
-    lines = _asked(run.streams)
+    lines = _signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
         return
     judgement = Judgement("harmless", message(f"diagnosis.{ASKED}"))
@@ -209,7 +209,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(ASKED)
 
 
-def _asked(streams: Streams) -> list[Line]:
+def _signal_lines(streams: Streams) -> list[Line]:
     """Return the lines after the last step, near the end, that report a signal.
 
     One rank may report it while the steps are in lines that name no rank: a source's lines are one text. A

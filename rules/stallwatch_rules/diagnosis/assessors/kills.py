@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.exits import BY_SIGKILL, FROM_OUTSIDE, SIGKILL, tells_of_memory
+from stallwatch_rules.diagnosis.exits import BY_SIGKILL, FROM_OUTSIDE, SIGKILL, lines_about_memory
 from stallwatch_rules.diagnosis.findings import Found, came_before, concluded
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
 from stallwatch_rules.endings import Ending, MemoryKnown
@@ -30,7 +30,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
     kill = now.tagged(SIGKILL)
     if kill is None or not kill.hits or kill.harm != "fatal" or run.context.kind == "oom-killed":
         return
-    proof = tells_of_memory(kill)
+    proof = lines_about_memory(kill)
     if proof:
         yield replace(kill, proof=proof)
         return
@@ -54,7 +54,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     context, memory, kill = run.context, run.context.memory, now.tagged(SIGKILL)
     if kill is None or kill.harm != "fatal" or memory is None:
         return
-    if tells_of_memory(kill) or "ending-counted" in kill.facts:
+    if lines_about_memory(kill) or "ending-counted" in kill.facts:
         return
     if any(kill.rule in one.all_explained for one in now.fatal):
         return  # the kill ended the run, and its sender is known

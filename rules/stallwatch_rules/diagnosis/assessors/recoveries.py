@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
 from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, came_before
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, RunContext, Snapshot
-from stallwatch_rules.diagnosis.unrelated import told_in_passing
+from stallwatch_rules.diagnosis.unrelated import recurs_unrelated
 from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
@@ -46,7 +46,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
         elif finding.tagged("exit-status") and finding.followed:  # of a program before or beside it
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
-        elif told_in_passing(finding):
+        elif recurs_unrelated(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
         elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
             continue  # later steps do not fix the weights

@@ -11,7 +11,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
-from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, tells_of_memory
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, lines_about_memory
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.lines.stamps import CANCELLED
 from stallwatch_rules.progress.rhythm import End
@@ -23,7 +23,7 @@ from stallwatch_rules.text.reported import earliest, latest
 FEW = 0.25  #: share of the ranks that may differ, if it is more than one rank
 
 
-def told_end(found: list[Found], streams: Streams) -> End | None:
+def end_from_outside(found: list[Found], streams: Streams) -> End | None:
     """Return when the run was ended from outside, by its log; `None` if it continued or no time is shown.
 
     Not every line of an end has a time: srun's first lines have none, slurmstepd's next to them do.
@@ -49,7 +49,7 @@ def _ended_from_outside(one: Found) -> bool:
 
 def is_end(one: Found) -> bool:
     """Whether a finding is only how a stalled run was ended, including a kill that mentions no memory."""
-    return _ended_from_outside(one) or (one.tagged(SIGKILL) and not tells_of_memory(one))
+    return _ended_from_outside(one) or (one.tagged(SIGKILL) and not lines_about_memory(one))
 
 
 def shown_apart(one: Found, streams: Streams) -> Found:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.lines.leads import likely_leads, rank_in, sure_lead, time_in
+from stallwatch_rules.lines.line_prefix import certain_prefix, likely_prefixes, rank_in, time_in
 from stallwatch_rules.lines.reader import LineReader
 
 RUN = """{'loss': 2.5, 'epoch': 0.1}
@@ -25,7 +25,7 @@ def behind(leads: list[str], text: str = RUN) -> bytes:
 
 
 def texts(data: bytes) -> list[str]:
-    reader = LineReader("", lead=sure_lead(data))
+    reader = LineReader("", lead=certain_prefix(data))
     return [line.text for line in [*reader.feed(data), *reader.finish()]]
 
 
@@ -56,7 +56,7 @@ def test_a_cell_of_a_table_is_unquoted() -> None:
 
 def test_a_lead_tells_rank_and_time() -> None:
     data = behind(["2026-11-20T10:00:01Z [node-2/rank-3] "])
-    reader = LineReader("", lead=sure_lead(data))
+    reader = LineReader("", lead=certain_prefix(data))
     lines = [*reader.feed(data), *reader.finish()]
     assert {(line.rank, line.time) for line in lines} == {(3, 1795168801.0)}
     assert (rank_in("pod-7 "), time_in("[10:00:01] ")) == (None, None)
@@ -80,11 +80,11 @@ def test_a_lead_tells_rank_and_time() -> None:
     ],
 )
 def test_what_a_program_writes_is_no_lead(text: str) -> None:
-    assert sure_lead(text.encode()) is None
+    assert certain_prefix(text.encode()) is None
 
 
 def test_a_counted_number_is_no_lead() -> None:
-    leads = likely_leads(b"step 100 | lr 0.1 | ok\nstep 200 | lr 0.1 | ok\n")
+    leads = likely_prefixes(b"step 100 | lr 0.1 | ok\nstep 200 | lr 0.1 | ok\n")
     assert [lead.take("step 100 | lr")[1] for lead in leads] == []
 
 
@@ -95,25 +95,25 @@ def test_a_counted_number_is_no_lead() -> None:
 def test_the_name_of_a_bar_is_no_lead(name: str, end: str) -> None:
     states = (f"{name}{at}%|███▍      | {at}/100 [00:10<00:20,  2.00it/s]{end}" for at in range(30, 60))
     bars = "".join(states).encode()
-    assert sure_lead(bars) is None
-    assert sure_lead(b"starting\n" + bars + b"\n") is None
+    assert certain_prefix(bars) is None
+    assert certain_prefix(b"starting\n" + bars + b"\n") is None
 
 
 @pytest.mark.parametrize("phase", ["validation ", "validation: ", "[eval] ", "Loading shards: ", "note-3: "])
 def test_the_name_of_a_phase_is_no_lead(phase: str) -> None:
-    assert likely_leads(behind([phase])) == []
-    found = likely_leads(behind([f"[gpu07] {phase}"], "one thing\nanother\n"))
+    assert likely_prefixes(behind([phase])) == []
+    found = likely_prefixes(behind([f"[gpu07] {phase}"], "one thing\nanother\n"))
     assert [lead.take("[gpu07] x") for lead in found] == [("[gpu07] ", "x")]
 
 
 @pytest.mark.parametrize("lead", ["{}. ", "{}) ", "entry-{}: ", "#{} "])
 def test_a_list_counts_and_a_host_does_not(lead: str) -> None:
     text = "".join(f"{lead.format(at)}one {at * at} thing\n" for at in range(8, 12)).encode()
-    assert {found.counts for found in likely_leads(text)} == {True}
+    assert {found.counts for found in likely_prefixes(text)} == {True}
     same = "".join(f"{lead.format(7)}one {at * at} thing\n" for at in range(8, 12)).encode()
-    assert {found.counts for found in likely_leads(same)} == {False}
-    assert likely_leads(b"%s. x\n%s. y\n" % (b"1" * 5000, b"2" * 5000)) == []
+    assert {found.counts for found in likely_prefixes(same)} == {False}
+    assert likely_prefixes(b"%s. x\n%s. y\n" % (b"1" * 5000, b"2" * 5000)) == []
 
 
 def test_a_single_line_has_no_lead() -> None:
-    assert likely_leads(b"gpu07: Killed by somebody\n") == []
+    assert likely_prefixes(b"gpu07: Killed by somebody\n") == []

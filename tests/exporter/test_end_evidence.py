@@ -227,7 +227,7 @@ def test_a_rank_that_ends_well_just_after_the_command_is_not_taken_for_killed(
     shell: Callable[[str], Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_exporter.rings.exits.exit_code", lambda *_: None)  # its parent was first
-    monkeypatch.setattr("stallwatch_exporter.running.witnesses._PATIENCE", 20.0)  # a machine may be busy
+    monkeypatch.setattr("stallwatch_exporter.running.end_evidence._PATIENCE", 20.0)  # a machine may be busy
     done = tmp_path / "done"
     end = shlex.quote(f"open({str(done)!r}, 'w'); time.sleep(0.4)")
     run = shell(f"RANK=0 torch 60 {end} > /dev/null 2>&1 & until [ -e {done} ]; do sleep 0.02; done")
@@ -259,7 +259,7 @@ def test_processes_are_looked_at_once_a_second_however_often_the_clock_is(
 ) -> None:
     looks: list[float] = []
     run = watch()
-    monkeypatch.setattr(run.agent.witnesses.programs, "look", lambda: looks.append(run.now))
+    monkeypatch.setattr(run.agent.end_evidence.programs, "look", lambda: looks.append(run.now))
     for _ in range(200):  # more often while the command starts
         run.now += 0.1
         run.agent.tick(run.now)

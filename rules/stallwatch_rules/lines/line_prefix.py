@@ -59,7 +59,7 @@ _RANK = lazy(r"(?i)(?<![a-z])(?:mpi)?rank[ _:=-]{0,2}(\d{1,6})")
 _STAMP = lazy(r"20\d\d[-/]\d\d[-/]\d\d[ T_-]\d\d:\d\d:\d\d|\d\d/\d\d/(?:20)?\d\d \d\d:\d\d:\d\d")
 
 
-class Lead(NamedTuple):
+class LinePrefix(NamedTuple):
     """The prefix that is removed from each line."""
 
     form: re.Pattern[str]
@@ -94,7 +94,7 @@ def first_lines(head: bytes) -> tuple[str, ...]:
     return tuple(_lines(head))
 
 
-def sure_lead(head: bytes) -> Lead | None:
+def certain_prefix(head: bytes) -> LinePrefix | None:
     """Return the prefix of nearly all lines, if the text after it proves that no logger wrote it."""
     lines, leads = _looked_at(head)
     for lead in leads:
@@ -105,7 +105,7 @@ def sure_lead(head: bytes) -> Lead | None:
     return None
 
 
-def likely_leads(head: bytes) -> list[Lead]:
+def likely_prefixes(head: bytes) -> list[LinePrefix]:
     """Return prefixes of a short text that are not proven: the caller must have a reason to believe one.
 
     A single line has no likely prefix: a note written by hand looks the same.
@@ -116,7 +116,7 @@ def likely_leads(head: bytes) -> list[Lead]:
 
 
 @functools.lru_cache(maxsize=2)  # called up to three times in a row for a short text
-def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[Lead, ...]]:
+def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
     lines = _lines(head)
     return tuple(lines), tuple(_common(lines))
 
@@ -140,7 +140,7 @@ def _masked(text: str) -> str:
     return _DIGITS.sub("0", _LEVEL.sub(_LEVELS, _COLUMN.sub("", text[:_LONGEST])))
 
 
-def _common(lines: Sequence[str]) -> Iterator[Lead]:
+def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
     """Yield the prefixes that nearly all lines have, the longest first."""
     if len(lines) < 2:
         return
@@ -162,7 +162,7 @@ def _common(lines: Sequence[str]) -> Iterator[Lead]:
             found[lead] = None
     for lead in sorted(found, key=len, reverse=True):
         if _TELLING.search(lead) or lead.isspace():
-            yield Lead(_form(lead), lead.rstrip().endswith(',"'))
+            yield LinePrefix(_form(lead), lead.rstrip().endswith(',"'))
 
 
 def _form(lead: str) -> re.Pattern[str]:
@@ -173,20 +173,20 @@ def _form(lead: str) -> re.Pattern[str]:
     return re.compile(f"{form}(?:{re.escape(lead[len(bare) :])}|$)" if bare else re.escape(lead))
 
 
-def _needed(lead: Lead, lines: Sequence[str]) -> bool:
+def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
     """Whether the prefix of some lines is more than the known prefixes."""
     some = [taken for taken, _ in map(lead.take, lines) if taken]
     return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
 
 
-def _counts(lead: Lead, lines: Sequence[str]) -> bool:
+def _counts(lead: LinePrefix, lines: Sequence[str]) -> bool:
     """Whether the prefix's first number grows from line to line."""
     firsts = [_DIGITS.search(taken) for taken, _ in map(lead.take, lines) if taken]
     counted = [int(number[0]) for number in firsts if number is not None and len(number[0]) < _LONG_NUMBER]
     return len(counted) == len(firsts) and all(one < other for one, other in itertools.pairwise(counted))
 
 
-def _shown(lead: Lead, lines: Sequence[str]) -> bool:
+def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:
     """Whether lines continue after the prefix as none does after a logger's."""
     for line in lines:
         taken, rest = lead.take(line)

@@ -44,7 +44,7 @@ _ERROR = 100  # characters
 Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether a diagnosis could be made
 
 
-class Witnesses:
+class EndEvidence:
     """Evidence of the end: set `programs.command`, call ``look`` at least every second, then ``ending``."""
 
     def __init__(
@@ -107,23 +107,23 @@ class Witnesses:
         known = self.programs.known.values()
         return {one.rank: codes[one] for one in known if one.rank is not None and one in codes}
 
-    def weighed(self, ending: Ending) -> Ending:
+    def with_memory(self, ending: Ending) -> Ending:
         """Return the ending; if a process was killed, with what is known of its memory."""
         with self._guarded("what held memory"):
-            return self._memory.told(ending, list(self._last_lines), os.environ)
+            return self._memory.with_memory(ending, list(self._last_lines), os.environ)
         return ending
 
     def ending(
-        self, command: Ending, probing: Probing | None, diagnose: Diagnose, hear: Callable[[], None]
+        self, command: Ending, probing: Probing | None, diagnose: Diagnose, read_reports: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
         """Return how the run ended, given the command's own ending, and the diagnosis that matches.
 
-        `hear` reads the ranks' reports until they are gone. Nothing may be called after it: it closes the
+        `read_reports` reads the ranks' reports until they are gone. Call nothing after it: it closes the
         rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):
-            ends = self._settled(probing, command.exit_code, hear)
+            ends = self._settled(probing, command.exit_code, read_reports)
             self.programs.close()
             if probing is not None:
                 probing.close()
@@ -159,7 +159,7 @@ class Witnesses:
             detail = sentences(command.detail, running_sentence(running))
             command = replace(command, running=running, detail=detail)
         if command.kind in _DIED:
-            command = self.weighed(replace(command, codes=codes_of(ends)))
+            command = self.with_memory(replace(command, codes=codes_of(ends)))
         if command.kind != "finished":
             return command, diagnose(command)[0]
         tracker = self._reading.tracker
@@ -171,9 +171,9 @@ class Witnesses:
             crash = Crash(step=tracker.last_step, total=tracker.total_steps, by=_seen_in(tracker))
         crash = replace(crash, hidden=hidden_by(self.programs.script))
         counted = self._memory.counted()
-        found, _ = diagnose(self.weighed(_failed(command, crash, counted)))
+        found, _ = diagnose(self.with_memory(_failed(command, crash, counted)))
         crash = replace(crash, error=_error(found))
-        ending = self.weighed(_failed(command, crash, counted))
+        ending = self.with_memory(_failed(command, crash, counted))
         return ending, replace(found, ending=redacted(ending).detail)
 
     def _log_fails(self) -> bool:
@@ -183,13 +183,13 @@ class Witnesses:
         return _died(found) and not (found.primary is not None and found.primary.rule in starts)
 
     def _settled(
-        self, probing: Probing | None, exit_code: int | None, hear: Callable[[], None]
+        self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
         """Return the ends, after giving ranks a moment to end with their command."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
-            hear()  # after that look: the last reports of ranks that were gone are complete
+            read_reports()  # after that look: the last reports of ranks that were gone are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)
@@ -212,7 +212,7 @@ def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
 
 
 def _reached(tracker: ProgressTracker) -> Reached:
-    return Reached(tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.told_finished)
+    return Reached(tracker.last_step, tracker.total_steps, tracker.last_progress_time, tracker.shows_finish)
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
-from stallwatch_exporter.watching.readers import LeadLearning, Readers
+from stallwatch_exporter.watching.readers import PrefixLearning, Readers
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
@@ -104,11 +104,11 @@ def test_nothing_is_kept_of_what_is_decided_and_not_much_of_many_that_have_just_
 
 
 def test_it_is_decided_once_and_what_a_source_begins_with_is_not_kept_for_ever() -> None:
-    learning = LeadLearning()
+    learning = PrefixLearning()
     asked = [learning.take(b"starting\nstep 1 loss 2.5\n" * 8) for _ in range(40)]
     assert asked == [None] * 40 and not learning._head and not learning._tries
     assert learning.take(b"pod-1 | Traceback (most recent call last):\n" * 500) is None
-    endless = LeadLearning()
+    endless = PrefixLearning()
     assert endless.take(b"x" * 1_000_000) is None and not endless._head and not endless._tries
 
 

@@ -21,7 +21,7 @@ from stallwatch_rules.text.foreign_json import read_json
 _SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; a busy machine pauses within one
 
 
-def ask(ring: Path, question: str) -> bool:
+def send(ring: Path, question: str) -> bool:
     """Write to the pipe beside the ring; return whether a reader has it open."""
     try:
         fd = os.open(ring.with_suffix(ASK), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from stallwatch_alerts.prometheus.asking import NoAnswer, Server
+from stallwatch_alerts.prometheus.clients import NoAnswer, Server
 
 
 class Answering:
