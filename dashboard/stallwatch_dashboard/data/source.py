@@ -105,7 +105,7 @@ class Source:
     def copies(self, run: str) -> list[LogCopy]:
         """Return the log copies of a run, of all its hosts."""
         agents = self.agents(run)
-        hosts = [one.info.host for one in agents] if hosts_of(agents) else []
+        hosts = [one.info.host_in_run for one in agents] if hosts_of(agents) else []
         return copies(*(one.folder for one in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:

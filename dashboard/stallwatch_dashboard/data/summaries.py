@@ -13,7 +13,8 @@ import duckdb
 
 from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
-from stallwatch_dashboard.data.overview import ENDINGS, Numbers
+from stallwatch_dashboard.data.overview import Numbers
+from stallwatch_exporter.runs.runfolder import ENDINGS
 
 MOST_LOSSES = 40
 _BASELINE_STEPS = 20  #: spans of steps that make the baseline; the very first, which compiles, is left out

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.cluster.merging import KEPT_SECONDS, RunEpisodes, View, on_run_clock
+from stallwatch_exporter.cluster.host import split_address
+from stallwatch_exporter.cluster.merging import KEPT_SECONDS, RunEpisodes, View, in_run
 from stallwatch_exporter.cluster.slowness import Slowness
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,
@@ -55,6 +56,7 @@ class _Shared(msgspec.Struct, frozen=True):
     hosts: dict[str, str]
     members: list[Member]
     digest: int  #: of the members
+    names: dict[str, str]
     ruling: Ruling | None
     escalates: list[str]
 
@@ -64,6 +66,7 @@ class _Agent:
 
     def __init__(self, report: AgentReport, now: float) -> None:
         self.report = report
+        self.host = report.host  #: its name in the run
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
@@ -130,7 +133,7 @@ class Coordinator:
         self._guarded = Guard(surviving(notice))
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, set[str]] = {}  # by host name: the ids of hosts with this name
+        self._named: dict[str, str] = {}  # host ids by the names that hosts have in the run
         self._slowdown = slowdown
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
@@ -156,15 +159,17 @@ class Coordinator:
             agent = self._agents.get(report.agent)
             before = {} if agent is None else {one.id: one for one in agent.report.incidents}
             names_hosts = agent is None or report.hosts != agent.report.hosts
+            is_new = agent is None or report.host != agent.report.host
             taken = msgspec.structs.replace(report, hosts=self._same(report.hosts), ledger=[])
             if agent is None:
                 if len(self._agents) >= _MOST_AGENTS:
                     return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
                 agent = self._agents[report.agent] = _Agent(taken, now - report.age)
-                self._named.setdefault(report.host, set()).add(report.host_id)
             elif report.number <= agent.report.number:
                 return self._reply(agent, now)
             agent.update(taken, now - report.age, self._wall() - report.age)
+            if is_new:
+                agent.host = self._name_of(report)
             agent.beat = max(self._least_beat, beat_of(report.quiet, report.threshold))
             if names_hosts:
                 self._miss(report.hosts, now)
@@ -173,9 +178,9 @@ class Coordinator:
             for incident in report.incidents:
                 if before.get(incident.id) != incident:
                     self._newest_at = now
-                self._episodes.take(on_run_clock(incident, report.agent, agent.ahead))
+                self._episodes.take(in_run(incident, report.agent, agent.host, agent.ahead))
             if report.paces or report.ending is not None:
-                self._slowness.take(report, self._host(agent), self._ledger.values())
+                self._slowness.take(report, agent.host, self._ledger.values())
             return self._reply(agent, now)
 
     def step(self) -> None:
@@ -306,14 +311,12 @@ class Coordinator:
         if agent.report.ending is None:
             if quiet > _LOST_SECONDS and not agent.lost:
                 agent.lost = True
-                self._slowness.leave(agent.report.agent, self._host(agent))
+                self._slowness.leave(agent.report.agent, agent.host)
             if not agent.closed and self._is_given_up(agent.at, now):
                 self._close_left(agent)
         if quiet > (_FORGET_SECONDS if agent.report.ending is None else KEPT_SECONDS):
             del self._agents[agent.report.agent]
-            self._named = {}
-            for each in self._agents.values():
-                self._named.setdefault(each.report.host, set()).add(each.report.host_id)
+            self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
     def _note_going_on(self, now: float) -> None:
         """Note since when the run continues, or ends, on any host; a pause of a minute may be a hang."""
@@ -341,7 +344,7 @@ class Coordinator:
         agent.closed = True
         for incident in agent.report.incidents:
             if incident.status == "open":
-                self._close(on_run_clock(incident, agent.report.agent, agent.ahead))
+                self._close(in_run(incident, agent.report.agent, agent.host, agent.ahead))
 
     # ---- incidents
 
@@ -401,13 +404,13 @@ class Coordinator:
         now = self._clock()
         up = [agent for agent in self._up() if agent.report.ending is None]
         silent = self._silent(now)
-        seen = [(self._host(agent), agent.stacks(now)) for agent in up if not agent.is_silent(now)]
+        seen = [(agent.host, agent.stacks(now)) for agent in up if not agent.is_silent(now)]
         parts = by_host((host, stacks) for host, stacks in seen if stacks is not None)
         world = max((agent.report.world for agent in up), default=0)
         known = self._ranks(up)
         stacks = over_hosts(parts, silent=silent, world=world, ranks=known) if len(up) > 1 and parts else None
         hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
-        return View(stacks, hosts | {rank: agent.report.host for agent in up for rank in agent.ranks})
+        return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
         """Return the decision of all hosts together."""
@@ -416,7 +419,7 @@ class Coordinator:
             return None
         views = [
             HostView(
-                self._host(agent),
+                agent.host,
                 agent.report.ruling,
                 agent.report.quiet + now - agent.at,
                 agent.report.threshold,
@@ -432,19 +435,19 @@ class Coordinator:
         """Return the folded ranks of each host: of these agents, and of hosts that posted to others only."""
         found: dict[str, list[str]] = {}
         for agent in agents:
-            found.setdefault(self._host(agent), []).append(agent.report.ranks)
+            found.setdefault(agent.host, []).append(agent.report.ranks)
         absent = {host: ranks for host, (ranks, _) in self._absent.items()}
         return absent | {host: ",".join(filter(None, ranks)) for host, ranks in found.items()}
 
     def _silent(self, now: float) -> list[str]:
-        silent = {self._host(agent) for agent in self._up() if agent.is_silent(now)}
+        silent = {agent.host for agent in self._up() if agent.is_silent(now)}
         beat = min((agent.beat for agent in self._agents.values()), default=BEAT_SECONDS)
         limit = max(SILENT_BEATS * beat, _LEAST_SILENT)
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _miss(self, hosts: Mapping[str, str], now: float) -> None:
         """Record hosts that have not posted to us, from what agents knew before."""
-        present = {self._host(agent) for agent in self._agents.values()}
+        present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
         for host in hosts.keys() - present:
@@ -464,18 +467,24 @@ class Coordinator:
                 older |= {one.report.agent for one in agents if one is not newest}
                 if rank not in self._claimed and sum(one.report.ending is None for one in agents) > 1:
                     self._claimed.add(rank)
-                    names = " and ".join(sorted({one.report.host for one in agents}))
+                    names = " and ".join(sorted({one.host for one in agents}))
                     self._notice(f"agents on {names} claim rank {rank}: the one that started last counts")
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
-    def _host(self, agent: _Agent) -> str:
-        """Return the host's name; with its address if two hosts have the same name."""
-        report = agent.report
-        return (
-            report.host
-            if len(self._named.get(report.host, ())) < 2
-            else f"{report.host} ({report.address or report.host_id})"
-        )
+    def _name_of(self, report: AgentReport) -> str:
+        """Return the host's name in the run: the address is added if another host has that name."""
+        where, _ = split_address(report.address)
+        name = report.host
+        for more in (where, report.host_id):
+            if self._named.get(name, report.host_id) == report.host_id:
+                break
+            name = f"{report.host}-{more or report.host_id}"
+        if name != report.host and name not in self._named:
+            self._notice(
+                f"two hosts of the run have the name {report.host}: one is called {name} from now on"
+            )
+        self._named[name] = report.host_id
+        return name
 
     def _is_complete(self) -> bool:
         now = self._clock()
@@ -507,6 +516,11 @@ class Coordinator:
                 self._same(hosts),
                 members,
                 digest_of(members),
+                {
+                    each.report.host_id: each.host
+                    for each in self._agents.values()
+                    if each.host != each.report.host
+                },
                 self._ruling(now),
                 self._escalates(self._ledger),
             )
@@ -518,6 +532,7 @@ class Coordinator:
             beat=self._least_beat,
             members=None if agent.report.members == shared.digest else shared.members,
             hosts=shared.hosts,
+            names=shared.names,
             ruling=shared.ruling,
             ledger=list(self._ledger.values()),
             escalates=shared.escalates,

@@ -16,7 +16,7 @@ from stallwatch_exporter.cluster.host import host_id
 from stallwatch_exporter.cluster.identity import RunIdentity, with_ranks
 from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member
 from stallwatch_exporter.incident import Incident, Sink
-from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
@@ -38,12 +38,14 @@ class Joining:
         notice: Callable[[str], None],
         hosts: HostCounts,
         slowdown: Callable[[float], None] = lambda _: None,
+        identified: Callable[[AgentInfo], None] = lambda _: None,
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
         """`hosts` gets the numbers of expected, reporting, and silent hosts.
 
-        `slowdown` gets the share of the throughput that a slow host costs. `ranks_may_say`: whether agents of
+        `slowdown` gets the share of the throughput that a slow host costs, `identified` the record of this
+        agent if its host gets another name. `ranks_may_say`: whether agents of
         other hosts, if there are any, do the same.
         """
         self._identity = identity
@@ -53,6 +55,7 @@ class Joining:
         self._notice = notice
         self._hosts = hosts
         self._slowdown = slowdown
+        self._identified = identified
         self._engine = engine
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
@@ -94,6 +97,10 @@ class Joining:
             coordinator.note_shown(incident)
             self._folder.append_run_incident(incident)
 
+        def renamed(name: str) -> None:
+            self._host = self._folder.info.host_name = name
+            self._identified(self._folder.info)
+
         if self._engine is not None:
             return Member(
                 identity,
@@ -105,6 +112,7 @@ class Joining:
                 host_id=self._host_id,
                 leave=coordinator.leave,
                 shown=shown,
+                renamed=renamed,
                 is_settled=lambda: coordinator.is_settled,
                 alone_seconds=_ENGINE_SECONDS,
                 notice=self._notice,
@@ -134,6 +142,7 @@ class Joining:
             step=coordinator.step,
             leave=coordinator.leave,
             shown=shown,
+            renamed=renamed,
             is_settled=lambda: coordinator.is_settled,
             is_known=lambda: coordinator.is_known,
             alone_seconds=ALONE_SECONDS,

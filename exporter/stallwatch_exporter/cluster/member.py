@@ -79,6 +79,7 @@ class Member:
         step: Callable[[], None] = lambda: None,
         leave: Callable[[Sequence[Incident], Sequence[str]], None] = lambda _ledger, _escalates: None,
         shown: Callable[[Incident], None] = lambda _: None,
+        renamed: Callable[[str], None] = lambda _: None,
         is_settled: Callable[[], bool] = lambda: True,
         is_known: Callable[[], bool] = lambda: True,
         alone_seconds: float = ALONE_SECONDS,
@@ -92,7 +93,8 @@ class Member:
         `is_known`: whether the other hosts know what it sent. `leave` gets the ledger of another coordinator
         that took our report, and the ids of what that escalates.
 
-        `shown` gets what this agent alone has given to `sinks`, now or before it joined.
+        `shown` gets what this agent alone has given to `sinks`, now or before it joined. `renamed` gets the
+        host's name in the run if another host has its name.
         `alone_seconds`: how long an answer may take until the agent notifies people itself.
         """
         self._identity = identity
@@ -102,7 +104,7 @@ class Member:
         self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
         self._step = step
         self._leave = leave
-        self._shown = shown
+        self._shown, self._renamed = shown, renamed
         self._is_settled, self._others_know = is_settled, is_known
         self._alone_seconds = alone_seconds
         self._clock = clock
@@ -302,6 +304,10 @@ class Member:
             self._leave(reply.ledger, reply.escalates)
         if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
             self._notice(reply.refused)
+        if (name := reply.names.get(self._host_id, self._host)) != self._host:
+            self._notice(f"another host of the run has the name {self._host}, too: this one is called {name}")
+            self._host = name
+            self._renamed(name)
         with self._lock:
             self._reply = reply
             if reply.refused:

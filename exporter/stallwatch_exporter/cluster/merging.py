@@ -270,10 +270,10 @@ def _blamed(stacks: StallStacks | None) -> object:
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
-def on_run_clock(incident: Incident, agent: str, ahead: float) -> Incident:
-    """Return an agent's incident by the coordinator's clock, under its qualified id.
+def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
+    """Return an agent's incident by the coordinator's clock, with its qualified id and its host's name there.
 
     `ahead`: the seconds by which the agent's clock is ahead of it.
     """
     moved = by_wall_clock(incident, -ahead)
-    return msgspec.structs.replace(moved, id=qualified(agent, incident))
+    return msgspec.structs.replace(moved, id=qualified(agent, incident), host=host)

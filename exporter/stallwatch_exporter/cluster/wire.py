@@ -126,6 +126,7 @@ class Reply(msgspec.Struct, kw_only=True):
     beat: float = QUIET_BEAT_SECONDS  #: the least time between two posts of a host without news
     members: list[Member] | None = None  #: null: those that the host knows
     hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
+    names: dict[str, str] = {}  #: by host id: another name for a host that has the name of another one
     ruling: Ruling | None = None  #: of the run: its hosts together decide what none can alone
     #: The run's incidents with sent messages, open or closed last, in brief: the next coordinator knows from
     #: them what not to send again.

@@ -64,8 +64,8 @@ def with_other_hosts(
     others = [folder for folder in group if folder != str(given)]
     if not others:
         return paths, []
-    hosts = {beside[folder].host for folder in group}
-    names = fold_names(sorted(hosts - {own.host})) or own.host
+    hosts = {beside[folder].host_in_run for folder in group}
+    names = fold_names(sorted(hosts - {own.host_in_run})) or own.host_in_run
     return [given, *others], [message("diagnosis.other-hosts", run=own.run, hosts=names)]
 
 
@@ -112,7 +112,9 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
     from stallwatch_exporter.runs.runfolder import read_info
 
     infos = {str(folder): info for folder in folders if (info := read_info(folder)) is not None}
-    known = {folder: (info.host, ranks_in(info.ranks), info.first_rank) for folder, info in infos.items()}
+    known = {
+        folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank) for folder, info in infos.items()
+    }
     several = len({host for host, *_ in known.values()}) > 1
     here, hosts = [], {}
     for file in files:

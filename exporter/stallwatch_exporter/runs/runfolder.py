@@ -42,6 +42,13 @@ _Folder = TypeVar("_Folder", str, Path)
 #: Of an agent of a run over hosts: the run's incidents of which it notified people, merged or alone.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
+RunState = Literal[State, "interrupted", "unwatched", "gone", "stale"]
+#: States by the kind of the recorded end; any other end is a failure.
+ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
+    "finished": "finished",
+    "interrupted": "interrupted",  # by a person, not a failure, whatever the exit code is
+    "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
+}
 #: Agents write ``agent.json`` every few seconds. NFS may cache a file for a minute (acregmax,
 #: nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
@@ -49,6 +56,7 @@ SILENT_SECONDS = 300.0
 SILENT_HERE_SECONDS = 15.0
 #: A running agent writes more often: after a longer silence, the facts about it are outdated.
 LATE_SECONDS = 10.0
+LATE_ELSEWHERE_SECONDS = 100.0  #: the same for an agent on another host: see `SILENT_SECONDS`
 _AHEAD_SECONDS = 86400.0  # by which the clock of a writing host may be ahead of ours
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # messages may have waited this long for one that explains them, or for a lock
@@ -84,12 +92,18 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     job: str = ""  #: the scheduler's or launcher's name of the job, if the run may have several agents
     attempt: int = 0  #: which start of the job this is
     key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
+    host_name: str = ""  #: in the run, if another host of it has the name `host`
     agent: str = ""  #: its id in the run: that of the host, the process and its start
     node: int | None = None  #: the number of this host in the run
     agents: int | None = None  #: number of agents of the run, if its scheduler gives it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
     first_rank: int | None = None  #: the rank with local rank 0, if known
     folder: str = ""  #: the name of the folder of this record
+
+    @property
+    def host_in_run(self) -> str:
+        """The name by which the run's incidents and pages call the host."""
+        return self.host_name or self.host
 
 
 class Kept(msgspec.Struct):
@@ -396,7 +410,7 @@ def by_start(
     began = -math.inf
     ended: dict[str, float] = {}  # by host
     for folder, info in sorted(agents, key=lambda each: each[1].started_at):
-        is_up = info.started_at <= ended.get(info.host, max(ended.values(), default=-math.inf))
+        is_up = info.started_at <= ended.get(info.host_in_run, max(ended.values(), default=-math.inf))
         if is_up and info.started_at - began <= within:
             groups[-1].append((folder, info))
         else:
@@ -404,7 +418,7 @@ def by_start(
             ended = {}
         began = info.started_at
         until = info.ended_at if info.ended_at is not None else info.updated_at
-        ended[info.host] = max(ended.get(info.host, until), until)
+        ended[info.host_in_run] = max(ended.get(info.host_in_run, until), until)
     return groups
 
 
@@ -487,6 +501,22 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
         return True
     # A record of an older version has no namespace: either sign is enough to count as running.
     return here and not info.namespace and is_there(info.pid, up)
+
+
+def state_of(
+    info: AgentInfo, now: float, *, alive: bool | None = None, seen: float | None = None
+) -> RunState:
+    """Return the state of a run by its agent's record: what an agent recorded that is silent is out of date.
+
+    `alive`: whether it still runs, if that is known; `seen`: when it was heard of, if not by its record.
+    """
+    if info.ended_at is not None:
+        kind = info.ending.kind if info.ending is not None else ""
+        return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
+    if not (agent_alive(info, now) if alive is None else alive):
+        return "gone"
+    limit = LATE_SECONDS if info.host == socket.gethostname() else LATE_ELSEWHERE_SECONDS
+    return "stale" if now - (info.updated_at if seen is None else seen) > limit else info.state
 
 
 def reported_until(info: AgentInfo, now: float) -> float:

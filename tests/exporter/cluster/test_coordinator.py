@@ -264,13 +264,58 @@ def test_two_agents_that_claim_one_rank_are_named() -> None:
     assert run.notices == ["agents on n1 and n9 claim rank 1: the one that started last counts"]
 
 
-def test_hosts_of_the_same_name_are_shown_with_their_addresses() -> None:
+def named_alike(run: Run) -> Host:
+    """The third host has the name of the first."""
+    twin = run.hosts["n2"]
+    twin.facts = {"host": "n0", "host_id": "other", "address": "10.0.0.9:1"}
+    return twin
+
+
+def test_hosts_of_the_same_name_are_two_and_both_sides_learn_their_names() -> None:
     run = Run()
-    twin = Host("n0", 5, run.clock)
+    named_alike(run)
+    run.post("n0", "n1")
+    before = run.coordinator.take(run.hosts["n1"].report()).hosts
+    run.hosts["n1"].facts = {"hosts": before}
+    run.passes(2, *run.hosts)
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert reply.hosts == {"n0": "0", "n1": "1", "n0-10.0.0.9": "2"}
+    assert reply.names == {"other": "n0-10.0.0.9"}
+    assert run.notices == ["two hosts of the run have the name n0: one is called n0-10.0.0.9 from now on"]
+    assert run.counts[-1] == (3, 3, 0)
+    run.coordinator = run.another()  # that gets the report of the other one first
+    for host in (run.hosts["n2"], run.hosts["n1"]):
+        host.facts["hosts"] = reply.hosts
+    run.hosts["n2"].facts["host"] = reply.names["other"]
+    run.passes(20, "n2", "n1", "n0")
+    again = run.coordinator.take(run.hosts["n1"].report())
+    assert (again.hosts, again.names, len(run.notices)) == (reply.hosts, {}, 1)
+
+
+@pytest.mark.parametrize("guilty", ["n0", "n2"])
+def test_of_two_hosts_of_the_same_name_the_one_that_holds_up_the_run_is_blamed(guilty: str) -> None:
+    run = Run()
+    named_alike(run)
+    run.hangs(guilty)
+    look = run.hosts["n2"].facts
+    named_alike(run).facts |= look
+    for host in run.hosts.values():
+        host.has(incident(host.wall()))
+    run.post()
+    run.passes(4, *run.hosts)
+    sent = run.chat.got[-1]
+    assert (sent.rank, sent.host) == ((0, "n0") if guilty == "n0" else (2, "n0-10.0.0.9"))
+    assert sent.hosts == ["n0", "n0-10.0.0.9", "n1"]
+
+
+def test_hosts_of_one_name_at_one_address_are_two() -> None:
+    run = Run()
+    for name in ("n0", "n1", "n2"):
+        run.hosts[name].facts = {"host": "box", "host_id": f"id-{name}", "address": "10.0.0.9:1"}
     run.post()
     run.clock.now += 1.0
-    reply = run.coordinator.take(twin.report(agent="other", host_id="other", address="10.0.0.9:1"))
-    assert "n0 (10.0.0.9:1)" in reply.hosts
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert sorted(reply.hosts) == ["box", "box-10.0.0.9", "box-id-n2"]
 
 
 def test_who_is_left_by_its_own_agent_says_nothing_more() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 from clustercases import Chat, incident
 from waiting import wait_until
 
+from stallwatch_exporter.cluster import joining
 from stallwatch_exporter.cluster.backing import Merges
 from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.identity import RunIdentity
@@ -184,6 +186,26 @@ def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
     assert (post.key, [one.id for one in post.incidents]) == (host.keys[1], [found.id])
     host.agent.leave()
     assert [one.id for one in host.chat.got] == [found.id]  # nobody had acknowledged it
+
+
+def test_two_hosts_of_one_name_have_two_names_in_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(("a" * 12, "b" * 12))
+    monkeypatch.setattr(joining, "host_id", lambda _: next(ids))
+    identity = RunIdentity(key="5f", job="8123.0", origin="flags", agents=2)
+    coordinator = Coordinator([])
+    hosts = [Host(tmp_path, coordinator, identity) for _ in range(2)]
+    name = socket.gethostname()
+    hosts[0].lines[0].wait(lambda post: True)
+    hosts[1].lines[0].wait(lambda post: True)
+    found = [host.agent.folder.info for host in hosts]
+    wait_until(lambda: found[1].host_in_run != name)
+    assert [one.host_in_run for one in found] == [name, f"{name}-{'b' * 12}"]
+    assert [one.host for one in found] == [name, name]
+    assert [one.agent[:12] for one in found] == ["a" * 12, "b" * 12]
+    for host in hosts:
+        host.agent.leave()
 
 
 def test_ranks_of_one_host_change_nothing(tmp_path: Path, rank: Callable[..., int]) -> None:

@@ -369,3 +369,16 @@ def test_what_an_agent_sent_alone_is_left_to_the_next_coordinator_and_closed_wit
     agent.passes(12)
     assert [(one.id, one.status) for one in agent.chat.adopted] == [(alone.id, "resolved")]
     assert [(one.status, one.evidence) for one in record] == [("resolved", ["a line"])]
+
+
+def test_a_host_that_has_the_name_of_another_one_is_called_as_the_coordinator_says() -> None:
+    agent, names = Agent(), list[str]()
+    agent.member._renamed = names.append
+    agent.line.reply = Reply(names={"id": "n1-10.0.0.9", "x": "n1-10.0.0.7"})
+    agent.passes(24)
+    assert [post.host for post in agent.line.posts] == ["n1", "n1-10.0.0.9", "n1-10.0.0.9"]
+    assert names == ["n1-10.0.0.9"]
+    assert agent.notices == ["another host of the run has the name n1, too: this one is called n1-10.0.0.9"]
+    agent.line.reply = Reply()  # of a coordinator that does not know of the other one
+    agent.passes(12)
+    assert agent.line.posts[-1].host == "n1-10.0.0.9"
