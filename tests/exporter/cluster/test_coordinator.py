@@ -675,6 +675,22 @@ def test_who_leaves_waits_until_the_other_hosts_know_what_left() -> None:
     assert run.coordinator.is_known
 
 
+def test_who_leaves_does_not_wait_for_hosts_that_had_no_part_in_what_is_over() -> None:
+    run = Run()
+    host = run.hosts["n1"]
+    host.has(incident(host.wall()))
+    run.passes(4, *run.hosts)
+    ends(run, "n1")
+    run.passes(2, "n1")
+    assert run.chat.stages[-1][1] == "resolved"
+    run.passes(1, "n1")
+    assert run.coordinator.is_known, "n2 has not posted since"
+    run.hosts["n2"].has(incident(run.hosts["n2"].wall(), 2, step=90))
+    run.passes(4, "n1", "n2")
+    run.post("n2")
+    assert not run.coordinator.is_known, "n1 may have a part in it"
+
+
 def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_own() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
