@@ -31,7 +31,10 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # archives shown of those that are not read
-_RECORDS = (f"{os.sep}agent.json", f"{os.sep}record.json")  # records of runs that Stallwatch watched
+_MARKS = ("agent.json", "record.json")  # records of runs that Stallwatch watched
+_RECORDS = tuple(f"{os.sep}{name}" for name in _MARKS)
+_RECORD_FILES = (*_MARKS, "diagnosis.json", "incidents.jsonl", "run-incidents.jsonl")
+_MOST_RECORDS = 256 << 20  # bytes of records in archives
 _HEAD = 512  # bytes that determine the kind of a file
 _JUDGED = 64 * 1024  # bytes of the head that show whether a file is text
 
@@ -49,6 +52,7 @@ class LogFile:
     plain: bool = False  #: the file is neither compressed nor converted
     limits: Limits = field(default_factory=Limits, repr=False)
     local_ranks: tuple[int, ...] = ()  #: if its lines count the ranks of one host: see ``LineReader``
+    folder: str = ""  #: of a member of an archive: that of its run's record, see ``expand``
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
@@ -97,13 +101,15 @@ def expand(
     limits: Limits | None = None,
     rank_files: list[LogFile] | None = None,
     run_folders: list[str] | None = None,
+    records: Callable[[], str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
     """Return the logs behind the paths, in natural order, and the problems of finding or reading them.
 
     Files with the states of ranks (`rank_files`) are not logs: they are added to that list, if given. So are
-    the folders that hold the record of a run (`run_folders`).
+    the folders that hold the record of a run (`run_folders`). Records in archives are copied to folders with
+    names of our own, in the one that `records` makes.
     """
-    found = _Expansion(limits or Limits(), rank_files, run_folders)
+    found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
         found.add(os.fspath(path))
     if not found.files and not found.problems and found.empty:
@@ -148,10 +154,12 @@ class _Expansion:
         limits: Limits,
         rank_files: list[LogFile] | None = None,
         run_folders: list[str] | None = None,
+        records: Callable[[], str] | None = None,
     ) -> None:
         self.limits = limits
         self.rank_files = rank_files
         self.run_folders = run_folders
+        self._make_records, self._records, self._copied = records, "", 0
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
@@ -333,21 +341,60 @@ class _Expansion:
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
         ]
-        ranked = [] if self.rank_files is None else list(filter(may_hold_ranks, inside))
-        dumps = {member for member in ranked if self._takes_member(f"{name}!{member}", *by_name[member])}
+        copies = self._record_folders(inside)
+        dumps = set[str]()
+        for member in inside:  # in their order: a tar archive is read once
+            folder, base = _split(member)
+            if folder in copies and base in _RECORD_FILES:
+                self._copy(copies[folder] / base, by_name[member][1])
+            elif may_hold_ranks(member) and self._takes_member(f"{name}!{member}", *by_name[member]):
+                dumps.add(member)
         taken = logs_among([member for member in inside if member not in dumps])
         for member in taken:
             size, chunks = by_name[member]
+            folder, _ = _split(member)
+            if folder not in copies and _split(folder)[1] == "ranks":
+                folder, _ = _split(folder)
+            within = str(copies.get(folder, f"{name}!{folder}")) if copies else ""
             if (kind := archive_named(member)) is not None:
                 self.problems.append(nested(kind).problem(f"{name}!{member}"))
             else:
-                self._log(f"{name}!{member}", size, False, chunks)
+                self._log(f"{name}!{member}", size, False, chunks, folder=within)
         if not taken and not dumps:
             archives = [member for member in inside if archive_named(member)]
             self.problems.append(_no_logs(name, "archive", archives))
 
+    def _record_folders(self, members: Sequence[str]) -> dict[str, Path]:
+        """Make a folder for each record of a run in an archive; return them by the folders in the archive.
+
+        Each has the name of that folder, which is the name of the run.
+        """
+        made: dict[str, Path] = {}
+        marked = {_split(member)[0] for member in members if _split(member)[1] in _MARKS}
+        if self._make_records is None or self.run_folders is None:
+            return made
+        with contextlib.suppress(OSError):  # there is no room for it: the logs alone count
+            for folder in sorted(marked, key=natural):
+                self._records = self._records or self._make_records()
+                name = re.sub(r"[^\w.+-]", "_", _split(folder)[1])[:100].strip(".")
+                copy = Path(self._records) / str(len(self.run_folders)) / (name or "run")
+                copy.mkdir(parents=True)
+                made[folder] = copy
+                self.run_folders.append(str(copy))
+        return made
+
+    def _copy(self, to: Path, chunks: Callable[[], Iterator[bytes]]) -> None:
+        with contextlib.suppress(InputError, OSError), to.open("wb") as out:  # the part that can be read
+            for chunk in chunks():
+                self._copied += len(chunk)
+                if self._copied > _MOST_RECORDS:
+                    break
+                out.write(chunk)
+
     def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
         """Take a member of an archive if it holds the states of ranks."""
+        if self.rank_files is None:
+            return False
         try:
             head = next(chunks(), b"")[:_HEAD]
         except (InputError, OSError):
@@ -389,6 +436,7 @@ class _Expansion:
         chunks: Callable[[], Iterator[bytes]],
         path: str = "",
         plain: bool = False,
+        folder: str = "",
     ) -> None:
         lines_of = trainer_state_lines if name.endswith("trainer_state.json") else None
         if name.endswith(".ipynb"):
@@ -408,6 +456,7 @@ class _Expansion:
                 path,
                 plain and bool(path),
                 self.limits,
+                folder=folder,
             )
         )
 
@@ -484,6 +533,12 @@ def logs_among(paths: Sequence[str]) -> list[str]:
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts rank10 after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _split(member: str) -> tuple[str, str]:
+    """Return the folder and the name of a member of an archive."""
+    folder, _, base = member.replace("\\", "/").rpartition("/")
+    return folder, base
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
