@@ -21,6 +21,7 @@ from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
 from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, TimeIsUp, is_sparse
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
+from stallwatch_logs.packed_records import MARKS, RecordCopies, folder_around
 from stallwatch_logs.portions import HEAD, file_chunks, head_first
 from stallwatch_logs.rank_files import holds_ranks, may_hold_ranks
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
@@ -31,10 +32,6 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # number of unread archives that a message names
-_MARKS = ("agent.json", "record.json")  # records of runs that Stallwatch watched
-_RECORDS = tuple(f"{os.sep}{name}" for name in _MARKS)
-_RECORD_FILES = (*_MARKS, "diagnosis.json", "incidents.jsonl", "run-incidents.jsonl")
-_MOST_RECORDS = 256 << 20  # bytes of records in archives
 _HEAD = 512  # number of bytes that show the kind of a file
 _JUDGED = 64 * 1024  # number of bytes of the head that show whether a file is text
 
@@ -159,7 +156,7 @@ class _Expansion:
         self.limits = limits
         self.rank_files = rank_files
         self.run_folders = run_folders
-        self._make_records, self._records, self._copied = records, "", 0
+        self._records = RecordCopies(records) if records is not None and run_folders is not None else None
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
@@ -225,7 +222,7 @@ class _Expansion:
                 self.problems.append(error.problem(path))
                 break
         if self.run_folders is not None:
-            records = {name.rpartition(os.sep)[0] for name in found if name.endswith(_RECORDS)}
+            records = {name.rpartition(os.sep)[0] for name in found if name.rpartition(os.sep)[2] in MARKS}
             self.run_folders += sorted(records - {*self.run_folders}, key=natural)
         if self.rank_files is not None:
             for name in sorted(filter(may_hold_ranks, found), key=natural):
@@ -341,20 +338,19 @@ class _Expansion:
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
         ]
-        copies = self._record_folders(inside)
+        copies = self._records.folders_of(inside) if self._records is not None else {}
+        if self.run_folders is not None:
+            self.run_folders += map(str, copies.values())
         dumps = set[str]()
         for member in inside:  # in their order: a tar archive is read once
-            folder, base = _split(member)
-            if folder in copies and base in _RECORD_FILES:
-                self._copy(copies[folder] / base, by_name[member][1])
-            elif may_hold_ranks(member) and self._takes_member(f"{name}!{member}", *by_name[member]):
+            if self._records is not None and self._records.takes(member, by_name[member][1], copies):
+                continue
+            if may_hold_ranks(member) and self._takes_member(f"{name}!{member}", *by_name[member]):
                 dumps.add(member)
         taken = logs_among([member for member in inside if member not in dumps])
         for member in taken:
             size, chunks = by_name[member]
-            folder, _ = _split(member)
-            if folder not in copies and _split(folder)[1] == "ranks":
-                folder, _ = _split(folder)
+            folder = folder_around(member, copies)
             within = str(copies.get(folder, f"{name}!{folder}")) if copies else ""
             if (kind := archive_named(member)) is not None:
                 self.problems.append(nested(kind).problem(f"{name}!{member}"))
@@ -363,33 +359,6 @@ class _Expansion:
         if not taken and not dumps:
             archives = [member for member in inside if archive_named(member)]
             self.problems.append(_no_logs(name, "archive", archives))
-
-    def _record_folders(self, members: Sequence[str]) -> dict[str, Path]:
-        """Make a folder for each record of a run in an archive; return them by the folders in the archive.
-
-        Each has the name of that folder, which is the name of the run.
-        """
-        made: dict[str, Path] = {}
-        marked = {_split(member)[0] for member in members if _split(member)[1] in _MARKS}
-        if self._make_records is None or self.run_folders is None:
-            return made
-        with contextlib.suppress(OSError):  # there is no room for it: the logs alone count
-            for folder in sorted(marked, key=natural):
-                self._records = self._records or self._make_records()
-                name = re.sub(r"[^\w.+-]", "_", _split(folder)[1])[:100].strip(".")
-                copy = Path(self._records) / str(len(self.run_folders)) / (name or "run")
-                copy.mkdir(parents=True)
-                made[folder] = copy
-                self.run_folders.append(str(copy))
-        return made
-
-    def _copy(self, to: Path, chunks: Callable[[], Iterator[bytes]]) -> None:
-        with contextlib.suppress(InputError, OSError), to.open("wb") as out:  # the part that can be read
-            for chunk in chunks():
-                self._copied += len(chunk)
-                if self._copied > _MOST_RECORDS:
-                    break
-                out.write(chunk)
 
     def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
         """Add a member of an archive to the rank files if it contains the states of ranks."""
@@ -533,12 +502,6 @@ def logs_among(paths: Sequence[str]) -> list[str]:
 def natural(name: str) -> list[tuple[int, str]]:
     """Return a sort key that puts rank10 after rank9."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
-
-
-def _split(member: str) -> tuple[str, str]:
-    """Return the folder and the name of a member of an archive."""
-    folder, _, base = member.replace("\\", "/").rpartition("/")
-    return folder, base
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -75,7 +75,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     """Return the table row of one run from the records of its agents."""
-    from stallwatch_exporter.runs.runfolder import state_of
+    from stallwatch_exporter.runs.run_state import state_of
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 

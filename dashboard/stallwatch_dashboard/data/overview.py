@@ -11,8 +11,9 @@ from typing import Literal, get_args
 import msgspec
 
 from stallwatch_exporter.incident import RANKS, Incident
-from stallwatch_exporter.runs import runfolder
-from stallwatch_exporter.runs.runfolder import ENDINGS, LATE_SECONDS, AgentInfo, agent_alive, by_run
+from stallwatch_exporter.runs import run_state
+from stallwatch_exporter.runs.run_state import ENDINGS, LATE_SECONDS
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
@@ -128,7 +129,7 @@ def state_of(
     """Return the state of a run. If its agent is silent, everything else it reported is out of date."""
     recorded: State = "starting"
     if info is not None:
-        found = runfolder.state_of(info, now, alive=alive, seen=seen)
+        found = run_state.state_of(info, now, alive=alive, seen=seen)
         recorded = "stale" if found == "gone" else found
     elif not alive or seen is None or now - seen > LATE_SECONDS:
         recorded = "stale"

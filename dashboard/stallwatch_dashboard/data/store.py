@@ -24,7 +24,7 @@ from stallwatch_dashboard.data.frames import SILENT_SECONDS, Key, Which, fold, h
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summary_of
-from stallwatch_exporter.runs.runfolder import ENDINGS
+from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written at this interval

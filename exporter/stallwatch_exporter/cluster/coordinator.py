@@ -6,14 +6,21 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.host import split_address
-from stallwatch_exporter.cluster.merging import KEPT_SECONDS, RunEpisodes, View, in_run
+from stallwatch_exporter.cluster.merging import (
+    KEPT_SECONDS,
+    RunEpisodes,
+    View,
+    in_brief,
+    in_run,
+    kept_ledger,
+)
 from stallwatch_exporter.cluster.slowness import Slowness
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,
@@ -567,43 +574,3 @@ class Coordinator:
             one.host_id: Member(one.host_id, one.host, one.address, one.node) for one in there if one.address
         }
         return sorted(found.values(), key=lambda one: (one.node is None, one.node or 0, one.host_id))
-
-
-def in_brief(incident: Incident) -> Incident:
-    """Return an incident reduced to the fields that the next coordinator needs to recognize and close it."""
-    return msgspec.structs.replace(
-        incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
-    )
-
-
-def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
-    """Return the newest state of each incident in these ledgers of reported incidents."""
-    found: dict[str, Incident] = {}
-    for one in (one for ledger in ledgers for one in ledger):
-        before = found.get(one.id)
-        if before is None or (before.updated_at, len(before.aliases)) <= (one.updated_at, len(one.aliases)):
-            found[one.id] = one
-    return list(found.values())
-
-
-def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
-    """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
-
-    The next coordinator numbers its incidents from these. `held`: aliases of open incidents.
-    """
-    known, held = list(known), frozenset(held)
-    last: dict[tuple[str, str], tuple[int, str]] = {}
-    for incident in known:
-        last[incident.began_as] = max(last.get(incident.began_as, (0, "")), _place(incident.id))
-    found: dict[str, Incident] = {}
-    for incident in known:
-        lately = incident.resolved_at is None or now - incident.resolved_at < KEPT_SECONDS
-        if lately or not held.isdisjoint(incident.aliases):
-            found[incident.id] = incident
-        elif last[incident.began_as] == _place(incident.id):
-            found[incident.id] = msgspec.structs.replace(incident, aliases=[], history=[])
-    return found
-
-
-def _place(name: str) -> tuple[int, str]:
-    return len(name), name

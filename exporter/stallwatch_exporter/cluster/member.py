@@ -16,9 +16,15 @@ import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Refused
-from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers, kept_ledger
 from stallwatch_exporter.cluster.identity import RunIdentity
-from stallwatch_exporter.cluster.merging import KEPT_SECONDS, number_of, qualified
+from stallwatch_exporter.cluster.merging import (
+    KEPT_SECONDS,
+    in_brief,
+    joined_ledgers,
+    kept_ledger,
+    number_of,
+    qualified,
+)
 from stallwatch_exporter.cluster.slowness import PaceBook
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,

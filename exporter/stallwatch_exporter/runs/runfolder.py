@@ -42,21 +42,11 @@ _Folder = TypeVar("_Folder", str, Path)
 #: File of an agent of a run over hosts: the run's incidents of which it notified users, merged or alone.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-RunState = Literal[State, "interrupted", "unwatched", "gone", "stale"]
-#: States by the kind of the recorded end; any other end is a failure.
-ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
-    "finished": "finished",
-    "interrupted": "interrupted",  # by a person, not a failure, whatever the exit code is
-    "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
-}
 #: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
 #: may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
 #: The same for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
-#: A running agent writes more often: after a longer silence, the facts about it are outdated.
-LATE_SECONDS = 10.0
-LATE_ELSEWHERE_SECONDS = 100.0  #: the same for an agent on another host: see `SILENT_SECONDS`
 _AHEAD_SECONDS = 86400.0  # seconds by which the clock of a writing host may be ahead
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # seconds for which notifications may have waited for an explanation or a lock
@@ -501,22 +491,6 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
         return True
     # A record of an older version has no namespace: either sign is enough to count as running.
     return here and not info.namespace and is_there(info.pid, up)
-
-
-def state_of(
-    info: AgentInfo, now: float, *, alive: bool | None = None, seen: float | None = None
-) -> RunState:
-    """Return the state of a run by its agent's record: what an agent recorded that is silent is out of date.
-
-    `alive`: whether it still runs, if that is known; `seen`: when it was heard of, if not by its record.
-    """
-    if info.ended_at is not None:
-        kind = info.ending.kind if info.ending is not None else ""
-        return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
-    if not (agent_alive(info, now) if alive is None else alive):
-        return "gone"
-    limit = LATE_SECONDS if info.host == socket.gethostname() else LATE_ELSEWHERE_SECONDS
-    return "stale" if now - (info.updated_at if seen is None else seen) > limit else info.state
 
 
 def reported_until(info: AgentInfo, now: float) -> float:

@@ -18,7 +18,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.postmortem.jobs import diagnose_jobs
 from stallwatch_exporter.runs.runfolder import RunFolder
-from stallwatch_logs import log_files
+from stallwatch_logs import packed_records
 from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.locale import render
@@ -468,7 +468,7 @@ def test_records_in_an_archive_take_a_bounded_room(
     tmp_path: Path, keep: Keep, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = keep(2, STOPPED, lines=both(), incidents={"incidents.jsonl": [stall("n2", look(2))] * 500})
-    monkeypatch.setattr(log_files, "_MOST_RECORDS", 10_000)
+    monkeypatch.setattr(packed_records, "_MOST_BYTES", 10_000)
     with Options(catalogue, scratch=str(tmp_path)).expanded([packed(folder.path, "zip")]) as given:
         copied = [path.stat().st_size for path in Path(given.run_folders[0]).iterdir()]
         assert sum(copied) <= 10_000 < (folder.path / "incidents.jsonl").stat().st_size
