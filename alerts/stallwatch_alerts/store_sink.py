@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_alerts.masking import hide_secrets
+from stallwatch_alerts.storage.cluster import is_cluster_engine
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident
 
@@ -51,6 +52,7 @@ class StoreSink:
         self._outbox: Outbox | None = None
         self._report = report
         self._url = url
+        self.is_shared = is_cluster_engine(url)  #: all agents of a run write to it
         self._keep_days = keep_days
         self._complained = False
         self._worker: Worker[Incident | _Notified] = Worker(

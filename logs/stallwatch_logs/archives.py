@@ -152,7 +152,7 @@ class TarFile:
                     fileobj=cast(BinaryIO, stream), mode="r|", tarinfo=_bounded_headers()
                 ) as archive:
                     while (info := archive.next()) is not None:
-                        archive.members.clear()  # tarfile would keep all members
+                        archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all members
                         content = archive.extractfile(info) if info.isreg() else None
                         if content is not None:
                             yield index, info.name, info.size, cast(BinaryIO, content)

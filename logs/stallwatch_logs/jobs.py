@@ -326,7 +326,7 @@ def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
 class RunFolders(NamedTuple):
     """The jobs that run folders record."""
 
-    jobs: dict[str, str]  #: file → job
+    jobs: dict[str, str]  #: file's name → job
     folders: dict[str, list[str]]  #: job → its folders
 
 
@@ -351,7 +351,7 @@ class Job:
 
 def jobs_among(files: Sequence[LogFile], own: RunFolders) -> list[Job]:
     """Return the jobs, by their names; empty if all files may belong to one run."""
-    owned = {file.name: own.jobs[file.path] for file in files if file.path in own.jobs}
+    owned = own.jobs
     paths = {file.name: file.path for file in files if file.plain}
 
     def one_training(job_of: Mapping[str, str]) -> bool:

@@ -21,6 +21,7 @@ from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.file_names import archive_named, enters_folder, may_be_log, ranks_in_lines, takes_name
 from stallwatch_logs.inputs import InputError, InputProblem, Limits, Meter, TimeIsUp, is_sparse
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
+from stallwatch_logs.packed_records import MARKS, RecordCopies, folder_around
 from stallwatch_logs.portions import HEAD, file_chunks, head_first
 from stallwatch_logs.rank_files import holds_ranks, may_hold_ranks
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks
@@ -31,7 +32,6 @@ __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
 _NAMED = 3  # number of unread archives that a message names
-_RECORDS = (f"{os.sep}agent.json", f"{os.sep}record.json")  # records of runs that Stallwatch watched
 _HEAD = 512  # number of bytes that show the kind of a file
 _JUDGED = 64 * 1024  # number of bytes of the head that show whether a file is text
 
@@ -49,6 +49,7 @@ class LogFile:
     plain: bool = False  #: the file is neither compressed nor converted
     limits: Limits = field(default_factory=Limits, repr=False)
     local_ranks: tuple[int, ...] = ()  #: ranks of one host, if its lines count these; see ``LineReader``
+    folder: str = ""  #: of a member of an archive: the folder of its run's record, see ``expand``
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
@@ -97,13 +98,15 @@ def expand(
     limits: Limits | None = None,
     rank_files: list[LogFile] | None = None,
     run_folders: list[str] | None = None,
+    records: Callable[[], str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
     """Return the logs behind the paths, in natural order, and the problems of finding or reading them.
 
     Files with the states of ranks are not logs: they are added to `rank_files`, if given. Folders that
-    contain the record of a run are added to `run_folders`, if given.
+    contain the record of a run are added to `run_folders`, if given: records in archives are
+    copied to folders in the one that `records` makes, under safe names.
     """
-    found = _Expansion(limits or Limits(), rank_files, run_folders)
+    found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
         found.add(os.fspath(path))
     if not found.files and not found.problems and found.empty:
@@ -148,10 +151,12 @@ class _Expansion:
         limits: Limits,
         rank_files: list[LogFile] | None = None,
         run_folders: list[str] | None = None,
+        records: Callable[[], str] | None = None,
     ) -> None:
         self.limits = limits
         self.rank_files = rank_files
         self.run_folders = run_folders
+        self._records = RecordCopies(records) if records is not None and run_folders is not None else None
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
@@ -217,7 +222,7 @@ class _Expansion:
                 self.problems.append(error.problem(path))
                 break
         if self.run_folders is not None:
-            records = {name.rpartition(os.sep)[0] for name in found if name.endswith(_RECORDS)}
+            records = {name.rpartition(os.sep)[0] for name in found if name.rpartition(os.sep)[2] in MARKS}
             self.run_folders += sorted(records - {*self.run_folders}, key=natural)
         if self.rank_files is not None:
             for name in sorted(filter(may_hold_ranks, found), key=natural):
@@ -333,21 +338,32 @@ class _Expansion:
         inside = [
             name for name in by_name if all(enters_folder(part) for part in re.split(r"[/\\]", name)[:-1])
         ]
-        ranked = [] if self.rank_files is None else list(filter(may_hold_ranks, inside))
-        dumps = {member for member in ranked if self._takes_member(f"{name}!{member}", *by_name[member])}
+        copies = self._records.folders_of(inside) if self._records is not None else {}
+        if self.run_folders is not None:
+            self.run_folders += map(str, copies.values())
+        dumps = set[str]()
+        for member in inside:  # in their order: a tar archive is read once
+            if self._records is not None and self._records.takes(member, by_name[member][1], copies):
+                continue
+            if may_hold_ranks(member) and self._takes_member(f"{name}!{member}", *by_name[member]):
+                dumps.add(member)
         taken = logs_among([member for member in inside if member not in dumps])
         for member in taken:
             size, chunks = by_name[member]
+            folder = folder_around(member, copies)
+            within = str(copies.get(folder, f"{name}!{folder}")) if copies else ""
             if (kind := archive_named(member)) is not None:
                 self.problems.append(nested(kind).problem(f"{name}!{member}"))
             else:
-                self._log(f"{name}!{member}", size, False, chunks)
+                self._log(f"{name}!{member}", size, False, chunks, folder=within)
         if not taken and not dumps:
             archives = [member for member in inside if archive_named(member)]
             self.problems.append(_no_logs(name, "archive", archives))
 
     def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
         """Add a member of an archive to the rank files if it contains the states of ranks."""
+        if self.rank_files is None:
+            return False
         try:
             head = next(chunks(), b"")[:_HEAD]
         except (InputError, OSError):
@@ -389,6 +405,7 @@ class _Expansion:
         chunks: Callable[[], Iterator[bytes]],
         path: str = "",
         plain: bool = False,
+        folder: str = "",
     ) -> None:
         lines_of = trainer_state_lines if name.endswith("trainer_state.json") else None
         if name.endswith(".ipynb"):
@@ -408,6 +425,7 @@ class _Expansion:
                 path,
                 plain and bool(path),
                 self.limits,
+                folder=folder,
             )
         )
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
 #: The state of a run is the first of these states that one of its hosts has.
-_SILENT = ("agent gone", "stale")
-_WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "not watched", "finished")
+_SILENT = ("gone", "stale")
+_WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "unwatched", "finished")
+_SHOWN = {"gone": "agent gone", "unwatched": "not watched"}
 
 
 @click.command()
@@ -74,37 +75,29 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     """Return the table row of one run from the records of its agents."""
+    from stallwatch_exporter.runs.run_state import state_of
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 
-    states = [(_state(one), one) for one in infos]
+    states = [(state_of(one, time.time()), one) for one in infos]
     state, info = min(states, key=lambda each: _WORST.index(each[0]))
     silent = [one for known, one in states if known in _SILENT]
     reporting = [one for one in infos if one.ended_at is None and one not in silent]
     ending = _ending(info)
     if silent and info.ended_at is None:
         last = (min if reporting else max)(silent, key=lambda one: one.updated_at)
-        ending = f"{f'{last.host} ' if reporting else ''}not heard of since {local_time(last.updated_at)}"
+        ending = (
+            f"{f'{last.host_in_run} ' if reporting else ''}not heard of since {local_time(last.updated_at)}"
+        )
     started = min(one.started_at for one in infos)
     ended = time.time() if reporting else max(one.ended_at or one.updated_at for one in infos)
     metrics = next((one.endpoint for one in reporting if one.endpoint), "-")
     if any(one.partial or one.gaps for one in infos):
         ending += ", partial record"
-    hosts = dict.fromkeys(one.host for one in infos)
+    hosts = dict.fromkeys(one.host_in_run for one in infos)
     where = f"{len(hosts)} hosts" if len(hosts) > 1 else next(iter(hosts))
-    return redact(name), state, local_time(started), span(max(0.0, ended - started)), ending, metrics, where
-
-
-def _state(info: AgentInfo) -> str:
-    """Return the state of a run: Ctrl-C is not a failure, and the end of watching is not the end."""
-    from stallwatch_exporter.runs.runfolder import LATE_SECONDS, agent_alive
-
-    if info.ended_at is None and not agent_alive(info):
-        return "agent gone"
-    if info.ended_at is None and time.time() - info.updated_at > LATE_SECONDS:
-        return "stale"
-    kind = info.ending.kind if info.ending is not None else ""
-    return {"interrupted": "interrupted", "unknown": "not watched"}.get(kind, info.state)
+    shown, lasted = _SHOWN.get(state, state), span(max(0.0, ended - started))
+    return redact(name), shown, local_time(started), lasted, ending, metrics, where
 
 
 def _ending(info: AgentInfo) -> str:

@@ -114,6 +114,11 @@ def test_what_a_run_left_unmended_is_closed_but_not_settled(
     ]
 
 
+def test_only_a_database_that_all_agents_write_to_is_shared(store: IncidentStore) -> None:
+    urls = ("", "sqlite:///x.db", "postgresql://db/stallwatch")
+    assert [StoreSink(lambda: store, url=url).is_shared for url in urls] == [False, False, True]
+
+
 def test_a_database_that_fails_is_counted_not_raised(store: IncidentStore, stall: Stall) -> None:
     said: list[str] = []
     sink = StoreSink(lambda: store, said.append)

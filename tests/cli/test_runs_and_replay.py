@@ -83,9 +83,10 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
 @pytest.mark.parametrize(
     ("silent", "state", "told"),
     [
-        ({"n1": 30, "n2": 20}, "stale", "not heard of since {n2}"),
-        ({"n1": 600, "n2": 20}, "agent gone", "not heard of since {n2}"),
-        ({"n1": 30, "n2": 0}, "stalled", "n1 not heard of since {n1}"),
+        ({"n1": 130, "n2": 120}, "stale", "not heard of since {n2}"),
+        ({"n1": 600, "n2": 120}, "agent gone", "not heard of since {n2}"),
+        ({"n1": 130, "n2": 0}, "stalled", "n1 not heard of since {n1}"),
+        ({"n1": 90, "n2": -30}, "stalled", "-"),  # their clocks differ from ours, and NFS caches the record
     ],
 )
 def test_hosts_whose_agent_is_not_heard_of_say_since_when(
@@ -110,6 +111,16 @@ def test_hosts_whose_agent_is_not_heard_of_say_since_when(
         for host, seconds in silent.items()
     }
     assert (row[1], row[4]) == (state, told.format(**since))
+
+
+def test_two_hosts_of_one_name_are_counted_as_two(stallwatch: Stallwatch, home: Path) -> None:
+    identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
+    now = time.time()
+    for name in ("", "box-10.0.0.9"):
+        folder = RunFolder.create("sft", ["x"], home=home, identity=identity, now=now)
+        folder.write_info(host_name=name, namespace=f"of {name}")
+    (row,) = [line.split("\t") for line in stallwatch("runs").stdout.splitlines()]
+    assert row[6] == "2 hosts"
 
 
 @pytest.mark.parametrize(

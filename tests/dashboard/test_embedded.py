@@ -101,6 +101,27 @@ def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
     assert of_run(whole, {}, Reader(now=NOW), None).rule == "nccl-collective-timeout"
 
 
+def test_what_an_agent_recorded_and_no_coordinator_merged_is_shown_beside_what_was_merged(
+    source: Source, make_run: MakeRun, make_incident: MakeIncident
+) -> None:
+    """It was alone, or the folder of the host that merged is not here."""
+    folders = [make_run(f"sft+n{node}", host=f"n{node}") for node in (1, 2)]
+    for number, folder in enumerate(folders, 1):
+        folder.write_info(run="sft", key="5f3a", agent=f"a{number}")
+    own = [make_incident(run="sft", episode=episode) for episode in (1, 2)]
+    for one in own:
+        folders[1].append_incident(one)
+    merged = make_incident(run="sft", hosts=["n1", "n2"], aliases=[f"a2 {own[0].id}"])
+    folders[0].append_run_incident(merged)
+    assert sorted((one.id, one.hosts) for one in source.incidents("sft")) == [
+        (merged.id, ["n1", "n2"]),
+        (own[1].id, []),
+    ]
+    alone = make_incident(run="sft", episode=3, aliases=[f"a2 {own[1].id}"])  # as people know it
+    folders[1].append_run_incident(alone)
+    assert sorted(one.id for one in source.incidents("sft")) == [merged.id, alone.id]
+
+
 def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Source, make_run: MakeRun) -> None:
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,14 +112,21 @@ def test_a_degrading_finding_degrades(make_incident: Callable[..., Incident]) ->
     assert state(info(), [make_incident(kind="finding", harm="harmless", severity="info")]) == "training"
 
 
-@pytest.mark.parametrize("changes", [{"seen": NOW - 11}, {"seen": None}, {"alive": False}])
+@pytest.mark.parametrize("changes", [{"seen": NOW - 101}, {"alive": False}])
 def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(changes: dict[str, Any]) -> None:
     assert state(info(state="stalled"), **changes) == "stale"
     assert state(info(state="failed", ended_at=NOW - 500), **changes) == "failed"
 
 
-def test_ten_seconds_without_word_are_not_stale_yet() -> None:
-    assert state(info(), seen=NOW - 9.9) == "training"
+def test_an_agent_here_is_stale_sooner_than_one_whose_clock_may_differ() -> None:
+    here = info(host=socket.gethostname())
+    assert [state(here, seen=NOW - seconds) for seconds in (9.9, 11.0)] == ["training", "stale"]
+    assert state(info(), seen=NOW - 90.0) == "training"
+    assert [state(None, seen=seen) for seen in (NOW - 9.9, NOW - 11.0, None)] == [
+        "training",
+        "stale",
+        "stale",
+    ]
 
 
 def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Incident]) -> None:

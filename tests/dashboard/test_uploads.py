@@ -13,12 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.gate import Ledger, UploadGate
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import read_uploads, safe_name, spooled, too_much
+from stallwatch_exporter.runs.runfolder import AgentInfo
 
 LOG = b"step 1 loss 2.0\nstep 2 loss 1.9\n"
 LOG += b"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -73,6 +75,37 @@ def test_what_a_healthy_run_does_not_say_is_told_as_new(settings: DashboardSetti
     empty = read_uploads([failed], settings, lambda *_: None, healthy=[("other.log", io.BytesIO())])
     assert empty.healthy == "", "nothing was compared"
     assert [one.exemplar for one in answer.found.new_lines] == [new]
+
+
+def test_archives_of_two_hosts_folders_are_one_run_with_its_rank_numbers(settings: DashboardSettings) -> None:
+    def of_host(number: int, *last: str) -> bytes:
+        lines = [f"step {step}/100 loss 0.5" for step in range(1, 31)]
+        copy = "".join(
+            f"2026-11-27T03:54:{at:02}.000000000Z stdout F [default1]:{line}\n"
+            for at, line in enumerate([*lines, *last])
+        )
+        info = AgentInfo(
+            run="sft-8123.0",
+            key="5f" * 8,
+            host=f"n{number}",
+            ranks=f"{2 * number}-{2 * number + 1}",
+            pid=number + 1,
+            command=["x"],
+            cwd="/",
+            started_at=1_795_750_000.0,
+            updated_at=1_795_750_100.0,
+        )
+        folder = f"sft-8123.0+n{number}"
+        return zipped(
+            (f"{folder}/agent.json", msgspec.json.encode(info)),
+            (f"{folder}/ranks/rank1.log", copy.encode()),
+        )
+
+    answer = read(settings, ("n0.zip", of_host(0)), ("n1.zip", of_host(1, LOG.decode().splitlines()[-1])))
+    primary = answer.found.primary
+    assert primary is not None
+    assert (primary.rule, primary.rank, primary.host) == ("cuda-oom", 3, "n1")
+    assert [(one.host, one.ranks) for one in answer.found.hosts] == [("n0", [0, 1]), ("n1", [2, 3])]
 
 
 def test_a_flat_zip_bomb_is_cut_off_and_named(settings: DashboardSettings) -> None:

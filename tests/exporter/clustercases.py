@@ -31,6 +31,7 @@ class Chat:
         self.got: list[Incident] = []
         self.adopted: list[Incident] = []
         self.released: list[str] = []
+        self.planned: set[str] = set()
         self.holds = False
 
     def __call__(self, incident: Incident) -> None:
@@ -41,6 +42,9 @@ class Chat:
 
     def release(self, incident: str) -> None:
         self.released.append(incident)
+
+    def escalates(self, incident: str) -> bool:
+        return incident in self.planned
 
     def has_sent(self, _incident: str) -> bool:
         return not self.holds

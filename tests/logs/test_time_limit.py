@@ -68,7 +68,8 @@ def test_nothing_is_said_if_there_was_time(logs: Path, catalogue: Catalogue) -> 
 
 
 def test_files_for_which_there_is_no_time_are_counted(logs: Path, catalogue: Catalogue) -> None:
-    files, *_ = Options(catalogue).expanded([logs])
+    with Options(catalogue).expanded([logs]) as (files, *_):
+        pass
     assert len(files) == 4
     (logs / "rank0.log.gz").write_bytes(b"\x1f\x8b\x08")
     diagnosis, problems = diagnose_paths([*logs.glob("rank*.log")], Options(catalogue, limits=over()))

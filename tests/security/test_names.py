@@ -233,8 +233,8 @@ def test_log_that_is_gone_before_it_is_read(tmp_path: Path, catalogue: Catalogue
     (folder / "rank0.log").write_bytes(LOG)
     (tmp_path / "rank1.log").write_bytes(LOG)
     options = Options(catalogue)
-    files, problems, *_ = options.expanded([tmp_path])
-    (folder / "rank0.log").unlink()
+    with options.expanded([tmp_path]) as (files, problems, *_):
+        (folder / "rank0.log").unlink()
     if gone == "folder":
         folder.rmdir()
     from stallwatch_exporter.postmortem.diagnose import diagnose_run

@@ -29,6 +29,7 @@ _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
 _SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, too few descriptors or threads
 _MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
+_TAKEN_OVER_SECONDS = 10.0  # until an escalation of another agent, if that agent still runs, is recorded
 
 
 class DeliveryQueue:
@@ -72,7 +73,7 @@ class DeliveryQueue:
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[Letter | str] = deque(maxlen=_AT_ONCE)
-        self._taken_over: set[str] = set()  # incidents of other agents that this agent escalates
+        self._planned: set[str] = set()  # incidents whose escalation this agent has planned
         self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
@@ -100,9 +101,13 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Return the escalation of this incident to another agent. This never waits."""
+        """Leave the escalation of this incident to another agent that has planned it. This never waits."""
         self._notes.append(incident)
         self._worker.put(None)
+
+    def escalates(self, incident: str) -> bool:
+        """Return whether this agent has planned the escalation: not another one with the same spool."""
+        return incident in self._planned
 
     def has_sent(self, incident: str) -> bool:
         """Return whether all due messages about this incident were delivered."""
@@ -229,8 +234,8 @@ class DeliveryQueue:
         with contextlib.suppress(Exception):
             if isinstance(noted, Letter):
                 self._note_sent(outbox, noted, now, steady.wall(now))
-            elif noted in self._taken_over:
-                self._taken_over.discard(noted)
+            elif noted in self._planned:
+                self._planned.discard(noted)
                 outbox.release(noted)
 
     def _note_sent(self, outbox: Outbox, letter: Letter, now: float, at: float) -> None:
@@ -242,13 +247,25 @@ class DeliveryQueue:
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([letter], notified, escalated, at)
-            return [replace(one, not_before=one.not_before - waited) for one in drafts if one.escalation]
+            later = waited - _TAKEN_OVER_SECONDS
+            return [replace(one, not_before=one.not_before - later) for one in drafts if one.escalation]
 
         for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
             if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent a due draft
                 outbox.note(draft.channel, draft.keys, at)
-        if outbox.put(calls, now, [incident.id] if incident.is_settled else []):
-            self._taken_over.add(incident.id)
+        self._put(outbox, calls, now, [incident.id] if incident.is_settled else [])
+
+    def _put(
+        self,
+        outbox: Outbox,
+        make: Callable[[Notified, Escalated], Sequence[Draft]],
+        now: float,
+        over: Sequence[str],
+    ) -> None:
+        drafts = outbox.put(make, now, over)
+        self._planned |= {draft.about for draft in drafts if draft.escalation}
+        self._planned -= {*over}
+        if drafts:
             for sender in self._senders:
                 sender.wake()
 
@@ -312,6 +329,4 @@ class DeliveryQueue:
         if outbox is self._memory:
             with contextlib.suppress(Exception):
                 outbox.prune(now, _MEMORY_DAYS)
-        if outbox.put(make, now, over):
-            for sender in self._senders:
-                sender.wake()
+        self._put(outbox, make, now, over)

@@ -11,7 +11,9 @@ from typing import Literal, get_args
 import msgspec
 
 from stallwatch_exporter.incident import RANKS, Incident
-from stallwatch_exporter.runs.runfolder import LATE_SECONDS, AgentInfo, agent_alive, by_run
+from stallwatch_exporter.runs import run_state
+from stallwatch_exporter.runs.run_state import ENDINGS, LATE_SECONDS
+from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
@@ -29,13 +31,6 @@ State = Literal[
     "unwatched",
     "finished",
 ]
-#: States by the kind of the recorded end; any other end is a failure.
-ENDINGS: dict[str, State] = {
-    "finished": "finished",
-    "interrupted": "interrupted",  # stopped by a person; no failure, whatever the exit code
-    "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
-}
-
 _WAITED_SECONDS = 60.0  # a shorter silence is not reported
 _UNTIMED_SECONDS = 180.0  # the same without a measured step: lines may be minutes apart
 _WAITED_STEPS = 20
@@ -132,13 +127,16 @@ def state_of(
     step: float | None,
 ) -> State:
     """Return the state of a run. If its agent is silent, everything else it reported is out of date."""
-    if info is not None and info.ended_at is not None:
-        kind = info.ending.kind if info.ending is not None else ""
-        return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
-    if not alive or seen is None or now - seen > LATE_SECONDS:
-        return "stale"
+    recorded: State = "starting"
+    if info is not None:
+        found = run_state.state_of(info, now, alive=alive, seen=seen)
+        recorded = "stale" if found == "gone" else found
+    elif not alive or seen is None or now - seen > LATE_SECONDS:
+        recorded = "stale"
+    if recorded == "stale" or (info is not None and info.ended_at is not None):
+        return recorded
     open_ones = [incident for incident in incidents if incident.status == "open"]
-    if (info is not None and info.state == "stalled") or any(i.kind == "stall" for i in open_ones):
+    if recorded == "stalled" or any(i.kind == "stall" for i in open_ones):
         return "stalled"
     if any(incident.harm == "degrading" for incident in open_ones):
         return "degraded"
@@ -201,8 +199,10 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
     """Return the hosts of a run, in the order of their nodes; empty if the run has one host."""
-    ordered = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host))
-    hosts = tuple(dict.fromkeys(one.info.host for one in ordered))
+    ordered = sorted(
+        agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host_in_run)
+    )
+    hosts = tuple(dict.fromkeys(one.info.host_in_run for one in ordered))
     return hosts if len(hosts) > 1 else ()
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stallwatch_alerts.prometheus.clients import NoAnswer, Prometheus
 from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX
-from stallwatch_dashboard.data.overview import ENDINGS
+from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Text, message
 
 MOST_NAMES = 50  #: runs in one query

@@ -33,8 +33,16 @@ from stallwatch_dashboard.data.rebuild import numbers_from_frames, rebuilt_frame
 from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
+from stallwatch_exporter.cluster.merging import qualified
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
-from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS, AgentInfo, folders_of, list_runs, runs_home
+from stallwatch_exporter.runs.runfolder import (
+    RUN_INCIDENTS,
+    AgentInfo,
+    folders_of,
+    list_runs,
+    read_info,
+    runs_home,
+)
 from stallwatch_exporter.watching.episodes import folded
 from stallwatch_exporter.watching.incidents import last_states, read_journal
 from stallwatch_rules.decoding import from_json
@@ -97,7 +105,7 @@ class Source:
     def copies(self, run: str) -> list[LogCopy]:
         """Return the log copies of a run from all its hosts."""
         agents = self.agents(run)
-        hosts = [one.info.host for one in agents] if hosts_of(agents) else []
+        hosts = [one.info.host_in_run for one in agents] if hosts_of(agents) else []
         return copies(*(one.folder for one in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
@@ -219,8 +227,8 @@ class Source:
 def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first, cached until they change.
 
-    For a multi-host run, read the coordinator's journal. If its folder is not here, reports of several hosts
-    on one incident become one incident, for which the newest report counts.
+    For a multi-host run, these are the merged incidents, and the incidents of agents that no coordinator
+    merged: its folder may not be here, or an agent had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -233,9 +241,21 @@ def journal(*folders: Path) -> list[Incident]:
 @functools.lru_cache(_KEPT_JOURNALS)
 def _journal(stamps: tuple[tuple[Path, int, int], ...]) -> tuple[Incident, ...]:
     paths = [path for path, *_ in stamps]
-    of_all_hosts = [path for path in paths if path.name == RUN_INCIDENTS]
-    journals = (read_journal(path.parent, _MOST_JOURNAL, name=path.name) for path in of_all_hosts or paths)
-    found = last_states(one for each in journals for one in (each if of_all_hosts else folded(each)))
+
+    def read(path: Path) -> list[Incident]:
+        return read_journal(path.parent, _MOST_JOURNAL, name=path.name)
+
+    of_run = last_states(one for path in paths if path.name == RUN_INCIDENTS for one in read(path))
+    known = {name for incident in of_run for name in (incident.id, *incident.aliases)}
+    of_agents: list[Incident] = []
+    for path in (path for path in paths if path.name != RUN_INCIDENTS):
+        own = read(path)
+        if of_run:
+            info = read_info(path.parent)
+            agent = info.agent if info is not None else ""
+            own = [one for one in own if agent and known.isdisjoint((one.id, qualified(agent, one)))]
+        of_agents += folded(own)
+    found = [*of_run, *last_states(of_agents)]
     merged = {alias for incident in found for alias in incident.aliases}
     left = (incident for incident in found if incident.id not in merged)
     return tuple(sorted(left, key=lambda incident: -incident.opened_at))

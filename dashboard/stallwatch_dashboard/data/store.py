@@ -22,8 +22,9 @@ from stallwatch_dashboard.data.cache import (
 )
 from stallwatch_dashboard.data.frames import SILENT_SECONDS, Key, Which, fold, host_of, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
-from stallwatch_dashboard.data.overview import ENDINGS, Numbers
+from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summary_of
+from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written at this interval

@@ -13,7 +13,8 @@ import duckdb
 
 from stallwatch_dashboard.data.frames import Which, series_order
 from stallwatch_dashboard.data.metrics_page import Reading
-from stallwatch_dashboard.data.overview import ENDINGS, Numbers
+from stallwatch_dashboard.data.overview import Numbers
+from stallwatch_exporter.runs.run_state import ENDINGS
 
 MOST_LOSSES = 40
 #: Time spans of steps in the baseline, without the very first, which includes compilation.

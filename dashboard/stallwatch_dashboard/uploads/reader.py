@@ -78,6 +78,7 @@ def _read(task: Task) -> Answer:
             task.limits,
             known.baseline if known is not None and known.baseline.exemplars else None,
             parallel,
+            scratch=".",  # removed with the files, also if this process is killed
         ),
         job=task.job or None,
         together=task.together,

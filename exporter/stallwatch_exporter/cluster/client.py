@@ -42,6 +42,7 @@ from stallwatch_exporter.cluster.wire import (
     Reply,
     aged,
     beat_of,
+    digest_of,
 )
 from stallwatch_exporter.settings import JoinSettings
 
@@ -171,7 +172,8 @@ class HttpBacking:
         """Post the reports of this host's agents to the first agent of the run that accepts them."""
         end = time.monotonic() + POST_SECONDS
         signed = self._open()
-        reports = [msgspec.structs.replace(report, address=self.address) for report in reports]
+        known = {"address": self.address, "members": digest_of(self._members)}
+        reports = [msgspec.structs.replace(report, **known) for report in reports]
         answer: Answer | None = None
         for part in _parts(reports, self._notices):
             given = self._post(part, signed, end) if signed is not None else self._own(part)
@@ -179,7 +181,7 @@ class HttpBacking:
                 return None
             refused = {**answer.refused, **given.refused} if answer is not None else given.refused
             answer = msgspec.structs.replace(given, refused=refused)
-        if answer is not None:
+        if answer is not None and answer.reply.members is not None:
             self._members = tuple(answer.reply.members)
         return answer
 

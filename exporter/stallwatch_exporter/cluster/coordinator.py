@@ -6,12 +6,21 @@ import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.cluster.merging import KEPT_SECONDS, RunEpisodes, View, on_run_clock
+from stallwatch_exporter.cluster.host import split_address
+from stallwatch_exporter.cluster.merging import (
+    KEPT_SECONDS,
+    RunEpisodes,
+    View,
+    in_brief,
+    in_run,
+    kept_ledger,
+)
 from stallwatch_exporter.cluster.slowness import Slowness
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,
@@ -21,6 +30,7 @@ from stallwatch_exporter.cluster.wire import (
     Member,
     Reply,
     beat_of,
+    digest_of,
     is_quiet,
 )
 from stallwatch_exporter.incident import Incident, Sink
@@ -52,7 +62,10 @@ class _Shared(msgspec.Struct, frozen=True):
     at: float
     hosts: dict[str, str]
     members: list[Member]
+    digest: int  #: of the members
+    names: dict[str, str]
     ruling: Ruling | None
+    escalates: list[str]
 
 
 class _Agent:
@@ -60,6 +73,7 @@ class _Agent:
 
     def __init__(self, report: AgentReport, now: float) -> None:
         self.report = report
+        self.host = report.host  #: its name in the run
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
@@ -80,6 +94,10 @@ class _Agent:
         """Seconds by which the agent's clock is ahead; a late post makes it seem behind."""
         return max(self._ahead, default=0.0)
 
+    def has_part_in(self, incident: Incident) -> bool:
+        """Return whether one of its incidents is part of this one of the run."""
+        return any(alias.startswith(f"{self.report.agent} ") for alias in incident.aliases)
+
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
         # The agent's thread may be seconds late on a busy host, which matters little at usual thresholds.
@@ -97,8 +115,9 @@ class Coordinator:
     """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once.
 
     Optional methods of a sink: ``adopt(incident)``: another coordinator reported the incident;
-    ``release(id)``: another coordinator handles the incident from now on; ``has_sent(id)``: return whether
-    its notifications were sent.
+    ``release(id)``: another coordinator escalates the incident from now on; ``escalates(id)``: return whether
+    the sink has planned its escalation; ``has_sent(id)``: return whether its notifications were sent.
+    ``is_shared``: whether other coordinators write to the same place.
     """
 
     def __init__(
@@ -125,14 +144,16 @@ class Coordinator:
         self._guarded = Guard(surviving(notice))
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, set[str]] = {}  # ids of the hosts with each host name
+        self._named: dict[str, str] = {}  # ids of the hosts by their names in the run
         self._slowdown = slowdown
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
         self._present_at = clock()
         self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
         self._absent: dict[str, tuple[str, float]] = {}  # hosts seen only by others: ranks, and first mention
+        self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
         self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
+        self._released: set[str] = set()  # of these, the incidents that the other coordinator escalates
         self._unsent: dict[str, Incident] = {}  # incidents that were reported, but perhaps not sent
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
         self._adopted_at: dict[str, float] = {}  # time at which incidents of other coordinators were adopted
@@ -149,15 +170,17 @@ class Coordinator:
             agent = self._agents.get(report.agent)
             before = {} if agent is None else {one.id: one for one in agent.report.incidents}
             names_hosts = agent is None or report.hosts != agent.report.hosts
+            is_new = agent is None or report.host != agent.report.host
             taken = msgspec.structs.replace(report, hosts=self._same(report.hosts), ledger=[])
             if agent is None:
                 if len(self._agents) >= _MOST_AGENTS:
                     return Reply(refused=f"the run has more than {_MOST_AGENTS:,} agents")
                 agent = self._agents[report.agent] = _Agent(taken, now - report.age)
-                self._named.setdefault(report.host, set()).add(report.host_id)
             elif report.number <= agent.report.number:
                 return self._reply(agent, now)
             agent.update(taken, now - report.age, self._wall() - report.age)
+            if is_new:
+                agent.host = self._name_of(report)
             agent.beat = max(self._least_beat, beat_of(report.quiet, report.threshold))
             if names_hosts:
                 self._miss(report.hosts, now)
@@ -166,9 +189,9 @@ class Coordinator:
             for incident in report.incidents:
                 if before.get(incident.id) != incident:
                     self._newest_at = now
-                self._episodes.take(on_run_clock(incident, report.agent, agent.ahead))
+                self._episodes.take(in_run(incident, report.agent, agent.host, agent.ahead))
             if report.paces or report.ending is not None:
-                self._slowness.take(report, self._host(agent), self._ledger.values())
+                self._slowness.take(report, agent.host, self._ledger.values())
             return self._reply(agent, now)
 
     def step(self) -> None:
@@ -185,46 +208,62 @@ class Coordinator:
             self._note_sent()
             self._count_hosts(now)
 
-    def leave(self, ledger: Iterable[Incident] = ()) -> None:
+    def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state, because its agents now report to another coordinator.
 
-        Incidents that the `ledger` of that coordinator shows as closed are closed in the sinks, too.
+        The sinks release the incidents that this coordinator `escalates`, and close the incidents that its
+        `ledger` shows as closed.
         """
         with self._lock:
-            for known in (*self._ledger.values(), *self._unsent.values()):
-                if known.status == "open":
-                    self._passed_on[known.id] = known
+            adopted = {one.id: one for one in self._ledger.values() if one.status == "open"}
+            self._passed_on |= adopted | self._shown
+            self._ledger.clear()
+            if self._agents:
+                self._released.clear()
+                self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
+                self._absent.clear()
+                self._agents.clear()
+                self._named.clear()
+                self._adopted_at.clear()
+                self._shared = None
+                self._hosts(None, None, None)
+                self._episodes = self._no_episodes()
+                self._slowness = self._no_slowness()
+                for known in self._unsent.values():
+                    self._episodes.adopt(known)
+            for name in self._passed_on.keys() & {*escalates} - self._released:
+                self._released.add(name)
+                self._each_sink("release", name)
             for over in ledger:
                 before = self._passed_on.pop(over.id, None) if over.status == "resolved" else None
                 if before is not None:
                     self._conclude(before, over)
-            if not self._agents:
-                return
-            for known in self._ledger.values():
-                for sink in self._sinks:
-                    if known.status == "open" and (release := getattr(sink, "release", None)) is not None:
-                        with self._guarded("reporting an incident"):
-                            release(known.id)
-            self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
-            self._absent.clear()
-            self._agents.clear()
-            self._named.clear()
-            self._ledger.clear()
-            self._adopted_at.clear()
-            self._shared = None
-            self._hosts(None, None, None)
-            self._episodes = self._no_episodes()
-            self._slowness = self._no_slowness()
-            for known in self._unsent.values():
-                self._episodes.adopt(known)
 
     def _conclude(self, before: Incident, over: Incident) -> None:
         """Report to the sinks the end of an incident that another coordinator has closed."""
+        has_it = self._shown.pop(over.id, None) is not None
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
+        self._each_sink("adopt", closed)
         for sink in self._sinks:
-            with self._guarded("reporting an incident"):
-                getattr(sink, "adopt", sink)(closed)
+            if has_it and not (hasattr(sink, "adopt") or getattr(sink, "is_shared", False)):
+                with self._guarded("reporting an incident"):
+                    sink(closed)
+
+    def _each_sink(self, method: str, *given: Any) -> None:
+        """Call an optional method of the sinks."""
+        for sink in self._sinks:
+            if (optional := getattr(sink, method, None)) is not None:
+                with self._guarded("reporting an incident"):
+                    optional(*given)
+
+    def note_shown(self, incident: Incident) -> None:
+        """Record that our sinks got this state of an incident, from us or from this agent alone."""
+        with self._lock:
+            self._shown[incident.id] = incident
+            if incident.status == "resolved":
+                del self._shown[incident.id]
+                self._passed_on.pop(incident.id, None)
 
     def _no_episodes(self) -> RunEpisodes:
         return RunEpisodes(self._report, self._view, self._is_complete, self._clock)
@@ -260,13 +299,21 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Return whether all other running agents know the sent incidents: one of them merges next."""
+        """Return whether the other running agents know the incidents that they may report again.
+
+        One of them merges next. These are open incidents, failures, which may reach other hosts later, and
+        incidents that the agent itself has reported.
+        """
         with self._lock:
             now = self._clock()
             others = [each for each in self._agents.values() if each.report.agent != self.name]
             up = [each for each in others if each.report.ending is None and not each.is_silent(now)]
-            left = {(one.id, one.status) for one in self._ledger.values()}
-            return all(left <= each.answered for each in up)
+            return all(
+                (one.id, one.status) in each.answered
+                for each in up
+                for one in self._ledger.values()
+                if one.status == "open" or one.kind == "ended" or one.outlasted or each.has_part_in(one)
+            )
 
     def _count_hosts(self, now: float) -> None:
         there = [agent for agent in self._up() if agent.report.ending is None]
@@ -284,14 +331,12 @@ class Coordinator:
         if agent.report.ending is None:
             if quiet > _LOST_SECONDS and not agent.lost:
                 agent.lost = True
-                self._slowness.leave(agent.report.agent, self._host(agent))
+                self._slowness.leave(agent.report.agent, agent.host)
             if not agent.closed and self._is_given_up(agent.at, now):
                 self._close_left(agent)
         if quiet > (_FORGET_SECONDS if agent.report.ending is None else KEPT_SECONDS):
             del self._agents[agent.report.agent]
-            self._named = {}
-            for each in self._agents.values():
-                self._named.setdefault(each.report.host, set()).add(each.report.host_id)
+            self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
     def _note_going_on(self, now: float) -> None:
         """Record since when the run continues or ends on any host; a pause of one minute may be a hang."""
@@ -319,7 +364,7 @@ class Coordinator:
         agent.closed = True
         for incident in agent.report.incidents:
             if incident.status == "open":
-                self._close(on_run_clock(incident, agent.report.agent, agent.ahead))
+                self._close(in_run(incident, agent.report.agent, agent.host, agent.ahead))
 
     # ---- incidents
 
@@ -328,6 +373,7 @@ class Coordinator:
             with self._guarded("reporting an incident"):
                 sink(msgspec.structs.replace(incident))
         self._unsent[incident.id] = incident
+        self.note_shown(incident)
         if incident.status == "resolved":
             for other, opened_at in self._episodes.further_ids(incident).items():
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
@@ -339,10 +385,10 @@ class Coordinator:
             return
         self._ledger[known.id] = known
         self._adopted_at.setdefault(known.id, self._clock())
-        for sink in self._sinks:
-            if (adopt := getattr(sink, "adopt", None)) is not None:
-                with self._guarded("reporting an incident"):
-                    adopt(known)
+        if known.status == "resolved" and known.id in self._shown:  # another coordinator closed it
+            self._conclude(self._shown[known.id], known)
+        else:
+            self._each_sink("adopt", known)
 
     def _has(self, known: Incident) -> bool:
         before = self._ledger.get(known.id)
@@ -378,13 +424,13 @@ class Coordinator:
         now = self._clock()
         up = [agent for agent in self._up() if agent.report.ending is None]
         silent = self._silent(now)
-        seen = [(self._host(agent), agent.stacks(now)) for agent in up if not agent.is_silent(now)]
+        seen = [(agent.host, agent.stacks(now)) for agent in up if not agent.is_silent(now)]
         parts = by_host((host, stacks) for host, stacks in seen if stacks is not None)
         world = max((agent.report.world for agent in up), default=0)
         known = self._ranks(up)
         stacks = over_hosts(parts, silent=silent, world=world, ranks=known) if len(up) > 1 and parts else None
         hosts = {rank: host for host, (ranks, _) in self._absent.items() for rank in ranks_in(ranks)}
-        return View(stacks, hosts | {rank: agent.report.host for agent in up for rank in agent.ranks})
+        return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
         """Return the ruling on the quiet spell from the reports of all hosts together."""
@@ -393,7 +439,7 @@ class Coordinator:
             return None
         views = [
             HostView(
-                self._host(agent),
+                agent.host,
                 agent.report.ruling,
                 agent.report.quiet + now - agent.at,
                 agent.report.threshold,
@@ -409,19 +455,19 @@ class Coordinator:
         """Return the folded ranks of each host: of these agents, and of hosts that posted only to others."""
         found: dict[str, list[str]] = {}
         for agent in agents:
-            found.setdefault(self._host(agent), []).append(agent.report.ranks)
+            found.setdefault(agent.host, []).append(agent.report.ranks)
         absent = {host: ranks for host, (ranks, _) in self._absent.items()}
         return absent | {host: ",".join(filter(None, ranks)) for host, ranks in found.items()}
 
     def _silent(self, now: float) -> list[str]:
-        silent = {self._host(agent) for agent in self._up() if agent.is_silent(now)}
+        silent = {agent.host for agent in self._up() if agent.is_silent(now)}
         beat = min((agent.beat for agent in self._agents.values()), default=BEAT_SECONDS)
         limit = max(SILENT_BEATS * beat, _LEAST_SILENT)
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _miss(self, hosts: Mapping[str, str], now: float) -> None:
         """Record the hosts that agents have reported before and that have not posted to this coordinator."""
-        present = {self._host(agent) for agent in self._agents.values()}
+        present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
         for host in hosts.keys() - present:
@@ -441,18 +487,24 @@ class Coordinator:
                 older |= {one.report.agent for one in agents if one is not newest}
                 if rank not in self._claimed and sum(one.report.ending is None for one in agents) > 1:
                     self._claimed.add(rank)
-                    names = " and ".join(sorted({one.report.host for one in agents}))
+                    names = " and ".join(sorted({one.host for one in agents}))
                     self._notice(f"agents on {names} claim rank {rank}: the one that started last counts")
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
-    def _host(self, agent: _Agent) -> str:
-        """Return the agent's host name, with its address if two hosts have the same name."""
-        report = agent.report
-        return (
-            report.host
-            if len(self._named.get(report.host, ())) < 2
-            else f"{report.host} ({report.address or report.host_id})"
-        )
+    def _name_of(self, report: AgentReport) -> str:
+        """Return the host's name in the run: the address is added if another host has that name."""
+        where, _ = split_address(report.address)
+        name = report.host
+        for more in (where, report.host_id):
+            if self._named.get(name, report.host_id) == report.host_id:
+                break
+            name = f"{report.host}-{more or report.host_id}"
+        if name != report.host and name not in self._named:
+            self._notice(
+                f"two hosts of the run have the name {report.host}: one is called {name} from now on"
+            )
+        self._named[name] = report.host_id
+        return name
 
     def _is_complete(self) -> bool:
         now = self._clock()
@@ -479,18 +531,37 @@ class Coordinator:
             for host, (_, since) in self._absent.items():
                 if now - since >= _FORGET_SECONDS:
                     del hosts[host]
-            shared = _Shared(now, self._same(hosts), self._members(), self._ruling(now))
+            members = self._members()
+            shared = _Shared(
+                now,
+                self._same(hosts),
+                members,
+                digest_of(members),
+                {
+                    each.report.host_id: each.host
+                    for each in self._agents.values()
+                    if each.host != each.report.host
+                },
+                self._ruling(now),
+                self._escalates(self._ledger),
+            )
             self._shared = shared
         agent.answered = frozenset((one.id, one.status) for one in self._ledger.values())
         return Reply(
             coordinator=self.name,
             acknowledged={agent.report.agent: agent.report.number},
             beat=self._least_beat,
-            members=shared.members,
+            members=None if agent.report.members == shared.digest else shared.members,
             hosts=shared.hosts,
+            names=shared.names,
             ruling=shared.ruling,
             ledger=list(self._ledger.values()),
+            escalates=shared.escalates,
         )
+
+    def _escalates(self, names: Iterable[str]) -> list[str]:
+        asked = [one for one in (getattr(sink, "escalates", None) for sink in self._sinks) if one is not None]
+        return [name for name in names if any(escalates(name) for escalates in asked)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
         """Return the hosts object of the last replies if it is equal, because every agent repeats it."""
@@ -503,43 +574,3 @@ class Coordinator:
             one.host_id: Member(one.host_id, one.host, one.address, one.node) for one in there if one.address
         }
         return sorted(found.values(), key=lambda one: (one.node is None, one.node or 0, one.host_id))
-
-
-def in_brief(incident: Incident) -> Incident:
-    """Return an incident reduced to the fields that the next coordinator needs to recognize and close it."""
-    return msgspec.structs.replace(
-        incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
-    )
-
-
-def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
-    """Return the newest state of each incident in these ledgers of reported incidents."""
-    found: dict[str, Incident] = {}
-    for one in (one for ledger in ledgers for one in ledger):
-        before = found.get(one.id)
-        if before is None or (before.updated_at, len(before.aliases)) <= (one.updated_at, len(one.aliases)):
-            found[one.id] = one
-    return list(found.values())
-
-
-def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
-    """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
-
-    The next coordinator numbers its incidents from these. `held`: aliases of open incidents.
-    """
-    known, held = list(known), frozenset(held)
-    last: dict[tuple[str, str], tuple[int, str]] = {}
-    for incident in known:
-        last[incident.began_as] = max(last.get(incident.began_as, (0, "")), _place(incident.id))
-    found: dict[str, Incident] = {}
-    for incident in known:
-        lately = incident.resolved_at is None or now - incident.resolved_at < KEPT_SECONDS
-        if lately or not held.isdisjoint(incident.aliases):
-            found[incident.id] = incident
-        elif last[incident.began_as] == _place(incident.id):
-            found[incident.id] = msgspec.structs.replace(incident, aliases=[], history=[])
-    return found
-
-
-def _place(name: str) -> tuple[int, str]:
-    return len(name), name

@@ -15,8 +15,8 @@ from stallwatch_exporter.cluster.coordinator import Coordinator, HostCounts
 from stallwatch_exporter.cluster.host import host_id
 from stallwatch_exporter.cluster.identity import RunIdentity, with_ranks
 from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member
-from stallwatch_exporter.incident import Sink
-from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_exporter.incident import Incident, Sink
+from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
@@ -38,13 +38,15 @@ class Joining:
         notice: Callable[[str], None],
         hosts: HostCounts,
         slowdown: Callable[[float], None] = lambda _: None,
+        identified: Callable[[AgentInfo], None] = lambda _: None,
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
         """Join the run if `identity` is known; `hosts` receives the numbers of the `HostCounts`.
 
-        `slowdown` receives the share of the throughput that a slow host costs. `ranks_may_say`: True if
-        agents on other hosts, if any, can identify the run from their ranks too.
+        `slowdown` receives the share of the throughput that a slow host costs, `identified` the record of
+        this agent if its host gets another name. `ranks_may_say`: True if agents on other hosts, if any, can
+        identify the run from their ranks too.
         """
         self._identity = identity
         self._folder = folder
@@ -53,6 +55,7 @@ class Joining:
         self._notice = notice
         self._hosts = hosts
         self._slowdown = slowdown
+        self._identified = identified
         self._engine = engine
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
@@ -81,6 +84,7 @@ class Joining:
         return None
 
     def _join(self, identity: RunIdentity) -> Member:
+        self._folder.info.agent = self._agent
         coordinator = Coordinator(
             [*self._sinks, self._folder.append_run_incident],
             name=self._agent,
@@ -88,6 +92,15 @@ class Joining:
             hosts=self._hosts,
             slowdown=self._slowdown,
         )
+
+        def shown(incident: Incident) -> None:
+            coordinator.note_shown(incident)
+            self._folder.append_run_incident(incident)
+
+        def renamed(name: str) -> None:
+            self._host = self._folder.info.host_name = name
+            self._identified(self._folder.info)
+
         if self._engine is not None:
             return Member(
                 identity,
@@ -97,6 +110,9 @@ class Joining:
                 agent=self._agent,
                 host=self._host,
                 host_id=self._host_id,
+                leave=coordinator.leave,
+                shown=shown,
+                renamed=renamed,
                 is_settled=lambda: coordinator.is_settled,
                 alone_seconds=_ENGINE_SECONDS,
                 notice=self._notice,
@@ -125,6 +141,8 @@ class Joining:
             address=lambda: backing.address,
             step=coordinator.step,
             leave=coordinator.leave,
+            shown=shown,
+            renamed=renamed,
             is_settled=lambda: coordinator.is_settled,
             is_known=lambda: coordinator.is_known,
             alone_seconds=ALONE_SECONDS,

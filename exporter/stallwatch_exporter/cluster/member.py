@@ -16,9 +16,15 @@ import msgspec
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.cluster.backing import Backing, Refused
-from stallwatch_exporter.cluster.coordinator import in_brief, joined_ledgers, kept_ledger
 from stallwatch_exporter.cluster.identity import RunIdentity
-from stallwatch_exporter.cluster.merging import KEPT_SECONDS, number_of, qualified
+from stallwatch_exporter.cluster.merging import (
+    KEPT_SECONDS,
+    in_brief,
+    joined_ledgers,
+    kept_ledger,
+    number_of,
+    qualified,
+)
 from stallwatch_exporter.cluster.slowness import PaceBook
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,
@@ -77,7 +83,9 @@ class Member:
         host_id: str,
         address: Callable[[], str] = lambda: "",
         step: Callable[[], None] = lambda: None,
-        leave: Callable[[Sequence[Incident]], None] = lambda _: None,
+        leave: Callable[[Sequence[Incident], Sequence[str]], None] = lambda _ledger, _escalates: None,
+        shown: Callable[[Incident], None] = lambda _: None,
+        renamed: Callable[[str], None] = lambda _: None,
         is_settled: Callable[[], bool] = lambda: True,
         is_known: Callable[[], bool] = lambda: True,
         alone_seconds: float = ALONE_SECONDS,
@@ -90,8 +98,10 @@ class Member:
 
         Functions of a coordinator within this agent: `is_settled` returns whether no news waits; `address`,
         where it listens; `is_known`, whether the other hosts know the incidents that it sent. `leave`
-        receives the ledger of another coordinator that accepted the report.
+        receives the ledger of another coordinator that accepted the report, and the ids that it escalates.
 
+        `shown` receives the incidents that this agent alone gave to `sinks`, now or before it joined.
+        `renamed` receives the host's name in the run if another host has the same name.
         `alone_seconds`: seconds without a reply after which the agent notifies users itself.
         """
         self._identity = identity
@@ -101,6 +111,7 @@ class Member:
         self._agent, self._host, self._host_id, self._address = agent, host, host_id, address
         self._step = step
         self._leave = leave
+        self._shown, self._renamed = shown, renamed
         self._is_settled, self._others_know = is_settled, is_known
         self._alone_seconds = alone_seconds
         self._clock = clock
@@ -163,8 +174,8 @@ class Member:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
                 alone = self._alone_as(incident)
-                self._alone[alone.id] = in_brief(alone)
-        self._wake.set()
+                self._alone[alone.id] = alone
+        self._show()
 
     def follow(self, left: Member) -> None:
         """Replace the member that represented this agent until its ranks identified the run."""
@@ -180,6 +191,12 @@ class Member:
             left._waiting.clear()
         with suppress(Exception):
             left._backing.close()
+        self._show()
+
+    def _show(self) -> None:
+        for incident in list(self._alone.values()):
+            with self._guarded("reporting an incident"):
+                self._shown(incident)
         self._wake.set()
 
     def update(self, state: State) -> None:
@@ -211,9 +228,9 @@ class Member:
                 del self._waiting[name]
             incidents = [self._alone_as(self._mine[name]) for name in due if name in self._mine]
             for incident in incidents:
-                self._alone[incident.id] = in_brief(incident)
+                self._alone[incident.id] = incident
         for incident in incidents:
-            for sink in self._sinks:
+            for sink in (*self._sinks, self._shown):
                 with self._guarded("reporting an incident"):
                     sink(incident)
 
@@ -291,9 +308,13 @@ class Member:
         if reply is None:
             return
         if reply.coordinator not in ("", self._agent):
-            self._leave(reply.ledger)
+            self._leave(reply.ledger, reply.escalates)
         if reply.refused and reply.refused != getattr(self._reply, "refused", ""):
             self._notice(reply.refused)
+        if (name := reply.names.get(self._host_id, self._host)) != self._host:
+            self._notice(f"another host of the run has the name {self._host}, too: this one is called {name}")
+            self._host = name
+            self._renamed(name)
         with self._lock:
             self._reply = reply
             if reply.refused:
@@ -308,7 +329,7 @@ class Member:
             self._remember(reply.ledger)
 
     def _remember(self, ledger: Sequence[Incident]) -> None:
-        known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
+        known = joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values()), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
         self._ledger = kept_ledger(known, wall, mine)  # includes incidents with an open warning of this agent
@@ -362,7 +383,7 @@ class Member:
                 paces=self.paces.report(self._number),
                 incidents=incidents,
                 hosts=self._reply.hosts if self._reply is not None else {},
-                ledger=joined_ledgers([self._ledger.values(), self._alone.values()]),
+                ledger=joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values())]),
                 ending=self._ending,
                 ended_age=now - self._ended_at if self._ending is not None else None,
             )

@@ -7,7 +7,7 @@ join it, too; and another coordinator may have reported the incident before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
@@ -270,10 +270,50 @@ def _blamed(stacks: StallStacks | None) -> object:
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
-def on_run_clock(incident: Incident, agent: str, ahead: float) -> Incident:
-    """Return an agent's incident by the coordinator's clock, under its qualified id.
+def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
+    """Return an agent's incident by the coordinator's clock, with its qualified id and its host's name there.
 
     `ahead`: seconds by which the agent's clock is ahead of the coordinator's.
     """
     moved = by_wall_clock(incident, -ahead)
-    return msgspec.structs.replace(moved, id=qualified(agent, incident))
+    return msgspec.structs.replace(moved, id=qualified(agent, incident), host=host)
+
+
+def in_brief(incident: Incident) -> Incident:
+    """Return an incident reduced to the fields that the next coordinator needs to recognize and close it."""
+    return msgspec.structs.replace(
+        incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
+    )
+
+
+def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
+    """Return the newest state of each incident in these ledgers of reported incidents."""
+    found: dict[str, Incident] = {}
+    for one in (one for ledger in ledgers for one in ledger):
+        before = found.get(one.id)
+        if before is None or (before.updated_at, len(before.aliases)) <= (one.updated_at, len(one.aliases)):
+            found[one.id] = one
+    return list(found.values())
+
+
+def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
+    """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
+
+    The next coordinator numbers its incidents from these. `held`: aliases of open incidents.
+    """
+    known, held = list(known), frozenset(held)
+    last: dict[tuple[str, str], tuple[int, str]] = {}
+    for incident in known:
+        last[incident.began_as] = max(last.get(incident.began_as, (0, "")), _place(incident.id))
+    found: dict[str, Incident] = {}
+    for incident in known:
+        lately = incident.resolved_at is None or now - incident.resolved_at < KEPT_SECONDS
+        if lately or not held.isdisjoint(incident.aliases):
+            found[incident.id] = incident
+        elif last[incident.began_as] == _place(incident.id):
+            found[incident.id] = msgspec.structs.replace(incident, aliases=[], history=[])
+    return found
+
+
+def _place(name: str) -> tuple[int, str]:
+    return len(name), name

@@ -19,6 +19,8 @@ from stallwatch_exporter.settings import JoinSettings
 
 PORT = FIRST_PORT - 1 + 1000  #: 20401, a port on which no agent listens
 _STEP_SECONDS = 1.0
+_LEAVING_SECONDS = 5.0  # for the last news: as long as agents have
+_LOOK_SECONDS = 0.05
 _MOST_CONNECTIONS = 2048
 
 
@@ -55,7 +57,14 @@ class CoordinatorService:
         return self._server.port
 
     def close(self) -> None:
-        """Stop serving and merging; wait for the thread that steps the runs."""
+        """Let the last news be sent, and the agents know of it; then stop serving and merging.
+
+        An agent that has ended left its news here, and the next coordinator would send again what it does
+        not know.
+        """
+        end = time.monotonic() + _LEAVING_SECONDS
+        while time.monotonic() < end and not all(run.is_settled and run.is_known for _, run in self._all()):
+            self._closing.wait(_LOOK_SECONDS)
         self._server.close()
         self._closing.set()
         self._thread.join(_STEP_SECONDS)
@@ -68,11 +77,13 @@ class CoordinatorService:
                 )
             return self._runs[key]
 
+    def _all(self) -> list[tuple[str, Coordinator]]:
+        with self._lock:
+            return list(self._runs.items())
+
     def _step(self) -> None:
         while not self._closing.wait(_STEP_SECONDS):
-            with self._lock:
-                runs = list(self._runs.items())
-            for key, run in runs:
+            for key, run in self._all():
                 try:
                     run.step()
                     if key not in self._announced and (name := run.run):

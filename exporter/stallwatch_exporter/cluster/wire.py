@@ -7,6 +7,9 @@ coordinator.
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Sequence
+
 import msgspec
 
 from stallwatch_exporter.incident import Incident
@@ -56,6 +59,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     host: str
     host_id: str  #: hash of hostname and boot id, because hosts may have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
+    members: int = 0  #: `digest_of` those that its host knows
     node: int | None = None
     run: str  #: name of the run on this host
     attempt: int = 0
@@ -109,6 +113,11 @@ class Member(msgspec.Struct, frozen=True):
     node: int | None = None
 
 
+def digest_of(members: Sequence[Member]) -> int:
+    """Return a number by which a coordinator recognizes what a host knows: the list is long."""
+    return zlib.crc32(msgspec.json.encode(members))
+
+
 class Reply(msgspec.Struct, kw_only=True):
     """The coordinator's answer to a post."""
 
@@ -116,10 +125,12 @@ class Reply(msgspec.Struct, kw_only=True):
     coordinator: str = ""  #: the agent or the service that merges
     acknowledged: dict[str, int] = {}  #: by agent: number of the newest report whose incidents were merged
     beat: float = QUIET_BEAT_SECONDS  #: least seconds between two posts of a host without news
-    members: list[Member] = []
+    members: list[Member] | None = None  #: null if the host knows them
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
+    names: dict[str, str] = {}  #: by host id, the names of hosts that share their name with another one
     ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts
     #: Sent incidents of the run, open or most recently closed, in brief: the next coordinator does not send
     #: these again.
     ledger: list[Incident] = []
+    escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
     refused: str = ""  #: reason why the report was refused, in one line for the agent's terminal

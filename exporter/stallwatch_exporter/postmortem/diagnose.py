@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded, without_copies
@@ -51,13 +53,24 @@ class Options:
     limits: Limits | None = None
     baseline: Baseline | None = None  #: lines of a healthy run: other lines are new
     parallel: Parallel | None = None  #: reading in several processes, with the same diagnosis
+    scratch: str | None = None  #: folder for copies of records in archives; by default that of the system
 
-    def expanded(self, paths: Paths) -> Given:
-        """Return the files in these paths, and the problems with the other paths."""
+    @contextmanager
+    def expanded(self, paths: Paths) -> Iterator[Given]:
+        """Yield the files in these paths, and the problems with the others; then delete copies of records."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
-        files, problems = expand(paths, limits=self.limits, rank_files=rank_files, run_folders=run_folders)
-        return Given(files, problems, rank_files, run_folders, notes)
+        with ExitStack() as stack:
+            files, problems = expand(
+                paths,
+                limits=self.limits,
+                rank_files=rank_files,
+                run_folders=run_folders,
+                records=lambda: stack.enter_context(
+                    TemporaryDirectory(prefix="stallwatch-records-", dir=self.scratch)
+                ),
+            )
+            yield Given(files, problems, rank_files, run_folders, notes)
 
 
 class Given(NamedTuple):
@@ -83,9 +96,9 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
     The problems list the inputs that cannot be read; the rest is diagnosed.
     """
     started = time.monotonic()
-    files, problems, rank_files, run_folders, notes = options.expanded(paths)
-    folders = folders_of_one(files, run_folders)
-    result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
+    with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
+        folders = folders_of_one(files, run_folders)
+        result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
     result.diagnosis.notes = [*notes, *result.diagnosis.notes]
     return result.diagnosis, problems
 

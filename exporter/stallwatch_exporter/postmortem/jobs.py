@@ -65,20 +65,21 @@ def diagnose_jobs(
         NoSuchJob: The files belong to no job with that name.
     """
     started = time.monotonic()
-    files, problems, rank_files, run_folders, notes = options.expanded(paths)
-    folders, jobs = folders_of_one(files, run_folders), list[Job]()
-    if not together and len(files) > 1:
-        jobs = jobs_among(files, own_runs((file.path for file in files if file.path), run_folders))
-    if job is not None and files:
-        chosen = next((one for one in jobs if one.name == job), None)
-        if chosen is None:
-            raise NoSuchJob(job, [one.name for one in jobs])
-        files, folders, jobs = chosen.files, list(map(Path, chosen.folders)), []
-    if jobs:
-        return _diagnose_several(jobs, problems, options)
-    result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
-    result.diagnosis.notes = [*notes, *result.diagnosis.notes]
-    return JobsResult(result.diagnosis, problems)
+    with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
+        folders, jobs = folders_of_one(files, run_folders), list[Job]()
+        if not together and len(files) > 1:
+            kept = own_runs([file for file in files if file.path or file.folder], run_folders)
+            jobs = jobs_among(files, kept)
+        if job is not None and files:
+            chosen = next((one for one in jobs if one.name == job), None)
+            if chosen is None:
+                raise NoSuchJob(job, [one.name for one in jobs])
+            files, folders, jobs = chosen.files, list(map(Path, chosen.folders)), []
+        if jobs:
+            return _diagnose_several(jobs, problems, options)
+        result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
+        result.diagnosis.notes = [*notes, *result.diagnosis.notes]
+        return JobsResult(result.diagnosis, problems)
 
 
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
@@ -104,9 +105,9 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 def _paths_of(job: Job) -> list[str]:
     """Return paths that contain this job and no other, if the job has its own files."""
-    if job.folders:
-        return job.folders
-    return [file.path for file in job.files] if all(file.path for file in job.files) else []
+    if not all(file.path for file in job.files):  # members of an archive
+        return []
+    return job.folders or [file.path for file in job.files]
 
 
 class _Kept:

@@ -64,7 +64,7 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
 def _had_others(part: Recorded, merged: Sequence[Incident]) -> bool:
     """Return whether agents of other hosts, whose records are missing, reported to this agent."""
     hosts = {host for one in merged for host in (one.host, *one.hosts) if host}
-    return part.info is not None and bool(hosts - {part.info.host})
+    return part.info is not None and bool(hosts - {part.info.host_in_run})
 
 
 def _of_agent(given: Path) -> Recorded:
@@ -111,14 +111,14 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
     def when(one: Recorded) -> float:
         if one.info is None:
             return math.inf
-        return (one.ended_at or one.info.updated_at) - ahead.get(one.info.host, 0.0)
+        return (one.ended_at or one.info.updated_at) - ahead.get(one.info.host_in_run, 0.0)
 
     def opened(one: Incident) -> float:
         return one.opened_at - ahead.get(one.host, 0.0)
 
-    hosts = {one.info.host for one in parts if one.info is not None}
+    hosts = {one.info.host_in_run for one in parts if one.info is not None}
     if len(hosts) > 1:
-        parts = [_on_host(one, one.info.host) if one.info is not None else one for one in parts]
+        parts = [_on_host(one, one.info.host_in_run) if one.info is not None else one for one in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
     if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for it
@@ -224,10 +224,11 @@ def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
     """Return the stacks of all hosts at the last stall: as merged then, unless the records show more."""
-    last = next((one for one in reversed(merged) if one.stacks is not None), None)
+    # An incident that one agent sent alone has no hosts, and only the stacks of that agent's host.
+    last = next((one for one in reversed(merged) if one.hosts and one.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     own = by_host(
-        (one.info.host, one.stacks) for one in parts if one.info is not None and one.stacks is not None
+        (one.info.host_in_run, one.stacks) for one in parts if one.info is not None and one.stacks is not None
     )
     if not own:
         return live
@@ -238,7 +239,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
 def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
     """Yield notes on the host of the ending, and on hosts without a record or without an ending."""
     infos = [one.info for one in parts if one.info is not None]
-    hosts = {info.host for info in infos}
+    hosts = {info.host_in_run for info in infos}
     named = {host for one in merged for host in one.hosts}
     looks = [one.stacks for one in merged if one.stacks is not None]
     named |= {host for stacks in looks for host in (*stacks.hosts, *stacks.silent)}
@@ -249,11 +250,13 @@ def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Inc
     elif expected > len(infos):
         yield message("diagnosis.agents-without-record", count=len(infos), expected=expected)
     elif first.info is not None and itself and len(hosts) > 1:
-        yield message("diagnosis.first-host", host=first.info.host)
+        yield message("diagnosis.first-host", host=first.info.host_in_run)
     gone = [one.info for one in parts if one.info is not None and one.unheard is not None]
     if gone and first.ending is not None:
         last = iso(max(info.updated_at for info in gone)) or ""
-        yield message("diagnosis.hosts-unheard", hosts=fold_names(info.host for info in gone), time=last)
+        yield message(
+            "diagnosis.hosts-unheard", hosts=fold_names(info.host_in_run for info in gone), time=last
+        )
 
 
 def lacking(info: AgentInfo) -> list[Message]:

@@ -64,8 +64,8 @@ def with_other_hosts(
     others = [folder for folder in group if folder != str(given)]
     if not others:
         return paths, []
-    hosts = {beside[folder].host for folder in group}
-    names = fold_names(sorted(hosts - {own.host})) or own.host
+    hosts = {beside[folder].host_in_run for folder in group}
+    names = fold_names(sorted(hosts - {own.host_in_run})) or own.host_in_run
     return [given, *others], [message("diagnosis.other-hosts", run=own.run, hosts=names)]
 
 
@@ -80,7 +80,7 @@ def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
     Folders of other runs without any of these files do not matter.
     """
     known = {*run_folders}
-    inside = [known & {*_around(file.path)} for file in files if file.path]
+    inside = [known & {*_around(file)} for file in files if file.path or file.folder]
     if not all(inside):
         return []
     chosen = known
@@ -112,13 +112,15 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
     from stallwatch_exporter.runs.runfolder import read_info
 
     infos = {str(folder): info for folder in folders if (info := read_info(folder)) is not None}
-    known = {folder: (info.host, ranks_in(info.ranks), info.first_rank) for folder, info in infos.items()}
+    known = {
+        folder: (info.host_in_run, ranks_in(info.ranks), info.first_rank) for folder, info in infos.items()
+    }
     several = len({host for host, *_ in known.values()}) > 1
     here, hosts = [], {}
     for file in files:
-        around = (known[one] for one in _around(file.path) if one in known)
+        around = (known[one] for one in _around(file) if one in known)
         host, ranks, first = next(around, ("", (), None))
-        rank, local = file.rank, local_ranks(ranks, first)
+        rank, local = file.rank, local_ranks(ranks, None if first is not None and first < 0 else first)
         if rank is not None and rank < len(local):
             rank = local[rank]
         if rank is None and len(ranks) == 1 and len(known) > 1:
@@ -139,13 +141,15 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
     return {rank: hosts.pop() for rank, hosts in found.items() if len(hosts) == 1}
 
 
-def _around(path: str) -> list[str]:
+def _around(file: LogFile) -> list[str]:
     """Return the run folders that may contain a file."""
-    parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
+    if file.folder:
+        return [file.folder]
+    parent = os.path.dirname(file.path)  # noqa: PTH120 - a tenth of the time
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 
-def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolders:
+def own_runs(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
     """Return the stored runs whose folders contain these files, reading each folder once.
 
     If each node of a training has its own agent, each has a folder. The folders have one key if a scheduler
@@ -155,12 +159,12 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
-    for path in paths:
-        places = _around(path)
+    for file in files:
+        places = _around(file)
         if places[0] not in seen:
             seen[places[0]] = next((one for one in places if (Path(one) / "agent.json").is_file()), None)
         if folder := seen[places[0]]:
-            folder_of[path] = folder
+            folder_of[file.name] = folder
     folders = dict.fromkeys([*folder_of.values(), *run_folders])
     if len({*folder_of.values()}) < 2:
         return RunFolders({}, {})
@@ -171,7 +175,7 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
     often = Counter(Path(group[0]).name for group in groups)
     named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
     jobs = {folder: name for name, group in named.items() for folder in group}
-    return RunFolders({path: jobs[folder] for path, folder in folder_of.items() if folder in jobs}, named)
+    return RunFolders({name: jobs[folder] for name, folder in folder_of.items() if folder in jobs}, named)
 
 
 def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:

@@ -39,7 +39,7 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
 _Folder = TypeVar("_Folder", str, Path)
-#: File of an agent that merged a run over hosts: the run's incidents, as users were notified of them.
+#: File of an agent of a run over hosts: the run's incidents of which it notified users, merged or alone.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
@@ -47,8 +47,6 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 SILENT_SECONDS = 300.0
 #: The same for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
-#: A running agent writes more often: after a longer silence, the facts about it are outdated.
-LATE_SECONDS = 10.0
 _AHEAD_SECONDS = 86400.0  # seconds by which the clock of a writing host may be ahead
 _LOOK_SECONDS = 0.5
 _UNSENT_SECONDS = 600.0  # seconds for which notifications may have waited for an explanation or a lock
@@ -84,11 +82,18 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     job: str = ""  #: job name from the scheduler or launcher, if the run may have several agents
     attempt: int = 0  #: number of the job's start
     key: str = ""  #: equal for all agents of one run: see ``cluster.identity``
+    host_name: str = ""  #: name of the host in the run, if another host has the name `host`
+    agent: str = ""  #: id in the run, made of the host, the process and its start
     node: int | None = None  #: index of this host in the run
     agents: int | None = None  #: number of agents of the run, if its scheduler gives it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
     first_rank: int | None = None  #: rank with local rank 0, if known
     folder: str = ""  #: name of this record's folder
+
+    @property
+    def host_in_run(self) -> str:
+        """The name by which the run's incidents and pages call the host."""
+        return self.host_name or self.host
 
 
 class Kept(msgspec.Struct):
@@ -125,6 +130,7 @@ class RunFolder:
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
+        self._writing = threading.Lock()
         self._lacks = False  # data was lost that no later write restores
 
     @classmethod
@@ -275,16 +281,17 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append a change of the run's incident to ``run-incidents.jsonl``; not for concurrent calls.
+        """Append a change of an incident of which users were notified to ``run-incidents.jsonl``.
 
         The call waits only for a moment: a hanging disk must not delay the reports of other hosts.
         """
-        is_stuck = self._writer is not None and self._writer.is_alive()
-        self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
-        if not is_stuck:
-            self._writer = threading.Thread(target=self._write_run_incidents, daemon=True)
-            self._writer.start()
-            self._writer.join(_WRITE_SECONDS)
+        with self._writing:
+            is_stuck = self._writer is not None and self._writer.is_alive()
+            self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
+            if not is_stuck:
+                self._writer = threading.Thread(target=self._write_run_incidents, daemon=True)
+                self._writer.start()
+                self._writer.join(_WRITE_SECONDS)
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:
@@ -393,7 +400,7 @@ def by_start(
     began = -math.inf
     ended: dict[str, float] = {}  # end of the last agent, by host
     for folder, info in sorted(agents, key=lambda each: each[1].started_at):
-        is_up = info.started_at <= ended.get(info.host, max(ended.values(), default=-math.inf))
+        is_up = info.started_at <= ended.get(info.host_in_run, max(ended.values(), default=-math.inf))
         if is_up and info.started_at - began <= within:
             groups[-1].append((folder, info))
         else:
@@ -401,7 +408,7 @@ def by_start(
             ended = {}
         began = info.started_at
         until = info.ended_at if info.ended_at is not None else info.updated_at
-        ended[info.host] = max(ended.get(info.host, until), until)
+        ended[info.host_in_run] = max(ended.get(info.host_in_run, until), until)
     return groups
 
 

@@ -295,7 +295,7 @@ class RunMetrics:
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
         """Set the run's host, job and versions; long texts are left out."""
-        facts = {"host": info.host, "stallwatch": __version__, **versions}
+        facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
         if info.job:  # not "job", which Prometheus uses for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}
             if info.node is not None:

@@ -88,6 +88,7 @@ def open_agent(
         notice=notice,
         hosts=run_metrics.hosts,
         slowdown=run_metrics.slowdown,
+        identified=lambda info: run_metrics.identity(info, {}),
         engine=engine,
         ranks_may_say=not starts_elsewhere(command),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -242,11 +243,13 @@ def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str)
 class TakenOver:
     """Two hosts of a run with a spool each; what the first one sent, the second one adopts."""
 
-    def __init__(self, spool: Outbox, catalogue: Catalogue, clock: Any) -> None:
+    def __init__(self, spool: Outbox, catalogue: Catalogue, clock: Any, **delivery: Any) -> None:
         self.spool, self.clock = spool, clock
         self.heard: list[tuple[str, str]] = []
         settings = AlertSettings(urls=(FIRST,), routes=ESCALATE)
-        self.sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=self._connect, clock=clock)
+        self.sink = ChatSink(
+            settings, catalogue, spool=lambda: spool, connect=self._connect, clock=clock, **delivery
+        )
 
     def _connect(self, url: str) -> Any:
         return SimpleNamespace(
@@ -272,8 +275,8 @@ def test_who_takes_over_calls_whom_the_host_that_is_lost_would_have_called(
     at = taken_over
     found = stall(opened_at=at.clock.now - 100)
     at.sink.adopt(found)
-    wait_until(lambda: at.calls() == [("waiting", 500.0)])
-    at.clock.now += 510
+    wait_until(lambda: at.calls() == [("waiting", 510.0)])
+    at.clock.now += 520
     wait_until(lambda: at.heard == [(BOSS, "open")])
 
 
@@ -284,26 +287,64 @@ def test_an_escalation_is_given_back_if_the_other_host_merges_again(
     at = taken_over
     found = stall(opened_at=at.clock.now - 100)
     at.sink.adopt(found)
-    wait_until(lambda: at.calls() == [("waiting", 500.0)])
+    wait_until(lambda: at.calls() == [("waiting", 510.0)])
     if ends:
         at.sink.adopt(over(stall, opened_at=found.opened_at))
     else:
         at.sink.release(found.id)
-    wait_until(lambda: at.calls() == [("withdrawn", 500.0)])
+    wait_until(lambda: at.calls() == [("withdrawn", 510.0)])
     if not ends:
         at.sink.adopt(found)
-        wait_until(lambda: sorted(at.calls()) == [("waiting", 500.0), ("withdrawn", 500.0)])
+        wait_until(lambda: sorted(at.calls()) == [("waiting", 510.0), ("withdrawn", 510.0)])
 
 
-def test_a_host_that_planned_a_call_keeps_it_while_others_merge(taken_over: TakenOver, stall: Stall) -> None:
+def test_a_host_leaves_a_call_that_it_planned_to_one_that_has_planned_it_too(
+    taken_over: TakenOver, stall: Stall, spool: Outbox, catalogue: Catalogue
+) -> None:
     at = taken_over
     found = stall(opened_at=at.clock.now)
     at.sink(found)
     wait_until(lambda: at.heard == [(FIRST, "open")])
-    at.sink.release(found.id)
+    beside = TakenOver(spool, catalogue, at.clock)  # the hosts share a state folder
+    beside.sink.adopt(found)
+    assert beside.sink.close(60)
+    assert (at.sink.escalates(found.id), beside.sink.escalates(found.id)) == (True, False)
+    beside.sink.release(found.id)
     at.sink.adopt(found)
-    assert at.sink.close(60)
     assert at.calls() == [("waiting", 600.0)]
+    at.sink.release(found.id)
+    wait_until(lambda: at.calls() == [("withdrawn", 600.0)])
+    assert not at.sink.escalates(found.id)
+
+
+def test_two_hosts_that_cannot_reach_each_other_call_once_if_a_database_shows_it(
+    taken_over: TakenOver, stall: Stall, tmp_path: Path, catalogue: Catalogue
+) -> None:
+    at, shared = taken_over, IncidentStore(f"sqlite:///{tmp_path / 'shared.db'}")
+    seen = Outbox(shared.engine)
+    apart = [
+        TakenOver(
+            Outbox(IncidentStore(f"sqlite:///{tmp_path / name}.db").engine),
+            catalogue,
+            at.clock,
+            delivered=lambda channel, keys: seen.note(channel, keys, at.clock.now),
+            settled=seen.has_all,
+        )
+        for name in ("n0", "n1")
+    ]
+    found = stall(opened_at=at.clock.now)
+    apart[0].sink(found)
+    wait_until(lambda: apart[0].heard == [(FIRST, "open")])
+    apart[1].sink.adopt(found)
+    wait_until(lambda: apart[1].calls() == [("waiting", 610.0)])
+    at.clock.now += 605
+    wait_until(lambda: (BOSS, "open") in apart[0].heard)
+    at.clock.now += 10
+    wait_until(lambda: [state for state, _ in apart[1].calls()] == ["withdrawn"])
+    assert not apart[1].heard
+    for one in apart:
+        one.sink.close(5)
+    shared.close()
 
 
 def test_who_was_called_before_the_takeover_is_not_called_again(taken_over: TakenOver, stall: Stall) -> None:

@@ -264,13 +264,58 @@ def test_two_agents_that_claim_one_rank_are_named() -> None:
     assert run.notices == ["agents on n1 and n9 claim rank 1: the one that started last counts"]
 
 
-def test_hosts_of_the_same_name_are_shown_with_their_addresses() -> None:
+def named_alike(run: Run) -> Host:
+    """The third host has the name of the first."""
+    twin = run.hosts["n2"]
+    twin.facts = {"host": "n0", "host_id": "other", "address": "10.0.0.9:1"}
+    return twin
+
+
+def test_hosts_of_the_same_name_are_two_and_both_sides_learn_their_names() -> None:
     run = Run()
-    twin = Host("n0", 5, run.clock)
+    named_alike(run)
+    run.post("n0", "n1")
+    before = run.coordinator.take(run.hosts["n1"].report()).hosts
+    run.hosts["n1"].facts = {"hosts": before}
+    run.passes(2, *run.hosts)
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert reply.hosts == {"n0": "0", "n1": "1", "n0-10.0.0.9": "2"}
+    assert reply.names == {"other": "n0-10.0.0.9"}
+    assert run.notices == ["two hosts of the run have the name n0: one is called n0-10.0.0.9 from now on"]
+    assert run.counts[-1] == (3, 3, 0)
+    run.coordinator = run.another()  # that gets the report of the other one first
+    for host in (run.hosts["n2"], run.hosts["n1"]):
+        host.facts["hosts"] = reply.hosts
+    run.hosts["n2"].facts["host"] = reply.names["other"]
+    run.passes(20, "n2", "n1", "n0")
+    again = run.coordinator.take(run.hosts["n1"].report())
+    assert (again.hosts, again.names, len(run.notices)) == (reply.hosts, {}, 1)
+
+
+@pytest.mark.parametrize("guilty", ["n0", "n2"])
+def test_of_two_hosts_of_the_same_name_the_one_that_holds_up_the_run_is_blamed(guilty: str) -> None:
+    run = Run()
+    named_alike(run)
+    run.hangs(guilty)
+    look = run.hosts["n2"].facts
+    named_alike(run).facts |= look
+    for host in run.hosts.values():
+        host.has(incident(host.wall()))
+    run.post()
+    run.passes(4, *run.hosts)
+    sent = run.chat.got[-1]
+    assert (sent.rank, sent.host) == ((0, "n0") if guilty == "n0" else (2, "n0-10.0.0.9"))
+    assert sent.hosts == ["n0", "n0-10.0.0.9", "n1"]
+
+
+def test_hosts_of_one_name_at_one_address_are_two() -> None:
+    run = Run()
+    for name in ("n0", "n1", "n2"):
+        run.hosts[name].facts = {"host": "box", "host_id": f"id-{name}", "address": "10.0.0.9:1"}
     run.post()
     run.clock.now += 1.0
-    reply = run.coordinator.take(twin.report(agent="other", host_id="other", address="10.0.0.9:1"))
-    assert "n0 (10.0.0.9:1)" in reply.hosts
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    assert sorted(reply.hosts) == ["box", "box-10.0.0.9", "box-id-n2"]
 
 
 def test_who_is_left_by_its_own_agent_says_nothing_more() -> None:
@@ -392,6 +437,9 @@ def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
     assert [stage for _, stage in chat.stages] == ["open"]
     run.coordinator = run.another()
     stepped_in.leave()
+    assert not chat.released, "perhaps nobody else escalates it"
+    for _ in range(2):
+        stepped_in.leave([], ["sft-8123.0/stall/silent-hang/1"])
     assert chat.released == ["sft-8123.0/stall/silent-hang/1"]
     for _ in range(90):
         run.passes(1, *run.hosts)
@@ -627,6 +675,22 @@ def test_who_leaves_waits_until_the_other_hosts_know_what_left() -> None:
     assert run.coordinator.is_known
 
 
+def test_who_leaves_does_not_wait_for_hosts_that_had_no_part_in_what_is_over() -> None:
+    run = Run()
+    host = run.hosts["n1"]
+    host.has(incident(host.wall()))
+    run.passes(4, *run.hosts)
+    ends(run, "n1")
+    run.passes(2, "n1")
+    assert run.chat.stages[-1][1] == "resolved"
+    run.passes(1, "n1")
+    assert run.coordinator.is_known, "n2 has not posted since"
+    run.hosts["n2"].has(incident(run.hosts["n2"].wall(), 2, step=90))
+    run.passes(4, "n1", "n2")
+    run.post("n2")
+    assert not run.coordinator.is_known, "n1 may have a part in it"
+
+
 def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_own() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
@@ -732,11 +796,24 @@ def test_a_host_that_ended_before_a_takeover_is_not_missed() -> None:
     assert sorted(reply.hosts) == ["n1", "n2"]
 
 
+class Shared:
+    """A database of all hosts: the coordinator that closed the incident has written it there."""
+
+    is_shared = True
+
+    def __init__(self) -> None:
+        self.got: list[Incident] = []
+
+    def __call__(self, incident: Incident) -> None:
+        self.got.append(incident)
+
+
 def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     run = Run()
     record: list[Incident] = []
+    shared = Shared()
     run.coordinator = Coordinator(
-        [run.chat, record.append], name="n0-1", clock=run.clock, wall=run.clock.wall
+        [run.chat, record.append, shared], name="n0-1", clock=run.clock, wall=run.clock.wall
     )
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
@@ -748,7 +825,46 @@ def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     run.coordinator.leave([msgspec.structs.replace(known, **over)])
     assert [(one.status, one.resolution) for one in record[-1:]] == [("resolved", "recovered")]
     assert [one.status for one in run.chat.adopted] == ["resolved"]
-    assert {one.status for one in run.chat.got} == {"open"}
+    assert {one.status for one in run.chat.got} == {one.status for one in shared.got} == {"open"}
+
+
+def test_a_coordinator_says_what_it_escalates_and_another_one_leaves_that_to_it() -> None:
+    run = Run()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
+    run.passes(4, *run.hosts)
+    first, run.coordinator = run.coordinator, run.another(Chat())
+    run.hosts["n1"].facts["ledger"] = first.take(run.hosts["n1"].report()).ledger
+    run.post()
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    first.leave(reply.ledger, reply.escalates)
+    assert (reply.escalates, run.chat.released) == ([], [])
+    run.coordinator._sinks[0].planned.add(reply.ledger[0].id)  # type: ignore[attr-defined]
+    run.passes(1, *run.hosts)
+    reply = run.coordinator.take(run.hosts["n1"].report())
+    first.leave(reply.ledger, reply.escalates)
+    assert run.chat.released == reply.escalates == [reply.ledger[0].id]
+
+
+def test_what_was_closed_while_a_coordinator_was_away_is_closed_in_its_record_with_all_it_knew() -> None:
+    run = Run()
+    record: list[Incident] = []
+    run.coordinator = Coordinator(
+        [run.chat, record.append], name="n0-1", clock=run.clock, wall=run.clock.wall
+    )
+    run.hangs()
+    run.hosts["n1"].has(incident(run.hosts["n1"].wall(), evidence=["a line"]))
+    run.passes(4, *run.hosts)
+    (known,) = run.coordinator.take(run.hosts["n1"].report()).ledger
+    run.clock.now += 20.0
+    at = run.clock.wall()
+    over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
+    run.hosts["n1"].incidents.clear()
+    run.hosts["n1"].facts = {"ledger": [msgspec.structs.replace(known, **over)], "quiet": 0.0}
+    run.post("n1")
+    assert [one.status for one in record] == ["open", "resolved"]
+    assert (record[-1].stacks, record[-1].evidence) == (record[0].stacks, ["a line"])
+    assert record[0].stacks is not None
+    assert [one.status for one in run.chat.adopted] == ["resolved"]
 
 
 def test_the_host_of_a_rank_that_it_never_reported_is_the_one_that_does_not_answer() -> None:

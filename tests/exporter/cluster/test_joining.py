@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -11,7 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 from clustercases import Chat, incident
+from waiting import wait_until
 
+from stallwatch_exporter.cluster import joining
 from stallwatch_exporter.cluster.backing import Merges
 from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.identity import RunIdentity
@@ -19,9 +22,10 @@ from stallwatch_exporter.cluster.joining import Joining
 from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.rings.probing import Probing
-from stallwatch_exporter.runs.runfolder import RunFolder, read_info
+from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS, RunFolder, read_info
 from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.watching.agent import Agent
+from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.pages.catalogue import Catalogue
 
 ENVIRONMENTS = Path(__file__).parent / "environments"
@@ -151,6 +155,8 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     assert [one.id for one in post.incidents] == [found.id]
     coordinator.step()
     assert [one.id for one in people.adopted] == [found.id]
+    record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
+    assert [(one.id, one.status) for one in record] == [(found.id, "open")]
     assert people.stages in ([], [(found.id, found.stage)])  # an edit of what was sent
     closed = msgspec.structs.replace(
         found, status="resolved", resolution="recovered", updated_at=9.0, resolved_at=9.0
@@ -160,7 +166,10 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     coordinator.step()
     assert people.stages[-1] == (found.id, closed.stage) != (found.id, found.stage)
     assert len(host.chat.got) == 3
+    wait_until(lambda: [one.id for one in host.chat.adopted] == [found.id])
     host.agent.leave()
+    record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
+    assert [(one.id, one.status) for one in record[-1:]] == [(found.id, "resolved")]
 
 
 def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
@@ -177,6 +186,26 @@ def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
     assert (post.key, [one.id for one in post.incidents]) == (host.keys[1], [found.id])
     host.agent.leave()
     assert [one.id for one in host.chat.got] == [found.id]  # nobody had acknowledged it
+
+
+def test_two_hosts_of_one_name_have_two_names_in_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(("a" * 12, "b" * 12))
+    monkeypatch.setattr(joining, "host_id", lambda _: next(ids))
+    identity = RunIdentity(key="5f", job="8123.0", origin="flags", agents=2)
+    coordinator = Coordinator([])
+    hosts = [Host(tmp_path, coordinator, identity) for _ in range(2)]
+    name = socket.gethostname()
+    hosts[0].lines[0].wait(lambda post: True)
+    hosts[1].lines[0].wait(lambda post: True)
+    found = [host.agent.folder.info for host in hosts]
+    wait_until(lambda: found[1].host_in_run != name)
+    assert [one.host_in_run for one in found] == [name, f"{name}-{'b' * 12}"]
+    assert [one.host for one in found] == [name, name]
+    assert [one.agent[:12] for one in found] == ["a" * 12, "b" * 12]
+    for host in hosts:
+        host.agent.leave()
 
 
 def test_ranks_of_one_host_change_nothing(tmp_path: Path, rank: Callable[..., int]) -> None:

@@ -59,7 +59,7 @@ class Agent:
             clock=self.clock,
             wall=self.clock.wall,
             notice=self.notices.append,
-            leave=lambda _: self.left.append(self.clock()),
+            leave=lambda *_: self.left.append(self.clock()),
             start=False,
         )
 
@@ -349,3 +349,36 @@ def test_steps_of_the_ranks_are_reported_until_they_are_acknowledged() -> None:
     agent.member.round()
     agent.passes(20)
     assert [[one.steps for one in post.paces] for post in agent.line.posts] == [[[7]], [[7]], []]
+
+
+def test_what_an_agent_sent_alone_is_left_to_the_next_coordinator_and_closed_with_it() -> None:
+    agent, record = Agent(), list[Incident]()
+    coordinator = Coordinator([agent.chat, record.append], clock=agent.clock, wall=agent.clock.wall)
+    agent.member._leave, agent.member._shown = coordinator.leave, coordinator.note_shown
+    agent.line.reply = None
+    found = agent.opens()
+    found.evidence.append("a line")
+    agent.passes(ALONE_SECONDS + 12)
+    (alone,) = agent.line.posts[-1].ledger
+    agent.line.reply = Reply(coordinator="n0-1", ledger=[alone], escalates=[alone.id])
+    agent.passes(24)
+    assert (agent.chat.released, agent.chat.adopted, record) == ([alone.id], [], [])
+    at = agent.clock.wall()
+    over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
+    agent.line.reply.ledger = [msgspec.structs.replace(alone, **over)]
+    agent.passes(12)
+    assert [(one.id, one.status) for one in agent.chat.adopted] == [(alone.id, "resolved")]
+    assert [(one.status, one.evidence) for one in record] == [("resolved", ["a line"])]
+
+
+def test_a_host_that_has_the_name_of_another_one_is_called_as_the_coordinator_says() -> None:
+    agent, names = Agent(), list[str]()
+    agent.member._renamed = names.append
+    agent.line.reply = Reply(names={"id": "n1-10.0.0.9", "x": "n1-10.0.0.7"})
+    agent.passes(24)
+    assert [post.host for post in agent.line.posts] == ["n1", "n1-10.0.0.9", "n1-10.0.0.9"]
+    assert names == ["n1-10.0.0.9"]
+    assert agent.notices == ["another host of the run has the name n1, too: this one is called n1-10.0.0.9"]
+    agent.line.reply = Reply()  # of a coordinator that does not know of the other one
+    agent.passes(12)
+    assert agent.line.posts[-1].host == "n1-10.0.0.9"

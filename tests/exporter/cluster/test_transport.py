@@ -10,11 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from clusterhosts import Cluster, cluster, hasty, report
+from clusterhosts import Cluster, Host, cluster, hasty, report
 from ports import free_port
 from waiting import wait_until
 
 from stallwatch_exporter.cluster import client, peer, server
+from stallwatch_exporter.cluster.coordinator import Coordinator
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.cluster.peer import RETRY_SECONDS
 from stallwatch_exporter.cluster.wire import Reply
@@ -277,3 +278,22 @@ def test_128_hosts_post_to_one(tmp_path: Path) -> None:
                 replies += pool.map(lambda host: host.post(), hosts[1:])
         assert sorted(hosts[0].merges.agents) == sorted(["agent0", *[host.agent for host in hosts[1:]] * 3])
         assert [reply.coordinator for reply in replies if reply] == ["agent0"] * (3 * 127)
+
+
+def test_the_agents_that_may_merge_are_sent_only_if_they_have_changed(three: Cluster) -> None:
+    first = three.start(0, merges=Coordinator([], name="agent0", clock=lambda: three.now))
+    second = three.start(1)
+
+    def sent(*hosts: Host) -> list[int | None]:
+        replies = []
+        for host in hosts:
+            three.now += 5.0
+            reply = host.post()
+            assert reply is not None
+            replies.append(None if reply.members is None else len(reply.members))
+        return replies
+
+    assert sent(first, first) == [1, None]
+    assert sent(second, second, first, first) == [2, None, 2, None]
+    assert [one.host for one in first.backing._members] == ["n0", "n1"]
+    assert sent(second, first) == [None, None]

@@ -8,6 +8,7 @@ import msgspec
 
 from stallwatch_exporter.postmortem.run_folders import TOGETHER, apart, own_runs
 from stallwatch_exporter.runs.runfolder import AgentInfo
+from stallwatch_logs.log_files import LogFile
 
 DAY = 86_400.0
 
@@ -65,6 +66,10 @@ def test_other_commands_and_folders_are_other_runs() -> None:
     assert apart({"a": at_home, "b": at_work}) == [["a", "b"]]
 
 
+def files(*paths: str) -> list[LogFile]:
+    return [LogFile(path, None, False, 0, lambda: iter(()), path) for path in paths]
+
+
 def folder(path: Path, told: AgentInfo | None) -> list[str]:
     (path / "ranks").mkdir(parents=True)
     (path / "agent.json").write_bytes(msgspec.json.encode(told) if told is not None else b"{")
@@ -74,12 +79,13 @@ def folder(path: Path, told: AgentInfo | None) -> list[str]:
 def test_files_in_the_folders_of_runs(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "a", info(0.0)), folder(tmp_path / "b", info(DAY))
     unread = folder(tmp_path / "c", None)
-    told = own_runs([*first, *second, *unread, str(tmp_path / "x.log")])
+    told = own_runs(files(*first, *second, *unread, str(tmp_path / "x.log")))
     assert told.jobs == dict.fromkeys(first, "a") | dict.fromkeys(second, "b")
     assert told.folders == {"a": [str(tmp_path / "a")], "b": [str(tmp_path / "b")]}
-    assert own_runs(first) == ({}, {})
+    assert own_runs(files(*first)) == ({}, {})
 
 
 def test_runs_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "1" / "a", info(0.0)), folder(tmp_path / "2" / "a", info(DAY))
-    assert list(own_runs([*first, *second]).folders) == [str(tmp_path / "1" / "a"), str(tmp_path / "2" / "a")]
+    found = own_runs(files(*first, *second)).folders
+    assert list(found) == [str(tmp_path / "1" / "a"), str(tmp_path / "2" / "a")]

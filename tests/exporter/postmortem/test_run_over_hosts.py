@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,6 +18,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.postmortem.jobs import diagnose_jobs
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_logs import packed_records
 from stallwatch_logs.parallel_reading import Parallel
 from stallwatch_rules.endings import Ending, MemoryKnown
 from stallwatch_rules.locale import render
@@ -101,6 +103,11 @@ def both(*last: str) -> dict[str, str]:
     return {f"ranks/rank{local}.log": steps(local, *last, late=2) for local in (0, 1)}
 
 
+def packed(folder: Path, kind: str) -> Path:
+    """Return an archive of a folder, as it is copied from a cluster or uploaded."""
+    return Path(shutil.make_archive(str(folder.parent / f"packed-{kind}"), kind, folder.parent, folder.name))
+
+
 def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
     keep: Keep, diagnose: Diagnose
 ) -> None:
@@ -113,7 +120,8 @@ def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
         keep(1, peers, lines=both(PEER_GONE), seconds=101.0),
         keep(3, peers, lines=both(PEER_GONE), seconds=102.0),
     ]
-    for path in (*(folder.path for folder in folders), folders[0].path.parent):
+    home = folders[0].path.parent
+    for path in (*(folder.path for folder in folders), home, packed(home, "gztar"), packed(home, "zip")):
         found = diagnose(path)
         assert found.primary is not None
         assert (found.verdict, found.primary.rule) == ("failed", "process-killed-from-outside")
@@ -429,3 +437,48 @@ def test_runs_of_one_name_on_hosts_without_a_shared_folder_are_joined_by_their_k
         ("n2", [2, 3]),
         ("n3", [4, 5]),
     ]
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "a\\..\\..\\evil", "..", "", "x/\n" + "e" * 300])
+def test_a_record_in_an_archive_is_copied_to_a_folder_of_ours_and_removed(
+    tmp_path: Path, keep: Keep, catalogue: Catalogue, name: str
+) -> None:
+    """Whoever made an upload chose its names and numbers."""
+    info = keep(2, STOPPED).info
+    info.first_rank = -(10**15)
+    prefix = f"{name}/" if name else ""
+    with zipfile.ZipFile(tmp_path / "upload.zip", "w") as archive:
+        archive.writestr(f"{prefix}agent.json", msgspec.json.encode(info))
+        archive.writestr(f"{prefix}ranks/rank0.log", steps(0))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    options = Options(catalogue, scratch=str(scratch))
+    with options.expanded([tmp_path / "upload.zip"]) as given:
+        (folder,) = given.run_folders
+        assert Path(folder).resolve().is_relative_to(scratch.resolve())
+        assert [path.name for path in scratch.rglob("*") if path.is_file()] == ["agent.json"]
+        assert [file.folder for file in given.files] == [folder]
+    found, problems = diagnose_paths([tmp_path / "upload.zip"], options)
+    assert (problems, found.verdict) == ([], "interrupted")
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_records_in_an_archive_take_a_bounded_room(
+    tmp_path: Path, keep: Keep, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = keep(2, STOPPED, lines=both(), incidents={"incidents.jsonl": [stall("n2", look(2))] * 500})
+    monkeypatch.setattr(packed_records, "_MOST_BYTES", 10_000)
+    with Options(catalogue, scratch=str(tmp_path)).expanded([packed(folder.path, "zip")]) as given:
+        copied = [path.stat().st_size for path in Path(given.run_folders[0]).iterdir()]
+        assert sum(copied) <= 10_000 < (folder.path / "incidents.jsonl").stat().st_size
+
+
+def test_a_file_beside_the_folder_of_a_run_in_an_archive_is_none_of_it(
+    tmp_path: Path, keep: Keep, catalogue: Catalogue
+) -> None:
+    folder = keep(2, STOPPED, lines=both()).path
+    (folder.parent / "other.log").write_text("step 1/2 loss 0.5\n")
+    for path in (folder.parent, packed(folder.parent, "tar")):
+        found, _ = diagnose_paths([path], Options(catalogue))
+        assert found.verdict != "interrupted", "the record is not that of both"

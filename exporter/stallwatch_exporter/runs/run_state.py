@@ -1,0 +1,35 @@
+"""The state of a run by the record of its agent."""
+
+from __future__ import annotations
+
+import socket
+from typing import Literal
+
+from stallwatch_exporter.runs.runfolder import AgentInfo, State, agent_alive
+
+RunState = Literal[State, "interrupted", "unwatched", "gone", "stale"]
+#: States by the kind of the recorded end; any other end is a failure.
+ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
+    "finished": "finished",
+    "interrupted": "interrupted",  # by a person, not a failure, whatever the exit code is
+    "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
+}
+#: A running agent writes more often: after a longer silence, the facts about it are outdated.
+LATE_SECONDS = 10.0
+LATE_ELSEWHERE_SECONDS = 100.0  #: the same for an agent on another host: see ``runfolder.SILENT_SECONDS``
+
+
+def state_of(
+    info: AgentInfo, now: float, *, alive: bool | None = None, seen: float | None = None
+) -> RunState:
+    """Return the state of a run by its agent's record: what an agent recorded that is silent is out of date.
+
+    `alive`: whether it still runs, if that is known; `seen`: when it was heard of, if not by its record.
+    """
+    if info.ended_at is not None:
+        kind = info.ending.kind if info.ending is not None else ""
+        return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
+    if not (agent_alive(info, now) if alive is None else alive):
+        return "gone"
+    limit = LATE_SECONDS if info.host == socket.gethostname() else LATE_ELSEWHERE_SECONDS
+    return "stale" if now - (info.updated_at if seen is None else seen) > limit else info.state

@@ -1,0 +1,68 @@
+"""Copy the records of runs that Stallwatch watched out of archives: they are read as files of a folder."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from stallwatch_logs.inputs import InputError
+
+MARKS = ("agent.json", "record.json")  #: files that mark the folder of a run
+_FILES = (*MARKS, "diagnosis.json", "incidents.jsonl", "run-incidents.jsonl")
+_MOST_BYTES = 256 << 20  # of all copies
+_LONGEST = 100  # characters of a folder's name
+
+
+class RecordCopies:
+    """Copies of records, with bounded size and safe names, in a folder that is made for the first one."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+        self._home = ""
+        self._folders = self._bytes = 0
+
+    def folders_of(self, members: Sequence[str]) -> dict[str, Path]:
+        """Make a folder for each folder of a run in an archive, and return them by the names in the archive.
+
+        A copy keeps the last part of that name, which is the name of the run.
+        """
+        made: dict[str, Path] = {}
+        marked = dict.fromkeys(_split(member)[0] for member in members if _split(member)[1] in MARKS)
+        with contextlib.suppress(OSError):  # there is no room: only the logs are read
+            for folder in sorted(marked):
+                self._home = self._home or self._make()
+                name = re.sub(r"[^\w.+-]", "_", _split(folder)[1])[:_LONGEST].strip(".")
+                copy = Path(self._home) / str(self._folders) / (name or "run")
+                copy.mkdir(parents=True)
+                made[folder] = copy
+                self._folders += 1
+        return made
+
+    def takes(self, member: str, chunks: Callable[[], Iterator[bytes]], copies: Mapping[str, Path]) -> bool:
+        """Copy a member if it is part of a record; return whether it is."""
+        folder, name = _split(member)
+        if folder not in copies or name not in _FILES:
+            return False
+        # If the member cannot be read to its end, the first part is used.
+        with contextlib.suppress(InputError, OSError), (copies[folder] / name).open("wb") as out:
+            for chunk in chunks():
+                self._bytes += len(chunk)
+                if self._bytes > _MOST_BYTES:
+                    break
+                out.write(chunk)
+        return True
+
+
+def folder_around(member: str, folders: Container[str]) -> str:
+    """Return the folder of a member; if that is the ``ranks`` of a run's folder, the run's folder."""
+    folder, _ = _split(member)
+    parent, name = _split(folder)
+    return parent if folder not in folders and name == "ranks" else folder
+
+
+def _split(member: str) -> tuple[str, str]:
+    """Return the folder and the name of a member of an archive."""
+    folder, _, name = member.replace("\\", "/").rpartition("/")
+    return folder, name
