@@ -154,6 +154,7 @@ class UnknownException(msgspec.Struct):
     frames: list[str]  #: innermost last, user frames before library frames
     root: str = ""  #: the first exception of the chain, if this one was raised while handling another
     nearest: list[NearPage] = []  #: the most similar pages, the nearest first
+    advice: Text = ""  #: where to look, by its type and words
 
 
 class NewLines(msgspec.Struct):

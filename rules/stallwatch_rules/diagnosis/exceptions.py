@@ -184,14 +184,16 @@ def read_exceptions(
     clock: StepClock,
     *,
     symptoms: Collection[str] = (),
+    aborts: Collection[str] = (),
     died: bool = False,
     complete: bool = False,
     last_step: int | None = None,
 ) -> Exceptions:
     """Return the exceptions of these streams; ``known`` are the rules that matched, with their streams.
 
-    ``symptoms``: those of them that name no exception, but whose words may introduce its traceback. ``died``
-    and ``complete``: the run is known to have failed, or to have reached its end.
+    ``symptoms``: those of them that name no exception, but whose words may introduce its traceback.
+    ``aborts``: those that only name a SIGABRT. ``died`` and ``complete``: the run is known to have failed, or
+    to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -225,7 +227,7 @@ def read_exceptions(
             if seen.last.kind == "failure" and named:
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
                 ended_in |= naming if ended(seen, key) else set()
-        for seen in unknown_in(table, rules):
+        for seen in unknown_in(table, rules, aborts):
             if seen.raised.heading & (rules - set(symptoms)):
                 continue
             fatal = ended(seen, key)

@@ -33,6 +33,7 @@ _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedExceptio
 _LAUNCHER_FRAMES = lazy(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
 )
+_SIGNAL_NAMES = ("signal", "Fatal Python error", "terminate called")
 _SNIPPET = lazy(r"^<(?:string|stdin|frozen [^>]*)>$")
 _QUEUE_CLOSED = "Enqueue operation was cancelled"
 
@@ -59,7 +60,7 @@ _SHOWN = lazy(r":\d+(?: in |$)")
 _STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip, only to start the program
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
-    r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
+    r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/|/share/lua/|/julia/(?:stdlib|packages)/"
 )
 
 
@@ -112,6 +113,12 @@ class Raised(msgspec.Struct):
     def lost_something(self) -> bool:
         """Whether the main thread lost a peer or waited in vain, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
+
+    @property
+    def gives_reason(self) -> bool:
+        """Whether it is a crash of compiled code whose words say more than the signal that ended it."""
+        signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES
+        return self.native and bool(self.message) and not signal
 
     @property
     def beside(self) -> bool:
@@ -185,6 +192,9 @@ ECHOES = (
     Echo(r"Exception|\w*Error", r"^The wandb backend process has (?:been )?shut ?down"),
     Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
     Echo("terminate called", r"^without an active exception"),
+    # A command of the program failed, or a cell of a notebook: it printed its own exception.
+    Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
+    Echo(r"PapermillExecutionError|CellExecutionError"),
 )
 #: Raised by the main thread for that reason, and for others.
 LOST = Echo(_LOST, _WORDLESS)
@@ -368,12 +378,16 @@ class ExceptionTable(msgspec.Struct):
         return copy
 
 
-def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
-    """Return the failures of a stream in which none of the known rules matched."""
+def unknown_in(table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()) -> list[Seen]:
+    """Return the failures of a stream in which none of the known rules matched.
+
+    ``aborts``: those that only name the SIGABRT by which a crash ends, whatever its reason.
+    """
     return [
         seen
         for seen in table.seen.values()
-        if seen.raised.kind in ("failure", "snippet") and seen.raised.rules.isdisjoint(known)
+        if seen.raised.kind in ("failure", "snippet")
+        and seen.raised.rules.isdisjoint(set(known) - set(aborts) if seen.raised.gives_reason else known)
     ]
 
 
