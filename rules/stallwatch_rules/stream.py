@@ -124,7 +124,7 @@ class StreamReading:
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that show that a server answered a request
         self.curves = Curves()
-        self._logged = 0  # training steps seen when a loss was last printed
+        self._logged: dict[str, int] = {}  # steps seen by each counter when a loss was last printed
         self._lossy = False  # a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
@@ -204,7 +204,7 @@ class StreamReading:
         self.clock(line)
         self._undated += 1
         if "loss" in line.text and _LOSS.search(line.text):  # even if no number beside it can be parsed
-            self._logged, self._lossy = self.timelines.trained, True
+            self._logged, self._lossy = self.timelines.positions, True
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
@@ -213,13 +213,13 @@ class StreamReading:
             self._gaps.steps += self._gaps.told_by[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
-                if self._lossy and self.timelines.trained > self._logged:  # printed within these steps
-                    self._logged, self._lossy = self.timelines.trained, False
+                if self._lossy and self.timelines.positions != self._logged:  # printed within these steps
+                    self._logged, self._lossy = self.timelines.positions, False
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
-                    self._logged = self.timelines.trained
+                    self._logged = self.timelines.positions
             if "overflow" in values and "loss_scale" in values:
                 scale = values["loss_scale"]
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
@@ -316,8 +316,8 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """Training steps since a loss was last printed."""
-        return self.timelines.trained - self._logged
+        """Training steps since a loss was last printed, by the counters that there were then."""
+        return self.timelines.trained_since(self._logged)
 
     @property
     def own_step(self) -> int | None:

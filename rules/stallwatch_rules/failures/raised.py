@@ -110,6 +110,11 @@ class Raised(msgspec.Struct):
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
+    def relays(self) -> bool:
+        """Whether it only reports that a command, or a notebook's cell, failed."""
+        return any(echo.agrees(self) for echo in RELAYS)
+
+    @property
     def lost_something(self) -> bool:
         """Whether the main thread lost a peer or waited in vain, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
@@ -176,6 +181,11 @@ class Echo(NamedTuple):
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no words
+#: A command of the program failed, or a cell of a notebook: it printed its own exception.
+RELAYS = (
+    Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
+    Echo(r"PapermillExecutionError|CellExecutionError"),
+)
 #: From Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and W&B.
 ECHOES = (
     Echo(_LOST, beside=True),
@@ -192,9 +202,7 @@ ECHOES = (
     Echo(r"Exception|\w*Error", r"^The wandb backend process has (?:been )?shut ?down"),
     Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
     Echo("terminate called", r"^without an active exception"),
-    # A command of the program failed, or a cell of a notebook: it printed its own exception.
-    Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
-    Echo(r"PapermillExecutionError|CellExecutionError"),
+    *RELAYS,
 )
 #: Raised by the main thread for that reason, and for others.
 LOST = Echo(_LOST, _WORDLESS)
