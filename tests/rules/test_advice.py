@@ -21,6 +21,7 @@ CASES = [
         "Command '['torchrun', 'a.py']' died with <Signals.SIGKILL: 9>.",
     ),
     ("notebook", "papermill.exceptions.PapermillExecutionError", ""),
+    ("trial", "ray.tune.error.TuneError", "('Trials did not complete', [train_0])"),
     ("none", "AttributeError", "'NoneType' object has no attribute 'decode'"),
     ("name", "UnboundLocalError", "local variable 'pid' referenced before assignment"),
     ("call", "TypeError", "Trainer.__init__() got an unexpected keyword argument 'tokenizer'"),

@@ -181,10 +181,11 @@ class Echo(NamedTuple):
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no words
-#: A command of the program failed, or a cell of a notebook: it printed its own exception.
+#: A command of the program failed, a cell of a notebook, or a trial of Ray Tune: it printed its own exception.
 RELAYS = (
     Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
     Echo(r"PapermillExecutionError|CellExecutionError"),
+    Echo("TuneError", r"Trials did not complete"),
 )
 #: From Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and W&B.
 ECHOES = (

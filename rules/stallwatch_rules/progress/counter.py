@@ -49,13 +49,21 @@ class Counter:
 
     @property
     def complete(self) -> bool:
-        """Whether the counter reached its total, or the last index of a count from zero."""
+        """Whether the counter reached its total, or the last index of a count from zero.
+
+        If epochs were added up, the total is that of each epoch.
+        """
         if self._ended:
             return True
         if not self.total or self.last is None:
             return False
         from_zero = self.first == 0 and self.stride == 1 and not self.bar
-        return self.last >= self.total - from_zero
+        return self.last - self._offset >= self.total - from_zero
+
+    @property
+    def endless(self) -> bool:
+        """Whether it counts epochs, or within epochs, of which the number is unknown."""
+        return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
     def falls_short(self) -> bool:
@@ -63,7 +71,7 @@ class Counter:
         if self.complete or self.last is None:
             return False
         if self.total:
-            return self.last + self.stride < self.total
+            return self.last - self._offset + self.stride < self.total
         if self._epochs is None or self._epoch is None:
             return False
         return self._epoch < self._epochs - (self._from_epoch == 0)

@@ -158,12 +158,13 @@ def _left(run: Snapshot, note: Text, rank: int) -> Found:
     return one.with_facts("left-early", WITH_STATUS)
 
 
-def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
+def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Forgive an abort after the last step, caused by the teardown of remaining threads and communicators.
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's words before an abort are harmless if nothing shows that the run aborted. And if a script ends
-    its helpers after the training, its shell reports which signal ended them.
+    its helpers after the training, its shell reports which signal ended them. A bar that is full without any
+    loss may be of anything, and does not show that the training was over.
 
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
@@ -171,7 +172,7 @@ def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
     if not facts.complete or now.exceptions.fatal:
         return
     harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
-    if all(_somebodys(one) for one in fatal):
+    if all(_somebodys(one) for one in fatal) and run.tracker.surely_finished:
         yield from (one.with_judgement(harmless, seen=True) for one in fatal)
         return
     abort = next((one for one in fatal if one.tagged("sigabrt")), None)
