@@ -1,4 +1,4 @@
-"""The address space of the watching process: its threads share their heaps."""
+"""Limit the address space of the watching process: its threads share their heaps."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _M_ARENA_MAX = -8  # glibc, malloc/malloc.h
 def share_heaps() -> None:
     """Let all threads allocate from two heaps; glibc would reserve up to 128 MB for each thread.
 
-    Under a limit of addresses (``ulimit -v``) a new thread could otherwise start and then allocate nothing at
-    all. CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
+    Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
+    CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
     endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on.
 
-    Does nothing with another C library.
+    With another C library, the function does nothing.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes

@@ -12,19 +12,19 @@ from stallwatch_rules.messages import Text
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
-UNKNOWN_FAILURE = "unknown-failure"  #: the rule of an ending or a silence that no page explains
-RANK_GONE = "rank-gone"  #: the rule of a rank that did not end by its own program; no page describes it
+UNKNOWN_FAILURE = "unknown-failure"  #: rule of an ending or a silence that no page explains
+RANK_GONE = "rank-gone"  #: rule of a rank that did not end by its own program; no page describes it
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: of severities, the worst highest
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities by rank, the worst highest
 Status = Literal["open", "resolved"]
-# "unmended": its run is over, so nothing will ever resolve it.
+# "unmended": the run is over, so that nothing will resolve the incident.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
 
 
 class Event(msgspec.Struct, frozen=True):
-    """One entry of an incident's history."""
+    """One entry in an incident's history."""
 
     at: float
     what: Literal["opened", "worse", "stacks", "cause", "cleared", "closed"]
@@ -35,12 +35,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of trouble in one run. Sinks get it when it opens, changes and resolves.
+    """One episode of trouble in one run, which sinks receive when it opens, changes and resolves.
 
-    Within the agent, and in the journal of its folder, one trouble of one kind and rule: see ``episodes``.
+    In the agent and its journal, an incident is one trouble of one kind and rule: see ``episodes``.
     """
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>" as it began; it never changes
+    id: str  #: "<run>/<kind>/<rule>/<episode>" at its opening; never changes
     run: str
     kind: Kind
     rule: str
@@ -63,22 +63,22 @@ class Incident(msgspec.Struct, kw_only=True):
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
-    exception: str = ""  #: short form, if no rule knows the cause: ``ValueError: message (train.py:8)``
-    note: Text = ""  #: the evidence behind the harm
-    primary: Primary | None = None  #: the diagnosis at that moment
+    exception: str = ""  #: short form, if no rule matches the cause: ``ValueError: message (train.py:8)``
+    note: Text = ""  #: explanation of the impact
+    primary: Primary | None = None  #: cause in the diagnosis at that time
     ending: Ending | None = None
-    stacks: StallStacks | None = None  #: where the ranks are, on this host or on all hosts of the run
+    stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
     hosts: list[str] = []  #: hosts that reported it, if the run has several; `host` is that of `rank`
-    attempt: int = 0  #: which start of the job this is
-    aliases: list[str] = []  #: for a run over hosts: "<agent> <id>" of the incidents that its agents reported
-    background: list[str] = []  #: rules that fired as well, but are not the cause
+    attempt: int = 0  #: number of the job's start
+    aliases: list[str] = []  #: "<agent> <id>" of the agents' incidents, for a run over several hosts
+    background: list[str] = []  #: rules that matched as well, but are not the cause
     folder: str = ""  #: the run's folder on that host
-    kept: Text = ""  #: where the record of the run is, if it is not in the state folder
-    history: list[Event] = []  #: of an episode, oldest first
+    kept: Text = ""  #: location of the run's record, if it is not in the state folder
+    history: list[Event] = []  #: history of the episode, oldest event first
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule at its opening: a finding can become the end of its run, with a further cause."""
+        """Kind and rule at the opening: a finding can become the end of its run, with another cause."""
         parts = self.id.rsplit("/", 3)
         return (
             (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
@@ -86,7 +86,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended; ``None`` while it is open, and if its agent is gone."""
+        """How the incident ended; ``None`` while it is open, or if its agent is gone."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -97,45 +97,45 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def stage(self) -> str:
-        """Stage that is sent once each: ``open``, ``worse`` (a warning turned critical), ``resolved``."""
+        """Stage of the notification: ``open``, ``worse`` (a warning became critical) or ``resolved``."""
         if self.status == "open" and self.severity == "critical" and self.history:
             return "worse" if self.history[0].severity != "critical" else "open"
         return self.status
 
     @property
     def is_settled(self) -> bool:
-        """Whether it needs no more attention: it neither crashed its run nor was left behind."""
+        """Return whether the incident needs no attention: it crashed no run and was not left open."""
         left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
         return self.status == "resolved" and not left
 
     def concerns(self, *, kind: str = "", rule: str = "") -> bool:
-        """Whether trouble of this kind, or of this rule, is part of the incident."""
+        """Return whether trouble of this kind, or with this rule, is part of the incident."""
         parts = [(self.kind, self.rule), self.began_as, *((one.kind, one.rule) for one in self.history)]
         return any(kind in ("", a_kind) and rule in ("", a_rule) for a_kind, a_rule in parts)
 
     @property
     def became_end(self) -> bool:
-        """Whether it began before its run ended, and is the cause of that end."""
+        """Return whether the incident began before its run ended, and is the cause of that end."""
         return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
     def is_last_word(self) -> bool:
-        """Whether it reports the run's end, or what that end left unfixed: no report follows it."""
+        """Return whether the incident is final: the run's end, or a finding that stayed unfixed."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
     def outlasted(self) -> bool:
-        """Whether it was still open when its run ended: nothing was fixed."""
+        """Return whether the incident was still open when its run ended, so that nothing was fixed."""
         return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property
     def unwatched(self) -> bool:
-        """Whether it was closed because its agent is gone, which is no evidence about the run."""
+        """Return whether the incident was closed because its agent is gone: no evidence about the run."""
         return self.status == "resolved" and self.resolution == "unknown"
 
 
 Sink = Callable[[Incident], None]
-"""Told of every change. Must return at once; what it raises is caught and counted by the agent.
+"""Gets every change of an incident. Must return at once; what it raises is caught and counted by the agent.
 
 A sink may also have a method ``alive(problem)``. It is called about once a second, at every look at the run,
 with what could not be seen since the last one; "" for nothing.

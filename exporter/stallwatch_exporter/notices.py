@@ -1,4 +1,4 @@
-"""Notices to the user on stderr, and our own errors: counted and reported once, never raised."""
+"""Print notices to the user on stderr; count and report internal errors once, without raising them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stallwatch_rules.text.controls import printable
 
 
 def print_notice(text: str) -> None:
-    """Print a notice on stderr, apart from the command's own output.
+    """Print a notice on stderr, separate from the command's own output.
 
     If stderr cannot be written (a closed connection, a dead pipe, a full disk), the notice is lost, and the
     caller continues.
@@ -20,12 +20,12 @@ def print_notice(text: str) -> None:
     try:
         sys.stderr.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # AttributeError: no stderr at all
+    except (OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
         pass
 
 
 def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
-    """Wrap a notice function so that it never raises, for callers that continue either way."""
+    """Wrap a notice function so that it never raises an error."""
 
     def say(text: str) -> None:
         with contextlib.suppress(Exception):
@@ -35,10 +35,10 @@ def surviving(notice: Callable[[str], None]) -> Callable[[str], None]:
 
 
 class Guard:
-    """``with guard("reading the log"):`` runs a part of the agent's work and survives its errors."""
+    """Run a part of the agent's work and survive its errors: ``with guard("reading the log"):``."""
 
     def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
-        """`outlook`: what the error does not affect."""
+        """Set up the guard; `outlook` describes the work that an error does not affect."""
         self.errors = 0
         self._outlook = outlook
         self._notice = notice
@@ -46,7 +46,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the block; ``what`` names it to the user, once."""
+        """Run the block; an error is reported once for each ``what``, which names the block."""
         try:
             yield
         except Exception as error:
@@ -54,8 +54,8 @@ class Guard:
             if what not in self._reported:
                 self._reported.add(what)
                 cause = type(error).__name__
-                with contextlib.suppress(OSError):  # there may be no descriptor left to import with
-                    # Here: ranks and every command load this module.
+                with contextlib.suppress(OSError):  # there may be no descriptor left for an import
+                    # Import here, because ranks and every command load this module.
                     from stallwatch_rules.text.redact import redact
 
                     cause += f": {redact(str(error))}"
@@ -68,7 +68,7 @@ def at_the_end(notice: Callable[[str], None]) -> Guard:
 
 
 def guard_threads(notice: Callable[[str], None]) -> None:
-    """Report an error that ends a thread of this process like any other of ours, not as a traceback."""
+    """Report an error that ends a thread of this process as a notice instead of a traceback."""
     guard = Guard(surviving(notice))
 
     def report(ended: threading.ExceptHookArgs) -> None:

@@ -1,6 +1,6 @@
-"""File modes: files that a Stallwatch process makes are for those who may enter the state folder.
+"""Set file modes: files of a Stallwatch process are only for accounts that may enter the state folder.
 
-A umask sets the mode at once, for its own files and for those that libraries make (DuckDB's ``.wal``,
+A umask sets the mode at once, for Stallwatch's own files and for those of libraries (DuckDB's ``.wal``,
 SQLite's journals). Programs started for the user, such as the training, still get the user's umask.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from stallwatch_exporter.settings import make_home
 
 _OTHERS = 0o077
-_usual = -1  # nothing was changed
+_usual = -1  # -1: the umask was not changed
 
 
 def usual_umask() -> int:
@@ -25,27 +25,27 @@ def usual_umask() -> int:
 
 
 def make_open(folder: Path) -> None:
-    """Make a folder that is not ours alone, and its missing parents, with the user's own umask.
+    """Create a folder that is shared with other accounts, and its missing parents, with the user's umask.
 
-    Raises `OSError` if it cannot be made.
+    Raises `OSError` if it cannot be created.
     """
     missing = list(itertools.takewhile(lambda path: not path.exists(), (folder, *folder.parents)))
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         if _usual >= 0:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # no link put in its place
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # refuses a symbolic link
             try:
                 inherited = os.fstat(handle).st_mode & stat.S_ISGID
                 os.fchmod(handle, inherited | 0o777 & ~_usual)
             finally:
                 os.close(handle)
-    folder.mkdir(exist_ok=True)  # raises if a file is in its place
+    folder.mkdir(exist_ok=True)  # raises if a file exists at this path
 
 
 def keep_private(home: Path) -> None:
-    """Close new files, and those in `home`, to accounts that may not read or write in that folder.
+    """Close new files, and files in `home`, to accounts that may not read or write in that folder.
 
-    If the user opened the folder to a group or to all, it stays open. Never raises.
+    If the user opened the folder to a group or to all, its files stay open. Never raises.
     """
     global _usual  # the umask belongs to the process, too
     if sys.platform == "win32":
@@ -59,7 +59,7 @@ def keep_private(home: Path) -> None:
         _usual = before if _usual < 0 else _usual
         with os.scandir(home) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # of another account
+                with contextlib.suppress(OSError):  # entries of another account
                     _close(entry, closed)
 
 
@@ -68,11 +68,11 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # its content would be kept elsewhere, for the user alone
+    return 0  # the state would be stored elsewhere, for the user alone
 
 
 def _close(entry: os.DirEntry[str], closed: int) -> None:
-    """Remove these permissions from an entry that an earlier version made; that closes all below it."""
+    """Remove permissions from an entry of an earlier version; for a folder, this closes its content."""
     mode = entry.stat(follow_symlinks=False).st_mode
     if mode & closed and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         Path(entry.path).chmod(stat.S_IMODE(mode) & ~closed)

@@ -1,4 +1,4 @@
-"""Settings of the exporter. The command line reads file, environment and flags, and passes them in."""
+"""Settings of the exporter; the command line reads them from file, environment and flags."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOBODY = 65534
 
 
 def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
-    """Return the folder of all state: ``$STALLWATCH_HOME``, else the platform's user state folder."""
+    """Return the folder of all state: ``$STALLWATCH_HOME``, otherwise the platform's user state folder."""
     named = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
     if not named:
         return own_default(platformdirs.user_state_path("stallwatch"), ".local/state/stallwatch")
@@ -29,7 +29,7 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """Return the cache folder, ``$STALLWATCH_CACHE`` or else the platform's: all in it can be made again."""
+    """Return the cache folder, ``$STALLWATCH_CACHE`` or the platform's; its content can be created again."""
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
@@ -37,7 +37,7 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the platform's folder; if another account owns a part of its path, one in our own home.
+    """Return the platform's folder, or one in this account's home if part of its path is foreign.
 
     ``sudo -E`` and ``docker run -e HOME=`` keep a ``HOME`` of another account: with a link in it, that
     account would choose where root writes. `otherwise` is for a `place` that is not below ``HOME``.
@@ -54,7 +54,7 @@ def own_default(place: Path, otherwise: str) -> Path:
 
 
 def _own_home() -> Path | None:
-    """Return the home folder that the system has on record for this account, if the account owns it."""
+    """Return the home folder that the system records for this account, if the account owns it."""
     import pwd
 
     try:
@@ -64,7 +64,7 @@ def _own_home() -> Path | None:
         return None
 
 
-@functools.cache  # once a process
+@functools.cache  # report once per process
 def _report_folders_used(foreign: Path, own: Path) -> None:
     print_notice(
         f"{foreign} belongs to another account, so state and cache are kept below {own}"
@@ -73,7 +73,7 @@ def _report_folders_used(foreign: Path, own: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Make the state folder, which holds logs, for its user alone. An existing one keeps its mode."""
+    """Create the state folder, which contains logs, for its user alone; an existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -84,7 +84,7 @@ def temporary_home(home: Path) -> Path:
 
 
 def is_own_folder(folder: Path) -> bool:
-    """Whether this is a folder in a temporary one that no other account can write or replace."""
+    """Return whether no other account can write or replace this folder in a temporary folder."""
     return not why_not_own(folder)
 
 
@@ -113,7 +113,7 @@ def why_not_own(folder: Path) -> str:
 
 
 def user_path(text: str, folder: Path) -> Path:
-    """Return the path that a user wrote: ``~`` is a home folder, and a relative one begins at `folder`.
+    """Return the path that a user wrote: ``~`` is a home folder, and a relative path starts at `folder`.
 
     Raises `ValueError` if the text cannot be a path.
     """
@@ -133,8 +133,8 @@ def current_folder() -> Path:
         return Path()
 
 
-#: The first line of a program for ``python -c``: import nothing from the current folder, which others may
-#: write: it may hold a json.py. (From 3.11 on, ``python -P`` does the same.)
+#: The first line of a program for ``python -c``: import nothing from the current folder, to which others may
+#: write a json.py. (From Python 3.11, ``python -P`` does the same.)
 NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
@@ -145,23 +145,23 @@ def own_main(module: str) -> list[str]:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """Who may use /metrics and the relay, and the names under which every server of ours answers."""
+    """Access settings of /metrics and the relay, and the names under which every server answers."""
 
-    allowed_hosts: tuple[str, ...] = ()  #: beside addresses, ``localhost`` and the machine's names
-    token_file: Path | None = None  #: bearer tokens, one a line; if set, callers must send one of them
+    allowed_hosts: tuple[str, ...] = ()  #: besides addresses, ``localhost`` and the machine's names
+    token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send one of them
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
-    mistake: str = ""  #: an error in the settings above: nothing is served then
+    mistake: str = ""  #: error in the settings above, which prevents serving
 
 
 @dataclass(frozen=True)
 class JoinSettings:
-    """How agents of one run find each other, and prove that they belong to it."""
+    """Settings for how agents of one run find each other, and prove that they belong to it."""
 
-    mode: str = "auto"  #: or "off": each agent stays alone
-    run: str = ""  #: the run's name, if no scheduler gives it an identity
+    mode: str = "auto"  #: "auto" or "off": if "off", each agent stays alone
+    run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the merging host; empty: the first host of the run that answers
     secret: str = ""
-    host: str = ""  #: the address to listen on; empty: all, if there is a secret
+    host: str = ""  #: address to listen on; empty: all addresses, if there is a secret
     port: int = 0  #: 0: derived from the run's key
     tls_certificate: Path | None = None  #: PEM files: with all three, mutual TLS replaces the secret
     tls_key: Path | None = None
@@ -170,32 +170,32 @@ class JoinSettings:
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Settings of the training side; every default works as it is."""
+    """Settings of the training side; every default works without changes."""
 
-    host: str = "127.0.0.1"  #: address /metrics is bound to
+    host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose
-    port_tries: int = 50  #: how many ports above it are tried when it is taken
-    reserved_ports: tuple[int, ...] = ()  #: skipped in that search, for other programs on this host
+    port_tries: int = 50  #: number of ports tried after `port` if it is in use
+    reserved_ports: tuple[int, ...] = ()  #: not tried in that search: other programs use them
     linger_seconds: float = 30.0  #: how long /metrics may outlive the command, for the last scrape
     tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
-    sd_dir: Path | None = None  #: where each endpoint is announced to Prometheus (``file_sd_configs``)
+    sd_dir: Path | None = None  #: folder that announces endpoints to Prometheus (``file_sd_configs``)
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
-    stall_floor_seconds: float = 30.0  #: a stall is never declared sooner than this
-    stall_start_seconds: float = 1800.0  #: the threshold while a phase was seen too rarely to learn one
+    stall_floor_seconds: float = 30.0  #: shortest time before a stall is reported
+    stall_start_seconds: float = 1800.0  #: threshold while a phase was seen too rarely to learn its own
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
-    on_stall: str = "report"  #: or "abort", or "command …": done when a stall's evidence is complete
+    on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
-    keep_gb: float = 10.0  #: and the oldest ended ones beyond this size
-    probe: bool = True  #: whether ``stallwatch run`` puts a probe into the ranks
-    language: str = "en"  #: of the texts inside a diagnosis: en or zh
+    keep_gb: float = 10.0  #: most space of ended runs; the oldest runs are removed first
+    probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
+    language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 
 
 def is_own_address(host: str) -> bool:
-    """Whether only programs on this machine can reach it; of names, only localhost counts as such."""
+    """Return whether only programs on this machine can reach the host; the only such name is localhost."""
     if host == "localhost":
         return True
     try:

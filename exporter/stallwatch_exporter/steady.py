@@ -1,7 +1,7 @@
-"""The clock for durations: the Unix time at which we started, plus the monotonic time since.
+"""Clock for durations: the Unix time at the start of the process, plus the monotonic time since.
 
-It ignores changes of the wall clock, and stops while the machine is suspended. Times that leave the process,
-such as that of an incident, are those of the wall clock: ``wall``.
+The clock ignores changes of the wall clock, and stops while the machine is suspended. Times that leave the
+process, such as that of an incident, are converted to the wall clock: ``wall``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return by how many seconds the wall clock was set since we started; less than one counts as 0."""
+    """Return the seconds by which the wall clock was set since the start; less than one counts as 0."""
     by = time.time() - now()
     return by if abs(by) >= _STEP else 0.0
 
 
 def wall(moment: float) -> float:
-    """Convert a steady time to what the wall clock, as it is set now, would have shown."""
+    """Convert a steady time to the time of the wall clock as it is set now."""
     return moment + moved()
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that make the probes of child processes measure with this clock."""
+    """Return the variables with which the probes of child processes use this clock."""
     timeline = namespace("time")
     return {VARIABLE: f"{_OFFSET!r}@{timeline}"} if timeline else {}

@@ -13,9 +13,9 @@ from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
 _HEADER = 1024 * 1024  # largest headers of one file in a tar archive, in bytes
-_DIRECTORY = 16 * 1024 * 1024  # largest directory of a zip archive: of 100,000 files
-_KEYWORDS = 1000  # largest number of keywords in global headers
-_HEADERS = 20  # entries of a tar archive per permitted file: folders, links
+_DIRECTORY = 16 * 1024 * 1024  # bytes of the largest directory of a zip archive, for 100,000 files
+_KEYWORDS = 1000  # most keywords in global headers
+_HEADERS = 20  # most entries of a tar archive, such as folders and links, per permitted file
 
 Chunks = Iterator[bytes]
 
@@ -30,7 +30,7 @@ class Member:
 
 
 def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits) -> list[Member]:
-    """Return the files of a zip archive; ``size`` is that of the archive."""
+    """Return the files of a zip archive; ``size`` is the size of the archive."""
     import lzma
     import zipfile
 
@@ -40,7 +40,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
-    meter = Meter(limits, taken=size)  # shared by all members: overlapping ones multiply
+    meter = Meter(limits, taken=size)  # shared by all members, because overlapping members multiply
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
     def reader(info: zipfile.ZipInfo) -> Callable[[], Chunks]:
@@ -78,7 +78,7 @@ def _counted(chunks: Chunks, meter: Meter) -> Chunks:
 
 
 def _any(stream: BinaryIO, outer: Meter) -> Chunks:
-    """Return the bytes of a member, decompressed if it is compressed itself."""
+    """Return the bytes of a member, decompressed if the member itself is compressed."""
     head = stream.read(512)
     kind = kind_of(head)
     joined = _Joined(itertools.chain([head], iter(lambda: stream.read(CHUNK), b"")))
@@ -93,7 +93,7 @@ def nested(kind: str) -> InputError:
 
 
 class TarFile:
-    """A tar archive, compressed or not. It can only be read forward, so its members share one pass."""
+    """A tar archive, compressed or not, which can only be read forward, so its members share one pass."""
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive
@@ -102,10 +102,10 @@ class TarFile:
         self._pass: Iterator[tuple[int, str, int, BinaryIO]] | None = None
         self._meter = Meter(limits)
         self._at = -1
-        self._reported = ""  # error of the archive as a whole: reported once, not for each member
+        self._reported = ""  # error of the whole archive, reported once and not for each member
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """Return the files; if the archive breaks off, those before the break and the error."""
+        """Return the files; if the archive is cut off, the files before the break and the error."""
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):
@@ -132,11 +132,11 @@ class TarFile:
         except InputError as error:
             if error.message != self._reported or isinstance(error, TimeIsUp):
                 raise
-        except tarfile.TarError as error:  # the archive ends before its member does
+        except tarfile.TarError as error:  # the archive ends before its member ends
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
-        """Yield the files, and count the unpacked bytes of the archive as taken by the meter `members`."""
+        """Yield the files; count the unpacked bytes of the archive as input of the meter `members`."""
         import tarfile
 
         def taken(portions: Chunks) -> Chunks:
@@ -152,7 +152,7 @@ class TarFile:
                     fileobj=cast(BinaryIO, stream), mode="r|", tarinfo=_bounded_headers()
                 ) as archive:
                     while (info := archive.next()) is not None:
-                        archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep all of them
+                        archive.members.clear()  # tarfile would keep all members
                         content = archive.extractfile(info) if info.isreg() else None
                         if content is not None:
                             yield index, info.name, info.size, cast(BinaryIO, content)
@@ -187,7 +187,7 @@ def _bounded_headers() -> type:
             return self._stream.read(size)
 
     class Bounded(tarfile.TarInfo):
-        """Limits the extended headers and lists of holes, which tarfile reads whatever size they claim."""
+        """Entry whose extended headers and lists of holes are limited; tarfile reads any size they claim."""
 
         @classmethod
         def fromtarfile(cls, archive: tarfile.TarFile) -> Bounded:
@@ -199,7 +199,7 @@ def _bounded_headers() -> type:
                 archive.fileobj = stream
 
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            if len(archive.pax_headers) > _KEYWORDS:  # each global header adds to them
+            if len(archive.pax_headers) > _KEYWORDS:  # each global header adds keywords
                 raise tarfile.ReadError("its global headers hold too many keywords")
             return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]
 

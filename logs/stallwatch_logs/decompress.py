@@ -1,6 +1,6 @@
 """Read gzip, xz, bzip2 and zstandard as streams of bounded portions.
 
-The content of a broken file before its break is still returned: a log is often copied while it is written.
+The content before the break in a broken file is returned: a log is often copied while it is written.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
-_PIECE = 64 * 1024  # compressed bytes fed at once
+_PIECE = 64 * 1024  # number of compressed bytes fed at once
 _MEMORY = 512 * 1024**2  # largest dictionary of a decompressor, in bytes
 
 
@@ -38,7 +38,7 @@ def kind_of(head: bytes) -> Kind:
 
 
 def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
-    """Return the bytes of the stream, decompressed if ``kind`` is a compression."""
+    """Return the bytes of a stream, decompressed if ``kind`` is a compression."""
     if kind == "gzip":
         return _gzip(raw, meter)
     if kind == "xz":
@@ -50,17 +50,17 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
         return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
     if kind == "zstandard":
-        # Its decompressor cannot limit the output of one call: a small piece does.
+        # Its decompressor cannot limit the output of one call, so the input is small.
         return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
     try:
         sparse = is_sparse(raw.fileno())
-    except (OSError, AttributeError):  # not a file of the system
+    except (OSError, AttributeError):  # not a file of the operating system
         sparse = False
     return _without_holes(raw) if sparse else iter(lambda: raw.read(CHUNK), b"")
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
-    """Yield the file without its holes: they read as NULs, which are not text, possibly terabytes of them."""
+    """Yield the bytes of a file without its holes, which read as NULs and may span terabytes."""
     file, at = raw.fileno(), 0
     while True:
         try:
@@ -71,16 +71,16 @@ def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
         while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
             at += len(portion)
             yield portion
-        if at < end:  # it was truncated meanwhile
+        if at < end:  # the file was truncated meanwhile
             return
 
 
 class BrokenStream(InputError):
-    """The compressed bytes themselves are wrong."""
+    """The compressed bytes themselves are invalid."""
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """Decompress with isal, more than twice as fast as zlib, if there is a wheel of it.
+    """Decompress gzip with isal, more than twice as fast as zlib, if isal is installed.
 
     isal loses the content of a piece before a break, so a broken file is read again with zlib.
     """
@@ -131,7 +131,7 @@ def _isal_zlib() -> Any:
 
 
 class _Gzip:
-    """A member of a gzip file, decompressed by zlib or by isal's compatible module."""
+    """Decompressor of a member of a gzip file, with zlib or isal's compatible module."""
 
     needs_input = True
 
@@ -196,7 +196,7 @@ class _Zstandard:
 def _members(
     raw: BinaryIO, kind: Kind, meter: Meter, create: Callable[[], _Engine], size: int
 ) -> Iterator[bytes]:
-    """Decompress the members of the file one after the other."""
+    """Decompress the members of a file one after another."""
     engine: _Engine | None = None
     data = b""
     while True:
@@ -210,7 +210,7 @@ def _members(
                     )
                 return
         if engine is None:
-            data = data.lstrip(b"\0")  # padding between members
+            data = data.lstrip(b"\0")  # skip the padding between members
             if not data:
                 continue
             engine = create()

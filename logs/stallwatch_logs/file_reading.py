@@ -1,4 +1,4 @@
-"""Read one log file: into a reading, or into the matches of rules."""
+"""Read one log file into a reading, or into the matches of rules."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
 from stallwatch_rules.scan.sources import UTF16_MARKS, SourceReading
 from stallwatch_rules.scan.state import ScanSizes
 
-Within = Callable[[int], None]  #: called with the bytes of a file read so far
+Within = Callable[[int], None]  #: called with the number of bytes of a file read so far
 
 
 class Stopped(Exception):
-    """Reading was cancelled: its result is no longer needed."""
+    """Reading was canceled, because its result is no longer needed."""
 
 
 @dataclass
 class FileRead:
     """The result of reading one file."""
 
-    reading: Parted | None  #: of this file alone; ``None`` if merged into the run's reading
+    reading: Parted | None  #: reading of this file alone; ``None`` if merged into the run's reading
     bytes: int = 0
     lines: int = 0
-    cut: int = 0  #: lines that were truncated
+    cut: int = 0  #: number of truncated lines
     problems: list[InputProblem] = field(default_factory=list)
-    binary: list[str] = field(default_factory=list)  #: its name, if it was found but is not text
-    out_of_time: bool = False  #: time ran out before its end
-    alike: bool = False  #: only searched, as another file prints the same
+    binary: list[str] = field(default_factory=list)  #: name of the file, if it was found but is not text
+    out_of_time: bool = False  #: time ran out before the end of the file
+    alike: bool = False  #: the file was only searched, because another file prints the same
 
 
 class Engines(NamedTuple):
-    """The compiled patterns, and a function that returns those of a sampled scan on demand."""
+    """Compiled patterns, and a function that compiles those of a sampled scan on demand."""
 
     matcher: Matcher
     scan: Callable[[], ScanEngine | None]
@@ -62,7 +62,7 @@ def _engine_of(matcher: Matcher) -> ScanEngine | None:
 def read_file(
     file: LogFile, reading: RunReading, engines: Engines, within: Within, sizes: ScanSizes
 ) -> FileRead:
-    """Read a file into a reading."""
+    """Read the lines of a file into a run's reading."""
     read = FileRead(None)
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")
@@ -79,7 +79,7 @@ def read_file(
 
 
 def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
-    """Yield the chunks for which there is time, and record in `read` if that is not all."""
+    """Yield the chunks for which there is time; record in `read` if time runs out."""
     try:
         yield from chunks
     except TimeIsUp:
@@ -87,7 +87,7 @@ def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
-    """Read a file into a reading of its own. Any error concerns only this file."""
+    """Read a file into a separate reading; any error concerns only this file."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
         read = read_file(file, reading, engines, within, sizes)
@@ -108,10 +108,10 @@ def _failed(file: LogFile, error: Exception) -> InputProblem:
 
 
 class Matching:
-    """Searches the files of some paths for rules; files that could not be read are in ``problems``.
+    """Search of the files in some paths for rules; unreadable files are in ``problems``.
 
-    Ignores a rule's requirements on surrounding lines, and the meaning of a match for the run: a diagnosis
-    evaluates these.
+    The search ignores a rule's requirements on surrounding lines, and the meaning of a match for the run,
+    which a diagnosis evaluates.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Matching:
         yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Match]:
-        """Match short files, whose lines may explain each other, and files that cannot be scanned."""
+        """Yield the matches in short files, whose lines may explain each other, and in unscannable files."""
         for portion in itertools.chain(portions, [None]):
             lines = reader.finish() if portion is None else reader.feed(portion)
             for index, rule, captures in self._matcher.match(lines):

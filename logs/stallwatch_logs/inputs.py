@@ -1,4 +1,4 @@
-"""Problems with the user's input, and limits on how much of it is read."""
+"""Define problems with the user's input, and limits on how much of it is read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 
 from stallwatch_rules.text.controls import printable
 
-CHUNK = 256 * 1024  #: bytes read at once
+CHUNK = 256 * 1024  #: number of bytes read at once
 LATE = 2.0  #: seconds that other processes may need to stop reading
 
 
 class InputProblem(msgspec.Struct, frozen=True):
-    """An input that could not be read. The rest of the request is still processed."""
+    """An input that could not be read; the rest of the request is still processed."""
 
     path: str
     line: int | None
@@ -28,12 +28,12 @@ class InputProblem(msgspec.Struct, frozen=True):
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """How much of each compressed file or archive is read, and the deadline for all reading."""
+    """Limits on reading compressed files and archives, and the deadline for all reading."""
 
     members: int = 10_000
     expanded: int = 64 * 1024**3
-    ratio: int = 200  #: expanded to compressed bytes
-    ratio_from: int = 1024**3  #: smaller results are allowed whatever the ratio: they are read quickly
+    ratio: int = 200  #: highest ratio of expanded to compressed bytes
+    ratio_from: int = 1024**3  #: smaller results are allowed with any ratio, because they are read quickly
     until: float | None = None  #: deadline in monotonic time
     section: str = "archives"  #: section of the configuration that sets the limits
 
@@ -48,12 +48,12 @@ class Limits(msgspec.Struct, frozen=True):
             raise TimeIsUp
 
     def for_part(self) -> Limits:
-        """Return limits for a step that must leave as much time for the next one."""
+        """Return limits with half of the remaining time, which leaves as much for the next step."""
         left = self.time_left
         return self if left is None else msgspec.structs.replace(self, until=time.monotonic() + left / 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the remaining seconds: the monotonic clock of another host has another origin."""
+        """Pickle the remaining seconds, because the monotonic clock of another host has another origin."""
         return _received, (
             self.members,
             self.expanded,
@@ -72,7 +72,7 @@ def _received(
 
 
 class InputError(Exception):
-    """The end of reading; everything before it is valid."""
+    """Reading ended early; everything read before is valid."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -92,7 +92,7 @@ class TimeIsUp(InputError):
 
 
 class Meter:
-    """Counts the bytes into and out of a decompressor, and stops output that exceeds the limits."""
+    """Counter of the bytes into and out of a decompressor, which stops output that exceeds the limits."""
 
     def __init__(self, limits: Limits, taken: int = 0) -> None:
         self._limits = limits
@@ -104,7 +104,7 @@ class Meter:
         return Meter(self._limits)
 
     def give(self, data: bytes) -> bytes:
-        """Count output and return it."""
+        """Count output bytes and return them. Raises `InputError` beyond the limits."""
         self.given += len(data)
         limits = self._limits
         limits.check_time()
@@ -123,7 +123,7 @@ class Meter:
 
 
 def is_sparse(path: str | int) -> bool:
-    """Whether a file, given by path or descriptor, has holes, or is gone: its reader has to check."""
+    """Return whether a file, given by path or descriptor, may have holes; True if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

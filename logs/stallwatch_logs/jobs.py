@@ -1,9 +1,9 @@
 """Assign log files to jobs, by their names alone.
 
-Files are separated only if their names prove it. For each form of names the question was: can these be ranks
-or nodes of one training? Then they stay together, and are read as one run. So a number belongs to a job only
-in the places where schedulers put it, and never if it counts ranks, nodes, steps or parts, is a time, or may
-be a process id.
+Files are separated only if their names prove it. If files with a form of names may be ranks or nodes of one
+training, they stay together and are read as one run. Therefore a number belongs to a job only in the places
+where schedulers put it, and never if it counts ranks, nodes, steps or parts, is a time, or may be a process
+id.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FEW_DIGITS, _MOST_DIGITS = 4, 10
 _words: dict[str, frozenset[str]] = msgspec.json.decode(
     Path(__file__).with_name("job_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-# After these words a number is a count, a process, an address, or a size.
+# After these words a number is a count, a process, an address or a size.
 _NO_JOB = _words["no_job"]
 _LAST_WORD = lazy(r"([a-z]+)[-_.]?\d*[-_.]*$")
 # Machines are named after their chips or addresses.
@@ -43,25 +43,25 @@ _EPOCHS = range(1_400_000_000, 2_200_000_000)  # Unix seconds, from 2014 on
 _YEARS = range(2015, 2040)
 _ROUND = 100
 _PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # common ports
-_CLOSE = 300  # largest gap between the process ids of one launch, whose threads take ids too
+_CLOSE = 300  # largest gap between the process ids of one launch, whose threads also use ids
 _MOST_PROCESSES = 2**22  # largest process id on Linux
 
 
 def names_a_job(numbers: Collection[str]) -> bool:
-    """Whether the numbers have the form of job numbers and are not dates or times."""
+    """Return whether the numbers have the form of job numbers and are not dates or times."""
     if not all(_FEW_DIGITS <= len(number) <= _MOST_DIGITS and number[0] != "0" for number in numbers):
         return False
     return not all(map(_is_moment, numbers))
 
 
 def counts_other(text: str) -> bool:
-    """Whether a text, without its last number, ends with the name of a rank, a node or another non-job."""
+    """Return whether a text, without its last number, ends with the name of a rank or another non-job."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Whether the numbers after a text, each with the suffixes of its files, can only be those of jobs."""
+    """Return whether the numbers after a text, each with its files' suffixes, can only be job numbers."""
     if (
         counts_other(text)
         or _MACHINE.search(text.lower())
@@ -74,28 +74,28 @@ def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
         return False
     counts = sorted(map(int, numbers))
     if counts[-1] > 10 * counts[0] or all(count % _ROUND == 0 for count in counts):
-        return False  # steps, sizes
+        return False  # the numbers are steps or sizes
     dense = counts[-1] - counts[0] == len(counts) - 1
     if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in one for one in _PORTS)):
-        return False  # consecutive from a round number: ports, ranks
+        return False  # consecutive from a round number: ports or ranks
     return not _may_be_processes(text, numbers, counts)
 
 
 def _may_be_processes(text: str, numbers: Mapping[str, Collection[str]], counts: list[int]) -> bool:
-    """Whether each may be the log of a process, `train_45012.log`, which loggers number likewise."""
+    """Return whether each file may be the log of a process, such as `train_45012.log`."""
     if any(end != "log" for ends in numbers.values() for end in ends):
         return False
     if counts[-1] > _MOST_PROCESSES:
         return False
     if not text.endswith("_"):
         return True
-    # A node starts several processes in short order: a lone number is not part of a launch.
+    # A node starts several processes in short order: a single number is not part of a launch.
     gaps = [float("inf"), *(after - before for before, after in itertools.pairwise(counts)), float("inf")]
     return all(min(around) <= _CLOSE for around in itertools.pairwise(gaps))
 
 
 def _is_moment(number: str) -> bool:
-    """Whether a number may be a date or a time."""
+    """Return whether a number may be a date or a time."""
     if len(number) == 4:
         return int(number) in _YEARS
     if len(number) == 6:  # yymmdd
@@ -113,13 +113,13 @@ def _is_day(number: str) -> bool:
     return 1 <= int(number[:2]) <= 12 and 1 <= int(number[2:]) <= 31
 
 
-OTHER = "other"  #: files that cannot be assigned to a job
+OTHER = "other"  #: name for files that cannot be assigned to a job
 
 _PARTS = lazy(r"[/\\!]")  # separators in a path, and before an archive's member
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
 # Names that only a scheduler's job has, in any folder. Suffixes after the job's number from Slurm's %N, %n
-# and %t (node, its number, the task) stay with it, as does an array's task.
+# and %t (node, its number, the task) belong to it, as does an array's task.
 _SURE = lazy(
     rf"""(?:.*[^a-z0-9])?{_JOB_WORD}[-_.]?(?P<word>[1-9]\d{{3,9}})(?!\d).*   # slurm-1001_3.out, job-1001.log
        | .+\.p?[oe](?P<pbs>[1-9]\d{{3,9}})(?:[.-]\d{{1,5}}|\[\d{{1,5}}\])?   # PBS and SGE: sft.o1001
@@ -128,7 +128,7 @@ _SURE = lazy(
     re.VERBOSE | re.IGNORECASE,
 )
 _JOB_FOLDER = lazy(rf"{_JOB_WORD}[-_.]?([1-9]\d{{3,9}})", re.IGNORECASE)
-# `%x-%j.out`, `%x.%j.out` (LSF: %J), `%j.out`, each with numbered tasks or nodes after it.
+# `%x-%j.out`, `%x.%j.out` (LSF: %J) and `%j.out`, each with numbered tasks or nodes after it.
 _NUMBERED = lazy(
     r"""(?P<text>(?:.*[-_.])?)(?P<number>\d{4,})
         (?:[_.+-](?:(?:task|proc|procid|rank|node|n|t)[-_]?)?\d{1,3}|\[\d{1,5}\]){0,2}
@@ -137,7 +137,7 @@ _NUMBERED = lazy(
 )
 _COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
 _ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
-# torchrun makes such a folder on each node: those of one run share one id and cannot be distinguished.
+# torchrun creates such a folder on each node; those of one run share one id.
 _TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
 _ATTEMPT = lazy(r"attempt_\d{1,4}")
 _POD = lazy(
@@ -148,7 +148,7 @@ _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
 _ROLE = _words["role"]
 
 
-_Asked = Callable[[Mapping[str, str]], bool]  # of file → job
+_Asked = Callable[[Mapping[str, str]], bool]  # argument: file → job
 
 
 class _Numbered(NamedTuple):
@@ -203,7 +203,7 @@ def _unless(of_one_training: _Asked, found: dict[str, str]) -> dict[str, str]:
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Asked) -> dict[str, str]:
-    """Group by the numbers of schedulers: in a name's form, or in names that are otherwise alike."""
+    """Group files by schedulers' numbers, in certain forms of names or in names that are otherwise alike."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
     counted: set[tuple[str, str]] = set()
@@ -233,7 +233,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """Group by numbers in one place of names that are otherwise equal and in one folder."""
+    """Group files by the numbers in one place of names that are otherwise equal and in one folder."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for one in numbered.values():
         families.setdefault((one.folder, one.text), {}).setdefault(one.number, set()).add(one.end)
@@ -254,7 +254,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
 
 
 def _torchruns(names: Iterable[str]) -> dict[str, str]:
-    """Group by the ids of torchrun's runs, if one folder holds the logs of several."""
+    """Group files by the ids of torchrun's runs, if one folder contains the logs of several runs."""
     found: dict[str, tuple[str, str]] = {}
     for name in names:
         folders, _ = _split(name)
@@ -265,13 +265,13 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
     runs: dict[str, set[str]] = {}
     for parent, run in found.values():
         runs.setdefault(parent, set()).add(run)
-    # A static rendezvous also takes an id from each node.
+    # A static rendezvous also uses an id of each node.
     several = {parent for parent, ids in runs.items() if len(ids) > 1 and not any(map(counts_other, ids))}
     return {name: run for name, (parent, run) in found.items() if parent in several}
 
 
 def _pods(names: Iterable[str]) -> dict[str, str]:
-    """Group by the names of Kubernetes jobs, unless they are roles, groups or places of one."""
+    """Group files by the names of Kubernetes jobs, unless these are roles, groups or places of one job."""
     found: dict[str, str] = {}
     with_first: set[str] = set()
     for name in names:
@@ -293,7 +293,7 @@ def _pods(names: Iterable[str]) -> dict[str, str]:
 
 
 def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
-    """Assign files whose path contains the number of exactly one job: its errors, ranks, nodes."""
+    """Assign files whose path contains the number of exactly one job, such as its errors, ranks and nodes."""
     found: dict[str, str] = {}
     for name in names:
         if rank_of_path(name) is not None and str(rank_of_path(name)) in jobs:
@@ -332,20 +332,20 @@ class RunFolders(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """One of several jobs."""
+    """One of several jobs, with its log files and run folders."""
 
     name: str
     files: list[LogFile]
-    folders: list[str]  #: folders that hold its run, if they contain all its files
+    folders: list[str]  #: run folders of the job, if they contain all its files
 
     def written(self) -> float | None:
-        """Return the time of the last write to its files, by the disk."""
+        """Return the time of the last write to the job's files on disk."""
         times: list[float] = []
         for file in self.files:
             try:
                 times.append(os.stat(file.path).st_mtime)  # noqa: PTH116
             except (OSError, ValueError):
-                continue  # a member of an archive, standard input
+                continue  # a member of an archive, or standard input
         return max(times, default=None)
 
 

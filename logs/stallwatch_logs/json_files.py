@@ -1,8 +1,8 @@
-"""Convert JSON files that hold the lines of a log; each is read as a whole first.
+"""Convert JSON files that contain the lines of a log; each file is first read completely.
 
 * Jupyter notebooks: the output of their cells, as printed lines. The format is nbformat 4
   (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
-  ``text/plain`` is a list of lines, an error holds its traceback with terminal colors.
+  ``text/plain`` is a list of lines, an error contains its traceback with terminal colors.
 * transformers' ``trainer_state.json``: its history as the lines that the trainer had logged.
 """
 
@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 _LARGEST = 64 * 1024**2
-_MOST_VALUES = 2_000_000  #: those of 300,000 entries of a history; an empty list takes 30 times its text
+_MOST_VALUES = 2_000_000  #: enough for 300,000 entries; an empty list takes 30 times the memory of its text
 _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the outputs of the cells in order; a file of another form unchanged."""
+    """Yield the outputs of a notebook's cells in order; a file in another format unchanged."""
     return _lines_of_whole(chunks, _outputs)
 
 
 def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield one JSON line per entry of the history; a file of another form unchanged."""
+    """Yield one JSON line per entry of the history; a file in another format unchanged."""
     return _lines_of_whole(chunks, _history)
 
 
@@ -55,7 +55,7 @@ def _outputs(notebook: Any) -> Iterator[bytes]:
 
 
 def _text(output: dict[str, object]) -> str:
-    """Return the text of one output."""
+    """Return the text of one output of a notebook cell."""
     if output.get("output_type") == "error":
         lines = output.get("traceback") or [f"{output.get('ename')}: {output.get('evalue')}"]
         return "\n".join(map(str, lines)) if isinstance(lines, list) else str(lines)

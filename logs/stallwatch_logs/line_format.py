@@ -1,4 +1,4 @@
-"""Detect how a text's lines were wrapped or prefixed: broken by a terminal, or behind a line prefix."""
+"""Detect how the lines of a text were wrapped by a terminal or prefixed."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.text.lazy import lazy
 
-_PASTED = 16 * 1024  # largest text that was copied by hand, in bytes
-_SHOWN = 16 * 1024  # bytes that show whether a text's numbers follow a line prefix
-_HIDDEN = "\N{END OF PROOF}"  # matched by no pattern
+_PASTED = 16 * 1024  # bytes of the largest text that was copied by hand
+_SHOWN = 16 * 1024  # number of bytes that show whether a text's numbers follow a line prefix
+_HIDDEN = "\N{END OF PROOF}"  # a character that no pattern matches
 _DIGITS = lazy(rb"\d+")
-_ALIKE = 40  # lines at the beginning of ranks' logs that identify those with the same prefix
+_ALIKE = 40  # number of lines at the beginning of ranks' logs that identify logs with the same prefix
 _MOST_ALIKE = 100
-_LOOKED_AT = 32  # lines that may have been broken: the last ones, as a run prints there why it ended
+_LOOKED_AT = 32  # number of last lines that may have been broken, because a run prints there why it ended
 
 
 class Fold(NamedTuple):
     """How the lines of a text were broken, and the prefix before them."""
 
-    width: int | None = None  #: in characters; None: not broken
+    width: int | None = None  #: width in characters; None: not broken
     spaced: bool = False  #: broken between words
     lead: LinePrefix | None = None  #: prefix of each line
 
@@ -34,11 +34,11 @@ _WHOLE = Fold()
 
 
 def fold_of(head: bytes, matcher: Matcher) -> Fold:
-    """Return how a terminal broke the lines of a text, or a person pasted it, or a viewer prefixed them.
+    """Return how a terminal broke, a person pasted, or a viewer prefixed the lines of a text.
 
-    For a short text, which gives little evidence, a break counts only if a rule matches words on both sides
-    of it, and not without them; a prefix that numbers no list counts only if rules match behind it; and
-    neither may lose a match of another rule.
+    A short text gives little evidence. In it, a break counts only if a rule matches words on both sides of
+    the break, and not without them; a prefix that numbers no list counts only if rules match behind it; and
+    no match of another rule may be lost.
     """
     lead = prefix_of(head)
     width = broken_at(head) if lead is None else None
@@ -64,7 +64,7 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
 def prefix_of(head: bytes) -> LinePrefix | None:
     """Return the line prefix of a text, if it is certain, or if numbers are found only behind it.
 
-    Logs with the same beginning except for numbers, as those of a run's ranks, share the prefix.
+    Logs whose beginnings differ only in numbers, such as those of a run's ranks, share the prefix.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
@@ -94,10 +94,10 @@ def _samples_in(text: bytes, lead: LinePrefix | None) -> int:
 
 
 def _rules_across_pieces(pieces: list[bytes], matcher: Matcher) -> set[str]:
-    """Return the rules that need more than one of the pieces: no pattern of theirs matches one piece alone.
+    """Return the rules that match the joined pieces, but none of the pieces alone.
 
-    A pattern that matches there but is excluded counts, too: wrongly joined lines may destroy the word that
-    excludes it.
+    A pattern that matches one piece but is excluded counts as a match, too: wrongly joined lines may destroy
+    the word that excludes it.
     """
     found = _rules_in(b"".join(pieces), matcher)
     for seen in range(len(pieces)) if found else ():

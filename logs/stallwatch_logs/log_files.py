@@ -30,33 +30,33 @@ from stallwatch_rules.text.encodings import looks_binary
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
-_NAMED = 3  # archives shown of those that are not read
+_NAMED = 3  # number of unread archives that a message names
 _RECORDS = (f"{os.sep}agent.json", f"{os.sep}record.json")  # records of runs that Stallwatch watched
-_HEAD = 512  # bytes that determine the kind of a file
-_JUDGED = 64 * 1024  # bytes of the head that show whether a file is text
+_HEAD = 512  # number of bytes that show the kind of a file
+_JUDGED = 64 * 1024  # number of bytes of the head that show whether a file is text
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One log to read: a file, a member of an archive, a stream."""
+    """One log to read: a file, a member of an archive, or a stream."""
 
-    name: str  #: for the user; a member is "archive!member"
-    rank: int | None  #: rank of the output, if the name contains it
+    name: str  #: name for the user; a member is "archive!member"
+    rank: int | None  #: rank that printed the log, if the name contains it
     named_by_user: bool  #: the user named it, so it is a problem if it is not text
     size: int  #: bytes on disk, 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
-    path: str = ""  #: its path for another process, if it is a separate file
+    path: str = ""  #: path for another process, if the log is a separate file
     plain: bool = False  #: the file is neither compressed nor converted
     limits: Limits = field(default_factory=Limits, repr=False)
-    local_ranks: tuple[int, ...] = ()  #: if its lines count the ranks of one host: see ``LineReader``
+    local_ranks: tuple[int, ...] = ()  #: ranks of one host, if its lines count these; see ``LineReader``
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
     ) -> Iterator[bytes]:
         """Yield the decompressed bytes in portions, the first of which is the file's head (``portions``).
 
-        With ``size`` the portions of a plain file end at its chunks of that size. Errors are added to
-        ``problems``; a file that was found rather than asked for and is not text is only listed in
+        With ``size``, the portions of a plain file end at its chunks of that size. Errors are added to
+        ``problems``; a file that was found, not named by the user, and is not text is only listed in
         ``binary``. Raises `TimeIsUp` after the last portion for which there was time.
         """
         first = True
@@ -81,7 +81,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read with one opening: if a log is rotated, a second one would find another file at its path."""
+        """Read through one descriptor: after a log rotation, its path would lead to another file."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -100,8 +100,8 @@ def expand(
 ) -> tuple[list[LogFile], list[InputProblem]]:
     """Return the logs behind the paths, in natural order, and the problems of finding or reading them.
 
-    Files with the states of ranks (`rank_files`) are not logs: they are added to that list, if given. So are
-    the folders that hold the record of a run (`run_folders`).
+    Files with the states of ranks are not logs: they are added to `rank_files`, if given. Folders that
+    contain the record of a run are added to `run_folders`, if given.
     """
     found = _Expansion(limits or Limits(), rank_files, run_folders)
     for path in paths:
@@ -158,7 +158,7 @@ class _Expansion:
         self._known: set[tuple[int, int]] = set()  # a file reached by two paths is read once
 
     def add(self, path: str, named: bool = True) -> None:
-        """Add the files of a path; one that is not `named` was found by a pattern."""
+        """Add the files of a path; a path that is not `named` was found by a pattern."""
         if path == "-":
             self._once(STDIN, sys.stdin.buffer)
             return
@@ -191,7 +191,7 @@ class _Expansion:
             )
 
     def forget(self) -> None:
-        """Forget the found files: no more are added, and the files keep this object alive."""
+        """Clear the set of known files, because the files keep this object alive."""
         self._known.clear()
 
     def _folder(self, path: str) -> None:
@@ -231,7 +231,7 @@ class _Expansion:
         return len(self.files), len(self.problems), len(self.rank_files or ())
 
     def _rank_file(self, path: str) -> None:
-        """Take a file of a folder if it holds the states of ranks; otherwise leave it."""
+        """Add a file of a folder to the rank files if it contains the states of ranks."""
         with contextlib.suppress(OSError):
             status = os.stat(path)  # noqa: PTH116
             known = (status.st_dev, status.st_ino)
@@ -308,7 +308,7 @@ class _Expansion:
             with reopen() as raw:
                 return kind_of(next(expanded(raw, kind, Meter(self.limits)), b"")) == "tar"
         except InputError:
-            return False  # reading it will report that
+            return False  # reading it will report that error
 
     def _zip(self, name: str, reopen: Callable[[], BinaryIO], size: int) -> None:
         try:
@@ -347,15 +347,15 @@ class _Expansion:
             self.problems.append(_no_logs(name, "archive", archives))
 
     def _takes_member(self, name: str, size: int, chunks: Callable[[], Iterator[bytes]]) -> bool:
-        """Take a member of an archive if it holds the states of ranks."""
+        """Add a member of an archive to the rank files if it contains the states of ranks."""
         try:
             head = next(chunks(), b"")[:_HEAD]
         except (InputError, OSError):
-            return False  # if it is read as a log, that reports it
+            return False  # reading it as a log reports the error
         return self._takes_ranks(name, head, size, False, chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """Return an open pipe. Opening it waits for a writer, for which there may be no time."""
+        """Return an open pipe; with a deadline, opening does not wait for a writer."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
@@ -363,7 +363,7 @@ class _Expansion:
         """Add a pipe: bytes read to inspect it cannot be read again."""
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
-            with contextlib.suppress(OSError):  # not a pipe of the system
+            with contextlib.suppress(OSError):  # not a pipe of the operating system
                 stream = _Pipe(opened, opened.fileno(), self.limits)
         head = stream.head(65536) if isinstance(stream, _Pipe) else stream.read(65536)
         kind = kind_of(head)
@@ -371,7 +371,7 @@ class _Expansion:
             self.problems.append(
                 InputProblem(name, None, "nothing came in", "pipe a log into it, or name a file")
             )
-        elif not head.strip(b"\0"):  # as /dev/zero returns endlessly
+        elif not head.strip(b"\0"):  # for example, /dev/zero returns NULs endlessly
             self.problems.append(_binary(name))
         elif kind in ("zip", "tar"):
             self.problems.append(
@@ -397,7 +397,7 @@ class _Expansion:
             whole, taken, plain = chunks, lines_of, False
             chunks = lambda: taken(whole())  # noqa: E731
         shown = printable(name)
-        shown = path if shown == path else shown  # one string in memory
+        shown = path if shown == path else shown  # keeps only one string in memory
         self.files.append(
             LogFile(
                 shown,
@@ -416,7 +416,7 @@ class _Pipe:
     """A pipe that may stay silent: waits for data no longer than time remains."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
-        self._stream = stream  # kept, as its deletion would close the file
+        self._stream = stream  # kept, because its deletion would close the file
         self._file = file
         self._limits = limits
 
@@ -439,7 +439,7 @@ def _opened(path: str) -> BinaryIO:
 
 
 class _Preceded:
-    """A stream in front of which the bytes already read from it are put again."""
+    """A stream that first returns the bytes already read from it."""
 
     def __init__(self, head: bytes, stream: BinaryIO | _Pipe) -> None:
         self._head = head
@@ -473,7 +473,7 @@ class _Unclosed:
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
-    """Return the files with a log's name; if there are none, those that may be logs."""
+    """Return the files with a log's name; if there are none, the files that may be logs."""
     for accepts in (takes_name, may_be_log):
         found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
         if found:
@@ -494,7 +494,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
-    """Return the problem of a folder or an archive without logs; ``archives`` are those in it."""
+    """Return the problem of a folder or an archive without logs; ``archives`` are the archives in it."""
     if not archives:
         return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
@@ -533,20 +533,20 @@ OnProgress = Callable[[int, int], None]
 
 
 def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Callable[[int], None]:
-    """Return a callback that takes the bytes on disk read so far, out of all these files."""
+    """Return a callback that reports the bytes on disk read so far, and the total, to `progress`."""
     total = sum(file.size for file in files)
     return lambda read: None if progress is None else progress(read, total)
 
 
 class ProgressReader:
-    """Read files one after the other and report to `progress`; sizes of packed files are those on disk."""
+    """Read files one after another and report to `progress`; sizes of packed files are those on disk."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)
         self._done = 0
 
     def chunks(self, file: LogFile, problems: list[InputProblem], size: int = 0) -> Iterator[bytes]:
-        """Yield the pieces of one of the files; add its errors to `problems`."""
+        """Yield the chunks of one of the files; add its errors to `problems`."""
         read = 0
         for chunk in file.chunks(problems, size=size):
             yield chunk

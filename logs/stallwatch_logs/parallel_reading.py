@@ -1,4 +1,4 @@
-"""Read all of a run's files: one after the other, or several at once.
+"""Read all of a run's files: one after another, or several at once.
 
 The result of a file depends on that file alone, and results are combined in the files' order, so the run's
 reading is the same as if one process had read all of them.
@@ -30,11 +30,11 @@ from stallwatch_rules.records import Verdict
 from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, in searched bytes
-WORTH_A_POOL = 160 * 1024 * 1024  #: bytes on disk; below it a process costs more to start than it saves
-WORTH_A_FORK = 32 * 1024 * 1024  #: the same for a process that need not load anything
+WORTH_A_POOL = 160 * 1024 * 1024  #: fewest bytes on disk for a process to save more time than its start costs
+WORTH_A_FORK = 32 * 1024 * 1024  #: the same for a forked process, which need not load anything
 MAX_WORKERS = 8
-#: From this Python on a pool forks all its processes with its first job, and not one by one while threads run
-#: (python/cpython#90622).
+#: From this Python version, a pool forks all its processes with its first job, and not one by one while
+#: threads run (python/cpython#90622).
 FORKS_AT_ONCE = (3, 10, 5)
 
 OnBytes = Callable[[int], None]  #: called with the bytes on disk read so far
@@ -42,14 +42,14 @@ OnBytes = Callable[[int], None]  #: called with the bytes on disk read so far
 
 @dataclass(frozen=True)
 class Parallel:
-    """How files may be read at once: by processes of our own, or by any executor.
+    """How several files are read at once: by processes of this program, or by any executor.
 
     Processes are spawned like those of ``multiprocessing``, so a script that uses them needs an ``if __name__
-    == "__main__":``. On Linux, a caller that sets ``may_fork``, as nothing else runs in this process, saves
+    == "__main__":``. On Linux, a caller may set ``may_fork`` if nothing else runs in this process; that saves
     the time that a spawned process needs to load everything again.
     """
 
-    workers: int = 1  #: including this process
+    workers: int = 1  #: number of processes, including this one
     executor: Executor | None = None
     #: fewest bytes on disk for which processes are started, if not the default
     worth: int | None = None
@@ -57,7 +57,7 @@ class Parallel:
 
     @property
     def forks(self) -> bool:
-        """Whether processes are forked, which needs a single thread: locks of others would stay locked."""
+        """Return whether to fork processes, which is safe only while this process has a single thread."""
         if not self.may_fork or sys.platform != "linux" or sys.version_info < FORKS_AT_ONCE:
             return False
         return threading.active_count() == 1
@@ -86,9 +86,9 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into a run's reading, in their order; several at once if that pays.
+    """Read the files into a run's reading, in their order; several at once if that saves time.
 
-    With ``whole`` this process reads every line, without sampling.
+    With ``whole``, this process reads every line, without sampling.
     """
     parallel = parallel or Parallel()
     if whole:
@@ -101,17 +101,17 @@ def read_all(
         window = 2 * max(parallel.workers, MAX_WORKERS)
         yield from read(executor=parallel.executor, window=window, pages=Pages.of(reading.catalogue))
         return
-    # A daemonic process must not start any.
+    # A daemonic process must not start other processes.
     pays = sum(file.size + OPENING for file in files if file.path) >= parallel.least
     helpers = min(parallel.workers, sum(bool(file.path) for file in files)) - 1
     if helpers < 1 or not pays or multiprocessing.current_process().daemon:
         yield from read()
         return
     if (engine := engines.scan()) is not None:
-        engine.patterns.compile()  # compiled here, so that the others only load it
+        engine.patterns.compile()  # compiled here, so that the other processes only load it
     pages, board = Pages.of(reading.catalogue), Board(len(files))
     # This process reads, too: it is ready while the others still start. Between two portions it submits the
-    # next job, so no job waits for a busy process while another one is idle.
+    # next job, so no job waits for a busy process while another process is idle.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         yield from read(executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
 
@@ -129,7 +129,7 @@ def _read(
     pages: Pages = NO_PAGES,
     here: bool = False,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Search the small files, if there are many, and read the chosen ones and all large ones."""
+    """Search the small files, if there are many; read the chosen small files and all large files."""
     found = survey(files, engines, limits, on_bytes, executor=executor, window=window, pages=pages)
     reading.alike = found.alike
     # Another process reads a file as a single start.
@@ -155,9 +155,9 @@ def _read(
 def _processes(
     count: int, pages: Pages, board: Board, engines: Engines | None = None
 ) -> Iterator[Executor | None]:
-    """Start processes of our own, which stop at once and without a message when this one does.
+    """Start processes, which stop at once and without a message when this process ends.
 
-    With ``engines`` they are forked: all of them or, if the system refuses one or its thread, none.
+    With ``engines`` they are forked: all of them or, if the system refuses a process or its thread, none.
     """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -168,10 +168,10 @@ def _processes(
     )
     try:
         if engines is not None:
-            # It forks with its first job: now, before the caller starts a thread to report the progress.
+            # The pool forks with its first job: now, before the caller starts a progress thread.
             pool.submit(os.getpid)
     except BaseException as error:
-        # The started ones would wait for jobs that never come, and this process for their end.
+        # The started processes would wait for jobs that never come, and this process for their end.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
@@ -189,14 +189,14 @@ def _processes(
     pool.shutdown()
 
 
-READ_WHOLE = 16 * 1024 * 1024  #: bytes on disk that are read line by line within seconds
+READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that are read line by line within seconds
 
 
 class Healthy(NamedTuple):
-    """A run to compare with."""
+    """A healthy run to compare another run with."""
 
     baseline: Baseline
-    verdict: Verdict  #: whether it is in fact healthy
+    verdict: Verdict  #: verdict on the run, which may not be healthy
     problems: list[InputProblem]
 
 
@@ -208,7 +208,7 @@ def read_baseline(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> Healthy:
-    """Read a healthy run's files, folders, globs and archives."""
+    """Return the baseline and the verdict of a healthy run's files, folders, globs and archives."""
     reading, problems = read_run(
         paths, catalogue=catalogue, limits=limits, parallel=parallel, progress=progress
     )
@@ -224,10 +224,10 @@ def read_run(
     parallel: Parallel | None = None,
     progress: OnProgress | None = None,
 ) -> tuple[RunReading, list[InputProblem]]:
-    """Read a run as for its diagnosis, for callers that need more of it.
+    """Return a run's reading and its problems, for callers that need more than the diagnosis.
 
-    Every line of a small run is read; in a large one the sampled scan skips lines that report no problem, so
-    a message that occurs only in its middle may be taken for unknown.
+    Every line of a small run is read; in a large run, the sampled scan skips lines that report no problem, so
+    a message that occurs only in its middle may seem unknown.
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)

@@ -1,7 +1,7 @@
-"""Split a file's bytes into portions: first its head, by which it is judged, then up to ends of chunks.
+"""Split a file's bytes into portions: first its head, which shows its kind, then up to ends of chunks.
 
 Pipes, archives and disks return portions of different sizes, but the same log must read the same from each of
-them. A chunk that comes as one portion need not be joined: the copy would take a tenth of the total time.
+them. A chunk that arrives as one portion need not be joined: the copy would take a tenth of the total time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from stallwatch_logs.inputs import InputError
 from stallwatch_rules.lines.wrapped import MAX_LINE, wrap_width
 from stallwatch_rules.scan.chunks import chunk_end
 
-HEAD = 256 * 1024  #: bytes of a head
-_NEAR = 4096  # bytes within which most lines end
+HEAD = 256 * 1024  #: number of bytes in a head
+_NEAR = 4096  # number of bytes within which most lines end
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
-    """Yield the same bytes, first the head: ``size`` bytes, or all if there are fewer.
+    """Yield the bytes of the portions, first the head: ``size`` bytes, or all if there are fewer.
 
-    Bytes before an error are still yielded before it.
+    Bytes before an error are yielded before the error is raised.
     """
     held: list[bytes] = []
     missing = size
@@ -44,7 +44,7 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
 def broken_at(head: bytes) -> int | None:
     """Return the width in characters at which a terminal broke the lines of a text copied from it.
 
-    Such a text is short: a file that is longer than its head was written as it is.
+    Such a text is short: a file that is longer than its head was not copied from a terminal.
     """
     return wrap_width(head) if len(head) < HEAD else None
 
@@ -58,7 +58,7 @@ def _edge(file: int, boundary: int) -> int:
 
 
 def file_chunks(file: int, start: int, end: int | None, size: int) -> Iterator[bytes]:
-    """Yield a file's bytes from one offset to another; without ``end`` to the end of the file."""
+    """Yield a file's bytes from one offset to another; without ``end``, to the end of the file."""
     while end is None or start < end:
         behind = _edge(file, (start // size + 1) * size)
         portion = os.pread(file, (behind if end is None else min(behind, end)) - start, start)

@@ -1,7 +1,7 @@
 """Read files with the states of ranks at a stall.
 
-These are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as pickles
-or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
+The files are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as
+pickles or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
 ``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets another name (torch
 2.13, FlightRecorder.cpp).
 """
@@ -29,7 +29,7 @@ from stallwatch_rules.text.foreign_pickle import MOST_BYTES, PickleRefusedError,
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-_MOST_COMMAS = 4_000_000  # commas in JSON, which bound the number of its values
+_MOST_COMMAS = 4_000_000  # most commas in JSON, which bound the number of its values
 _AS_JSON = (
     "have torch write JSON: torch._C._distributed_c10d._dump_fr_trace_json(), "
     "if it has no such function _dump_nccl_trace_json()"
@@ -37,7 +37,7 @@ _AS_JSON = (
 _NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
 _DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
 _PICKLE = lazy(rb"\x80[\x02-\x05]")
-_HEAD = 512  # bytes
+_HEAD = 512  # number of bytes that are searched for the keys of a dump
 _DUMPED = lazy(rb"pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state")
 _JSON_DUMP = lazy(
     rb'\s*\{\s*"(?:comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version)"\s*:'
@@ -47,23 +47,23 @@ _LAST_NUMBER = lazy(r"(\d{1,6})(?:\.[A-Za-z]+)*$")
 
 
 class RankFile(Protocol):
-    """A file as found (``LogFile``)."""
+    """A found file, with the interface of ``LogFile``."""
 
     @property
     def name(self) -> str:
-        """The name for the user."""
+        """Name to show to the user."""
 
     @property
     def named_by_user(self) -> bool:
-        """Whether the user named it."""
+        """True if the user named the file."""
 
     @property
     def limits(self) -> Limits:
-        """The deadline for reading."""
+        """Limits with the deadline for reading."""
 
     @property
     def open_chunks(self) -> Callable[[], Iterator[bytes]]:
-        """A function that reads it."""
+        """A function that reads the file."""
 
 
 def may_hold_ranks(path: str) -> bool:
@@ -72,7 +72,7 @@ def may_hold_ranks(path: str) -> bool:
 
 
 def holds_ranks(path: str, head: bytes, *, named_by_user: bool) -> bool:
-    """Return whether a file with this head holds states of ranks. If the user named it, any pickle may."""
+    """Return whether a file with this head contains states of ranks, as any pickle named by the user may."""
     if _PICKLE.match(head):
         return (
             named_by_user or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
@@ -85,7 +85,7 @@ def _last(path: str) -> str:
 
 
 class RankStates(NamedTuple):
-    """The combined content of all files."""
+    """Combined content of all files."""
 
     stacks: StallStacks | None
     files: int  #: number of files read
@@ -94,9 +94,9 @@ class RankStates(NamedTuple):
 def read_rank_files(
     files: Sequence[RankFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
-    """Read snapshots and dumps, and judge all ranks together; `ranks_on` are hosts known from other files.
+    """Read snapshots and dumps, and judge all ranks together; `ranks_on` holds hosts from other files.
 
-    A rank's place is taken from a snapshot rather than from a dump, and from the newest dump of a host.
+    The state of a rank is taken from a snapshot rather than from a dump, and from the newest dump of a host.
     """
     parts: dict[str, StallStacks] = {}
     dumps: dict[str, dict[int, Dumped]] = {}
@@ -133,7 +133,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
             part = fold([one.asked for one in left], time=max(one.time for one in left), doing=doing)
             if not parts and len(dumps) == 1 and not host:
                 return _clean(part)
-            if host in parts:  # some of its ranks answered, and others left a dump
+            if host in parts:  # some ranks of the host answered, and others left a dump
                 part = replace(part, hosts={host: spans_of(doing)})
                 host = f"{host} (torch)"
             parts[host] = part
@@ -144,7 +144,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
 
 
 def _clean(stacks: StallStacks) -> StallStacks:
-    """Return the stacks without secrets and terminal control characters: the files are not trusted."""
+    """Return the stacks without secrets and terminal control characters, because the files are untrusted."""
 
     def clean(value: Any) -> Any:
         if isinstance(value, str):
@@ -157,16 +157,16 @@ def _clean(stacks: StallStacks) -> StallStacks:
 
 
 class _RefusedError(Exception):
-    """The reason why the file cannot be read, and the remedy."""
+    """The file cannot be read; contains the reason and the remedy."""
 
     def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
         super().__init__(reason)
         self.reason, self.remedy = reason, remedy
-        self.sure = sure  #: the file was meant to hold states of ranks
+        self.sure = sure  #: True if the file was meant to contain states of ranks
 
 
 def _read(file: RankFile) -> StallStacks | Dumped | None:
-    """Return the content of a file; ``None`` if it was found in a folder and is something else."""
+    """Return the content of a file; ``None`` if it was found in a folder and has other content."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

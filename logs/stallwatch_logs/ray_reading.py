@@ -1,4 +1,4 @@
-"""Execute reading on a Ray cluster: each job is a task, which finds the files by their paths."""
+"""Read logs on a Ray cluster: each job is a task, which finds the files by their paths."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class RayExecutor(Executor):
-    """Runs calls as Ray tasks.
+    """Executor that runs calls as Ray tasks.
 
-    Ray's references return futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but it has no
+    Ray's references return futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but Ray has no
     executor.
     """
 
     def __init__(self, **options: Any) -> None:
-        import ray  # an extra: `stallwatch[ray]`
+        import ray  # needs the extra `stallwatch[ray]`
 
         if not ray.is_initialized():
             ray.init(include_dashboard=False, log_to_driver=False)
@@ -37,14 +37,14 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Accept no further calls. Ray itself stays connected: other code may use it."""
+        """Accept no further calls; Ray itself stays connected, because other code may use it."""
         self._closed = True
 
 
 def ray_executor(**options: Any) -> RayExecutor:
     """Return an executor for ``diagnose`` that reads logs on a Ray cluster.
 
-    Connects to the cluster as ``ray.init`` does, if this process is not connected yet. The options, such as
-    ``num_cpus`` or ``resources``, are those of ``ray.remote``.
+    The function connects to the cluster like ``ray.init``, if this process is not connected yet. The options,
+    such as ``num_cpus`` or ``resources``, are those of ``ray.remote``.
     """
     return RayExecutor(**options)

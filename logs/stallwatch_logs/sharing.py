@@ -1,4 +1,4 @@
-"""Share a run's files between this process and others."""
+"""Share the reading of a run's files between this process and others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from stallwatch_rules.scan.state import ScanSizes
 
 BATCH = 16 * 1024 * 1024  #: bytes on disk of one job, if the files are small
 _A_FILE = 32 * 1024  # cost of opening a file, in bytes read
-_PAUSE = 20  # pause between two reports, in durations of a report
-_EVERY = 0.1  # seconds between two checks of the other processes, and two reports of the progress
+_PAUSE = 20  # pause between two reports, as a multiple of a report's duration
+_EVERY = 0.1  # seconds between two checks of the other processes, and between two progress reports
 
 Tasks = tuple[Wanted, ...]
 
 
 def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks]:
-    """Return batches of files for other processes, without the ``unread``, large files first.
+    """Return batches of files for other processes, without the ``unread`` files, largest files first.
 
     Small files are combined. A large file that came last would keep one process busy alone.
     """
@@ -44,11 +44,11 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Reads files here and with an executor, which gets ``window`` of the ``jobs`` at a time.
+    """Read files in this process and with an executor, which gets ``window`` of the ``jobs`` at a time.
 
-    With ``here``, this process reads the last files while others read the first. It always reads files that
-    they fail to read, and everything if there is no executor. ``pages`` go with each job. Of ``unread`` files
-    only the sizes are reported, or that there was no time to search them.
+    With ``here``, this process reads the last files while other processes read the first. It always reads
+    files that they fail to read, and all files if there is no executor. ``pages`` go with each job. For
+    ``unread`` files, only their sizes are reported, or that there was no time to search them.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Sharing:
         self._board = board or Board(len(files), shared=False)
         self._on_bytes = on_bytes
         self._report_at = 0.0
-        self._executor = executor  # ``None`` after it broke
+        self._executor = executor  # ``None`` after the executor broke
         self._window, self._here = window, here
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
-        self._done: dict[Wanted, FileRead] = {}  # results until it is their turn
+        self._done: dict[Wanted, FileRead] = {}  # results of files whose turn has not come
         self._pages, self._limits = pages, limits
         self._shared = {task for tasks in jobs for task in tasks}
 
@@ -107,7 +107,7 @@ class Sharing:
         self._report(always=True)
 
     def _result(self, task: Wanted) -> FileRead:
-        """Return the result of a file; while others are busy with it, read another one here."""
+        """Return the result of a file; while other processes read it, read another file here."""
         self._pump()
         while task not in self._done:
             if self._failed:
@@ -128,7 +128,7 @@ class Sharing:
             raise TimeIsUp
 
     def _pump(self) -> None:
-        """Take the results of others, and submit further jobs to them."""
+        """Store the results of other processes, and submit further jobs to them."""
         for future in [future for future in self._running if future.done()]:
             tasks = self._running.pop(future)
             error = CancelledError() if future.cancelled() else future.exception()
@@ -171,7 +171,7 @@ class Sharing:
         now = time.monotonic()
         if always or now >= self._report_at:
             read = self._board.read()
-            # A compressed file counts by its size on disk, once it is read.
+            # A compressed file counts with its size on disk, once it is read.
             self._on_bytes(sum(min(part, file.size) for part, file in zip(read, self._files, strict=False)))
             done = time.monotonic()
             self._report_at = done + max(_EVERY, _PAUSE * (done - now))

@@ -17,16 +17,16 @@ from stallwatch_rules.scan.alike import MANY, Outline, choose, outlines, showing
 from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
-SMALL = 64 * 1024  #: largest small file, in decompressed bytes
-_TOGETHER = 1024 * 1024  # bytes that are searched at once
+SMALL = 64 * 1024  #: most decompressed bytes of a small file
+_TOGETHER = 1024 * 1024  # number of bytes that are searched at once
 _TOGETHER_FILES = 512
 
-Sizes = tuple[int, int]  #: bytes, decompressed, and lines
+Sizes = tuple[int, int]  #: decompressed bytes, and lines
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The result of searching a run's small files."""
+    """The result of the search of a run's small files."""
 
     unread: dict[int, Sizes | None]  #: files whose lines are not read; ``None`` if not searched in time
     alike: dict[str, list[int]]  #: name of a read file → ranks of files that print the same
@@ -38,7 +38,7 @@ NO_SURVEY = Survey({}, {})
 class Search(NamedTuple):
     """A job: small files to search, by their paths."""
 
-    files: tuple[tuple[str, bool], ...]  #: path, and whether the file is neither compressed nor converted
+    files: tuple[tuple[str, bool], ...]  #: path, and True if the file is neither compressed nor converted
     limits: Limits
     pages: Pages
 
@@ -47,7 +47,7 @@ Found = list[tuple[Outline | None, int]]  # outline and size of each file for wh
 
 
 def few_or_none(files: Sequence[LogFile]) -> bool:
-    """Whether a run has so few small files that all of them are read."""
+    """Return whether a run has so few small files that all of them are read."""
     return sum(0 < file.size <= SMALL for file in files) <= MANY
 
 
@@ -61,18 +61,18 @@ def survey(
     window: int = 0,
     pages: Pages | None = None,
 ) -> Survey:
-    """Search the small files, here and with an executor; none if there are few.
+    """Search the small files, here and with an executor; return `NO_SURVEY` if there are only a few.
 
-    This may take half of the time: the chosen files have to be read.
+    The search may take half of the time, because the chosen files have to be read.
     """
     if few_or_none(files) or engines.scan() is None:
         return NO_SURVEY
     limits = (limits or Limits()).for_part()
     found: list[tuple[Outline | None, int]] = [(None, 0)] * len(files)
-    late: set[int] = set()  # not searched in time
+    late: set[int] = set()  # files not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
     kinds: dict[bytes, bytes] = {}  # one object for each digest
-    done = 0  # bytes
+    done = 0  # bytes searched so far
 
     def take(numbers: list[int], searched: Found) -> None:
         late.update(numbers[len(searched) :])
@@ -123,7 +123,7 @@ def survey(
 
 
 def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
-    """Yield the numbers of small files to search at once; members of archives apart from files."""
+    """Yield the numbers of small files to search at once; members of archives separate from files."""
     batch: list[int] = []
     held = 0
     for number, file in enumerate(files):
@@ -143,7 +143,7 @@ def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
 
 
 def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) -> Found:
-    """Search files together, as many as time permits.
+    """Return the outlines of files that are searched together, as many as time permits.
 
     Files without an outline have to be read.
     """
@@ -160,7 +160,7 @@ def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) ->
 
 
 def _text(file: LogFile) -> bytes | None:
-    """Return the text of a small file; ``None`` if it is large, not text, or hard to read."""
+    """Return the text of a small file; ``None`` if it is large, not text, or unreadable."""
     text = b""
     try:
         if file.plain:
@@ -182,7 +182,7 @@ def _text(file: LogFile) -> bytes | None:
 
 
 def search_away(job: Search) -> Found:
-    """Search files in this process, for another one."""
+    """Search files in this process, on behalf of another process."""
     files = (_file(path, plain, job.limits) for path, plain in job.files)
     return outline_files(files, prepared(job.pages), job.limits)
 

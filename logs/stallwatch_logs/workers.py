@@ -1,4 +1,4 @@
-"""Read files for another process: take jobs and return their results."""
+"""Read files on behalf of another process: process jobs and return their results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pages(NamedTuple):
 
     digest: str
     packed: bytes | ctypes.Array[ctypes.c_char]
-    cache: Path | None  #: folder of its compiled patterns
+    cache: Path | None  #: folder of the compiled patterns
 
     @classmethod
     def of(cls, catalogue: Catalogue) -> Pages:
@@ -50,8 +50,8 @@ class Pages(NamedTuple):
     def shared(self) -> Pages:
         """Return the pages in memory that processes share.
 
-        Data passed to a process at its start goes through a pipe: with more data than the pipe holds, this
-        process would wait until the other one has started.
+        Data passed to a process at its start goes through a pipe: with more data than the pipe can hold, this
+        process would wait until the other process has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
@@ -79,16 +79,16 @@ class Wanted(NamedTuple):
 
 
 class Job(NamedTuple):
-    """Some files to read one after the other."""
+    """Some files to read one after another."""
 
     tasks: tuple[Wanted, ...]
-    sizes: ScanSizes  #: how much of the files is read
+    sizes: ScanSizes  #: limits on how much of the files is read
     limits: Limits | None
     pages: Pages
 
 
 class Board:
-    """Progress that processes share while they read, in memory with one writer for each place."""
+    """Progress that processes share while they read, in memory with one writer for each number."""
 
     def __init__(self, files: int, *, shared: bool = True) -> None:
         self._read: Any = [0] * files
@@ -114,12 +114,12 @@ class Board:
 
 
 _lock = threading.Lock()
-_engines: dict[str, Engines] = {}  # by the catalogue's digest; only the last one
+_engines: dict[str, Engines] = {}  # by the catalogue's digest; only the last catalogue is kept
 _board: Board | None = None
 
 
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
-    """Prepare a process: it ends with its parent, and leaves interrupts to it.
+    """Prepare a worker process: it ends with its parent, and leaves interrupts to the parent.
 
     A forked process has the ``engines`` already.
     """
@@ -135,7 +135,7 @@ def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
 
 
 def read_away(job: Job) -> list[FileRead]:
-    """Read files in this process, for another one."""
+    """Read files in this process, on behalf of another process."""
     engines = prepared(job.pages)
     return [_read(task, job, engines) for task in job.tasks]
 
@@ -150,7 +150,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     if job.limits is not None and job.limits.time_left == 0.0:
         return FileRead(None, out_of_time=True)
     found, problems = expand([wanted.path], limits=job.limits)
-    if not found:  # it was removed meanwhile
+    if not found:  # the file was removed meanwhile
         return FileRead(None, problems=problems)
     file = replace(
         found[0],
@@ -163,7 +163,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
 
 
 def prepared(pages: Pages) -> Engines:
-    """Return the compiled patterns, compiled once for all jobs of a process."""
+    """Return the compiled patterns, which are compiled once for all jobs of a process."""
     with _lock:
         engines = _engines.get(pages.digest)
         if engines is None:
@@ -178,18 +178,18 @@ def prepared(pages: Pages) -> Engines:
 
 
 def end_with_parent() -> None:
-    """End this process when its parent ends, for whatever reason."""
+    """End this process when its parent ends, for any reason."""
     parent = multiprocessing.parent_process()
     if parent is None:
         return
     if not _request_death_signal():
         threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
-    elif not parent.is_alive():  # it ended before the request
+    elif not parent.is_alive():  # the parent ended before the request
         os._exit(1)
 
 
 def _request_death_signal() -> bool:
-    """Request that Linux kill this process with its parent; return whether it will."""
+    """Request that Linux kill this process with its parent; return whether Linux accepts the request."""
     if sys.platform != "linux":
         return False
     try:

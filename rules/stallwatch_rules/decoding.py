@@ -1,8 +1,9 @@
-"""Decode foreign data into records (``msgspec.Struct``), in any thread.
+"""Decode external data into records (``msgspec.Struct``), in any thread.
 
-msgspec 0.22 prepares a type at its first use, and exposes it to other threads before it is complete
-(``_core.c``, StructInfo_Convert): two threads that meet there crash the process. This module prepares a type
-under a lock; a module that decodes while it is imported is protected by the lock of that import.
+msgspec 0.22 prepares a type at its first use, and exposes the type to other threads before it is complete
+(``_core.c``, StructInfo_Convert): two threads that use a type for the first time at once crash the process.
+This module prepares a type under a lock. A module that decodes while it is imported is protected by the lock
+of that import.
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ import msgspec
 
 _T = TypeVar("_T")
 _lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a child has no thread that would release the lock
+if hasattr(os, "register_at_fork"):  # the child process has no thread that would release the lock
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def convert(data: object, kind: type[_T], **options: Any) -> _T:
-    """Call ``msgspec.convert`` safely."""
+    """Convert plain data to a record type with ``msgspec.convert``, safely in any thread."""
     _prepare(kind)
     found: _T = msgspec.convert(data, kind, **options)
     return found
 
 
 def from_json(data: bytes | str, kind: type[_T], **options: Any) -> _T:
-    """Call ``msgspec.json.decode`` safely."""
+    """Decode JSON into a record type with ``msgspec.json.decode``, safely in any thread."""
     _prepare(kind)
     found: _T = msgspec.json.decode(data, type=kind, **options)
     return found
 
 
 def from_msgpack(data: bytes, kind: type[_T]) -> _T:
-    """Call ``msgspec.msgpack.decode`` safely."""
+    """Decode MessagePack into a record type with ``msgspec.msgpack.decode``, safely in any thread."""
     _prepare(kind)
     return msgspec.msgpack.decode(data, type=kind)
 

@@ -1,4 +1,7 @@
-"""Observations of processes that ended, as an agent stores them. Light to import: lists of runs read it."""
+"""Records of how a run's processes ended, as an agent stores them.
+
+The module is light to import, because lists of runs read it.
+"""
 
 from __future__ import annotations
 
@@ -8,36 +11,37 @@ import msgspec
 
 from stallwatch_rules.messages import Text
 
-GONE_ON = 5  #: steps after which the others do not merely end one after the other, but continue without it
-NEAR, FAR = 0.9, 0.7  #: shares of the limit: above, memory was nearly used up; below, it was not
+GONE_ON = 5  #: if the other ranks continue for this many steps, a rank left the run early
+NEAR, FAR = 0.9, 0.7  #: shares of the memory limit: above NEAR, memory ran out; below FAR, it did not
 
 Speaks = Literal["for", "against", "far", ""]
 EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
-#: "ended": a person or a time limit stopped the run, or it finished.
+#: Outcome of an incident. "ended": a person or a time limit stopped the run, or the run finished.
 Outcome = Literal["recovered", "ended", "crashed"]
 
 _STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
 class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Observed memory of a run that ended; sizes in bytes, 0 if unknown."""
+    """Observed memory of a run that ended. Sizes are in bytes, 0 if unknown."""
 
-    counted: bool | None = None  #: whether the kernel's count of OOM kills rose, if it could be read
-    held: int = 0  #: the most that the command and all its processes were seen to use
-    limit: int = 0  #: what they may use before the kernel kills one
-    ranks: dict[int, int] = {}  #: the most that each rank reported
+    counted: bool | None = None  #: True if the kernel's count of OOM kills rose; None if it was not readable
+    held: int = 0  #: the highest observed use of the command and all its processes
+    limit: int = 0  #: the limit above which the kernel kills a process
+    ranks: dict[int, int] = {}  #: rank → the highest use that the rank reported
 
     @property
     def most(self) -> int:
-        """The most memory that was seen in use, by any source."""
+        """The highest observed memory use, from any source, in bytes."""
         return max(self.held, sum(self.ranks.values()))
 
     @property
     def speaks(self) -> Speaks:
-        """Evidence for a host that ran out of memory, against it, or only of use far from the limit.
+        """The evidence on whether the host ran out of memory: "for", "against", "far", or "" for none.
 
-        Programs that watch the memory beside the kernel (earlyoom, systemd-oomd, Ray, Slurm) leave its count
-        unchanged, but they kill only if memory is nearly used up.
+        "far": the use stayed far from the limit. Programs that watch the memory beside the kernel (earlyoom,
+        systemd-oomd, Ray, Slurm) leave the kernel's count unchanged, but they kill only if memory is nearly
+        used up.
         """
         held = self.most
         if self.counted:
@@ -55,8 +59,8 @@ class Left(msgspec.Struct, frozen=True):
     """A process of a run that ended by itself, without an error, while others continued."""
 
     rank: int | None
-    step: int | None = None  #: the last step seen before
-    behind: int = 0  #: observed steps of the others after it had left
+    step: int | None = None  #: the last step seen before the process ended
+    behind: int = 0  #: steps that the other ranks took after the process had ended
 
 
 class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,12 +68,13 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
 
     rank: int | None = None
     pid: int | None = None
-    code: int | None = None  #: its exit code, ``-n`` for signal n; ``None``: not observed
-    error: str = ""  #: its last message about the failure, redacted
+    code: int | None = None  #: exit code, ``-n`` for signal n; ``None``: not observed
+    error: str = ""  #: the last message about the failure, redacted
     step: int | None = None  #: step of the run, or of the rank if known
     total: int | None = None
     by: Literal["process", "silence", "log", "loss"] = "process"  #: source of the evidence
-    hidden: Literal["pipe", "wait", ""] = ""  #: how the command lost the exit code, as far as its words show
+    #: how the command lost the exit code, as far as the command line shows
+    hidden: Literal["pipe", "wait", ""] = ""
 
 
 class Running(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -80,28 +85,28 @@ class Running(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How the command ended."""
+    """The way in which the command ended, with the evidence."""
 
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
-    signal: str | None = None  #: such as "SIGKILL"
-    detail: Text = ""  #: the evidence
-    seconds: float = 0.0  #: how long the command ran
+    signal: str | None = None  #: the signal's name, such as "SIGKILL"
+    detail: Text = ""  #: the evidence for the kind
+    seconds: float = 0.0  #: duration of the command
     left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others
-    memory: MemoryKnown | None = None  #: observed memory, if something was killed
-    quiet: float | None = None  #: seconds without a step when it was asked to end, if known
+    memory: MemoryKnown | None = None  #: observed memory, if a process was killed
+    quiet: float | None = None  #: seconds without a step when the command was requested to end, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
-    codes: dict[int, int | None] = {}  #: of ranks that failed, the first one first; ``None``: not observed
+    codes: dict[int, int | None] = {}  #: rank → exit code of failed ranks, first failure first, if observed
     running: list[Running] = []  #: ranks that were still alive when the command had ended
 
     @property
     def failed(self) -> bool | None:
-        """Whether the run failed; ``None`` if the ending does not show it."""
+        """True if the run failed; ``None`` if the ending does not show the result."""
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
     @property
     def outcome(self) -> Outcome | None:
-        """The outcome of an incident that was open then; ``None`` if the ending is not known."""
+        """The outcome of an incident that was open at the end; ``None`` if the ending is not known."""
         if self.kind == "unknown":
             return None
         stopped = self.kind == "killed" and self.signal in _STOPPED_BY

@@ -1,4 +1,4 @@
-"""File ownership checks, and atomic replacement."""
+"""Check the ownership of files, and replace files atomically."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # for a writer to a pipe
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag without which opening a pipe would wait for a writer
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
 def account() -> int:
-    """Return the effective user of this process; 0 on Windows, where all files belong to user 0."""
+    """Return the effective user id of this process; 0 on Windows, where all files belong to user 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 
 def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
-    """Return whether a file belongs to this account (or to root)."""
+    """Return whether a file belongs to this account (or to root, if allowed)."""
     return status.st_uid == account() or (or_root and status.st_uid == 0)
 
 
 def is_private(status: os.stat_result, others: int = OTHERS_WRITE) -> bool:
-    """Return whether a file belongs to this account, and grants others none of these permissions."""
+    """Return whether a file belongs to this account and grants others none of the given permissions."""
     return is_own(status) and not status.st_mode & others
 
 
 def foreign_part(path: Path) -> Path | None:
-    """Return the first folder or link on the way to a path that belongs neither to this account nor to root.
+    """Return the first folder or link in a path that belongs neither to this account nor to root.
 
-    Its owner can change the target of the path.
+    The owner of such a part can change the target of the path.
     """
-    for real in (False, True):  # the links, and their targets
+    for real in (False, True):  # check the links, then their targets
         with contextlib.suppress(OSError):  # a missing part has no owner
-            way = Path(os.path.realpath(path)) if real else path
-            for part in (*reversed(way.parents), way):
+            full = Path(os.path.realpath(path)) if real else path
+            for part in (*reversed(full.parents), full):
                 if not is_own(part.lstat(), or_root=True):
                     return part
     return None
@@ -46,7 +46,7 @@ def foreign_part(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def open_regular(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file in a folder that others may write, without waiting for a pipe there.
+    """Open a regular file in a folder that other users may write, without waiting for a pipe.
 
     Raises `OSError` for anything that is not a regular file.
     """
@@ -57,7 +57,7 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file to append to it. Raises `OSError` for a link, and for a pipe without a reader."""
+    """Open a file to append to it. Raises `OSError` for a link and for a pipe without a reader."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))
 
 
@@ -65,9 +65,9 @@ def open_to_append(path: Path) -> BinaryIO:
 def open_private(
     path: str | Path, others: int = OTHERS_WRITE, *, folder: int | None = None
 ) -> Iterator[BinaryIO]:
-    """Open a regular file for which `is_private` holds, in an open folder if one is given.
+    """Open a regular file for which `is_private` holds, relative to an open folder if one is given.
 
-    Raises `OSError` for any other file, and for a link.
+    Raises `OSError` for any other file and for a link.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_LINK, dir_fd=folder)) as file:
         status = os.fstat(file.fileno())
@@ -78,23 +78,24 @@ def open_private(
 
 @contextlib.contextmanager
 def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
-    """Open a file that takes its name when it is complete; the old content stays until then.
+    """Open a temporary file that replaces `path` when the block ends without an error.
 
     Without a mode, the umask applies.
     """
-    # A name that cannot be guessed, and never an existing file or link: others may write the folder.
+    # Other users may write the folder: the name must be hard to guess, and an existing file or link is never
+    # opened.
     beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode or 0o666)) as out:
             yield out
         if mode is not None:
-            beside.chmod(mode)  # whatever the umask is
+            beside.chmod(mode)  # independently of the umask
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
 
 def replace(path: Path, content: bytes, mode: int | None = 0o600) -> None:
-    """Write the file atomically: a reader sees the old content or the new. Raises `OSError` on failure."""
+    """Write a file atomically: a reader sees the old content or the new. Raises `OSError` on failure."""
     with replacing(path, mode) as out:
         out.write(content)

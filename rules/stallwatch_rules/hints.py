@@ -1,7 +1,8 @@
-"""Find the words in a portion of lines by one search of all of them: most portions hold few.
+"""Find which hint words a portion of lines contains, by one search of its joined text.
 
-Reading is one Python step per line and word; a word that is not in a portion saves the step for all its
-lines. The other words are then searched line by line, so portions affect only speed.
+Most portions contain few of the words. Reading takes one Python step per line and word; a word that is not in
+a portion saves the step for all lines of the portion. The other words are then searched line by line, so the
+size of portions affects only the speed.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from stallwatch_rules.progress.phases import SIGN_WORDS
 from stallwatch_rules.progress.phases import WORDS as SERVING_WORDS
 from stallwatch_rules.text.lazy import lazy
 
-# A line of each kind holds one of its words.
+# Each line of a kind contains at least one word of that kind's tuple.
 TRACEBACK = (
     *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
     *("never retrieved", "of asynchronous generator", "unhandled exception"),
-    # In a logger's message, how the program continues without the failed part.
+    # Words of a logger's message on how the program continues without the part that failed.
     *("etrying", "kipping", "kipped", "gnoring", "gnored", "alling back", "rying again"),
 )
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
@@ -49,7 +50,7 @@ WARNING = ("Warning:", "WARN", "[W", "W0", "W1")
 
 
 # A class of Python's warnings, a logger's level as a separate word, or the prefix of glog's lines (WMMDD, and
-# torch's [WMDD). No "learning_rate", and no "[Worker 3]".
+# torch's [WMDD). "learning_rate" and "[Worker 3]" do not match.
 _WARNING = lazy(
     r"Warning:(?!\w)|(?<![A-Za-z0-9_])WARN(?:ING)?(?![A-Za-z0-9_])"
     r"|(?:^|[\s:])\[?W[01]?\d[0-3]\d \d\d:\d\d:"
@@ -66,7 +67,7 @@ _with_figures = {
 
 
 class Hints(msgspec.Struct, frozen=True):
-    """The words of each kind of line that a portion holds."""
+    """The hint words of each kind of line that a portion of lines contains."""
 
     traceback: tuple[str, ...]
     version: tuple[str, ...]
@@ -79,19 +80,22 @@ class Hints(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, text: str) -> Hints:
-        """Search a portion's text; search lines that differ only in their digits once."""
+        """Return the hint words in a portion's text.
+
+        Lines that differ only in their digits are searched once.
+        """
         text = "\n".join(dict.fromkeys(text.translate(_FIGURES).split("\n")))
         kinds = (TRACEBACK, VERSION, LAUNCHER, WARNING, RUN_WORDS, SIGN_WORDS, SERVING_WORDS, ACTIVITY_WORDS)
         return cls(*[_held(text, words) for words in kinds])
 
 
 def _held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that may be in the text, whose digits are zeros."""
+    """Return the words that may be in `text`, in which all digits are zeros."""
     return tuple([word for word in words if _with_figures.get(word, word) in text])
 
 
 def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
-    """Whether one of the words is in the text."""
+    """Return whether one of the words is in the text."""
     for word in words:  # noqa: SIM110 - any() costs three times as much on a short line
         if word in text:
             return True
@@ -99,5 +103,5 @@ def may_hold(text: AnyStr, words: Sequence[AnyStr]) -> bool:
 
 
 def is_warning(text: str) -> bool:
-    """Whether the line is a program's warning."""
+    """Return whether the line is a program's warning."""
     return _WARNING.search(text) is not None

@@ -1,4 +1,4 @@
-"""Messages: text of Stallwatch as an id with parameters. `locale` has the words for them."""
+"""Messages: Stallwatch's own text as an id with parameters. `locale` holds the words of each language."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import msgspec
 from msgspec.structs import replace
 
 T = TypeVar("T")
-PAGE = "text"  #: the id of a rule page's words, which are in the parameters
+PAGE = "text"  #: message id of a rule page's text; the parameters hold the text in each language
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A sentence, or several, independent of any language."""
+    """One or more sentences, independent of any language."""
 
     id: str  #: "area.key": the key of a template in `locale/<language>/<area>.json`
-    params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: for the template
+    params: dict[str, str | int | float | Message | list[str | Message]] = {}  #: parameters for the template
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:
-        """Return this message followed by another one; unchanged if that is empty."""
+        """Return this message followed by another message; an empty text changes nothing."""
         if isinstance(other, str):
             if other:
                 raise TypeError(f"no message: {other!r}")
@@ -29,57 +29,57 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, then=(*self.then, replace(other, then=()), *other.then))
 
     def __radd__(self, other: str) -> Message:
-        """Return this message: only an empty text may precede it."""
+        """Return this message unchanged; raise `TypeError` if the text before it is not empty."""
         if other:
             raise TypeError(f"no message: {other!r}")
         return self
 
     def has(self, *ids: str) -> bool:
-        """Return whether it, or a sentence that follows in it, has one of these ids."""
+        """Return whether this message, or a sentence that follows in it, has one of these ids."""
         return self.id in ids or any(one.id in ids for one in self.then)
 
 
-#: A message, or text that has no translation: a log line, a sentence that version 0.1 stored.
+#: A message, or text that has no translation: a log line, or a sentence that version 0.1 stored.
 Text = Union[str, Message]  # noqa: UP007 - mypy and msgspec evaluate it, on Python 3.10 too
 
 
 def message(id: str, /, **params: str | int | float | Message | list[str | Message]) -> Message:
-    """Return the message of this id with these parameters."""
+    """Return a message with the given id and parameters."""
     return Message(id, params)
 
 
 def bilingual(english: str, chinese: str) -> Message:
-    """Return words of a rule page, which may be a user's own and unknown to a later reader."""
+    """Return a message with a rule page's own text, since a later reader may not have the user's page."""
     return Message(PAGE, {"en": english, "zh": chinese or english})
 
 
 def sentences(*texts: Text | None) -> Text:
-    """Return these texts as one, in this order."""
+    """Join texts into one message, in order."""
     known = [bilingual(one, one) if isinstance(one, str) else one for one in texts if one]
     return reduce(add, known) if known else ""
 
 
 def has(text: Text, *ids: str) -> bool:
-    """Return whether a text is a message with one of these ids, or contains such a sentence."""
+    """Return whether a text is a message that contains a sentence with one of these ids."""
     return isinstance(text, Message) and text.has(*ids)
 
 
 def without(text: T, id: str) -> T:
-    """Return a text without its later sentences of this id."""
+    """Return a text without its following sentences that have this id."""
     if not isinstance(text, Message):
         return text
     return replace(text, then=tuple(one for one in text.then if one.id != id))
 
 
 def contains(text: Text, part: str) -> bool:
-    """Return whether a text, or the English of a rule page's words, contains these characters."""
+    """Return whether a text, or a parameter of a message, contains these characters."""
     if isinstance(text, str):
         return part in text
     return any(isinstance(value, (str, Message)) and contains(value, part) for value in text.params.values())
 
 
 def with_params(text: T, **params: Any) -> T:
-    """Return the text with new values in all of its sentences that have such a field."""
+    """Return a text with new parameter values in each of its sentences that has such a parameter."""
     if not isinstance(text, Message):
         return text
     own = {name: value for name, value in params.items() if name in text.params}

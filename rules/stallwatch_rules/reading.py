@@ -1,7 +1,8 @@
-"""The streaming reader of a run, shared by live watching and post-mortems.
+"""Read the lines of a run and diagnose them, both for live watching and for post-mortems.
 
-Lines are fed as they arrive, in any portions and with the ranks interleaved in any way; the state is bounded
-and belongs to one source and rank each. ``diagnose`` combines the streams and may be called at any time.
+Lines are fed as they arrive, in portions of any size and with the ranks interleaved in any way. The state is
+bounded, and separate for each source and rank. ``diagnose`` combines the streams and may be called at any
+time.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact
 if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
 
-#: Sources times ranks, of some 8 KiB each: with 100,000 files a process stays below 400 MB.
+#: Limit of sources times ranks. A stream takes some 8 KiB: with 100,000 files a process stays below 400 MB.
 MAX_STREAMS = 20_000
-_MAX_RANKS = 4096  # of one source: a text with more ranks is not a log
+_MAX_RANKS = 4096  # limit of ranks in one source: a text with more ranks is not a log
 
 
 class Observed(msgspec.Struct):
-    """The observations in one portion of lines."""
+    """The matches, samples and warnings in one portion of lines."""
 
     matches: list[Match] = []
     samples: list[Sample] = []
@@ -59,18 +60,18 @@ class Observed(msgspec.Struct):
 
 
 class Aside(NamedTuple):
-    """Lines skipped in a source before a line, or lines that this line represents."""
+    """A count of lines that were skipped before a line of a source, or of lines that this line represents."""
 
-    before: int  #: index of the next line
+    before: int  #: index of the line that follows the skipped lines
     source: str
-    segments: int = 0  #: lines, and drawings of progress bars
-    kinds: Collection[str] = ()  #: kinds of metrics that may be among them
-    losses: int = 0  #: metrics lines with a loss and without a step among them
-    more: Sequence[tuple[str, int]] = ()  #: rule → matches like the line's; "" for lines that no rule knows
+    segments: int = 0  #: number of skipped lines and progress bar updates
+    kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines may contain
+    losses: int = 0  #: skipped metrics lines with a loss and without a step
+    more: Sequence[tuple[str, int]] = ()  #: rule → further matches; "" for lines that match no rule
 
 
 class Parted(NamedTuple):
-    """The content read from some sources of a run."""
+    """The state read from some sources of a run, for another process to merge."""
 
     streams: dict[Key, StreamReading]
     tracker: ProgressTracker
@@ -91,28 +92,28 @@ class _Before(NamedTuple):
 
 
 class RunReading:
-    """Reads a run's lines and diagnoses what it has read so far.
+    """Reader of a run's lines that diagnoses the lines read so far.
 
-    ``starts``: its lines are those of one source, to the end, and its program may have been started several
-    times, each judged separately. Otherwise they belong to one run: a run watched live is one, and a source
-    among several may show starts that the others do not.
+    ``starts``: the lines are those of one source, to its end; its program may have been started several
+    times, and each start is judged separately. Otherwise all lines belong to one run: a run watched live is
+    one, and one source among several may show starts that the other sources do not.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
         self.catalogue = catalogue
         self.matcher = matcher if matcher is not None else Matcher(catalogue)
-        self.baseline: Baseline | None = None  #: lines of a healthy run, to find this run's new ones
+        self.baseline: Baseline | None = None  #: lines of a healthy run, to find this run's new lines
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
-        self.unread: set[str] = set()  #: sources that were not read, as there are too many
-        self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread ones that print the same
-        self.hosts: Mapping[str, str] = {}  #: source → the host in its name
-        self.ranks_on: Mapping[int, str] = {}  #: rank → the host in its source's name
-        self._streams_of: dict[str, int] = {}  # source → its streams
+        self.unread: set[str] = set()  #: sources that were not read, because there are too many
+        self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources like it
+        self.hosts: Mapping[str, str] = {}  #: source → host named by the source
+        self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
+        self._streams_of: dict[str, int] = {}  # source → number of its streams
         self.splits_starts = starts
-        self.starts = Starts()  #: completed starts
+        self.starts = Starts()  #: the completed starts of the source
         self._part: Part | None = None  # the part since the newest start
-        self._before: _Before | None = None  # … and the state before a place where another may begin
+        self._before: _Before | None = None  # the state before a place where another start may begin
         self._replaying = False
         self._gaps: dict[str, Gaps] = {}
         self._series = SeriesReader()
@@ -125,9 +126,9 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[Aside] = ()) -> Observed:
-        """Read further lines. Lines of one source and rank must be in order.
+        """Read further lines, and return the observations. Lines of one source and rank must be in order.
 
-        ``asides`` report what was skipped between these lines, in the lines' order.
+        ``asides`` count the lines skipped between these lines, in the order of the lines.
         """
         observed = Observed()
         waiting = deque(asides)
@@ -136,7 +137,7 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        raw, lines = lines, self._masked(lines, text)  # only the matcher saw the secrets
+        raw, lines = lines, self._masked(lines, text)  # only the matcher may see the secrets
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:
@@ -147,7 +148,8 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
-        # A scheduler's log holds our own messages too, which quote the run's; they are no evidence.
+        # A scheduler's log also contains Stallwatch's own messages, which quote the run's lines: no new
+        # evidence.
         own_words = "stallwatch:" in text
         splits = self.splits_starts and not self._replaying
         keys = keys_of(lines, text) if splits else []
@@ -187,12 +189,12 @@ class RunReading:
         return observed
 
     def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
-        """Return the lines, which `text` joins, without their secrets: only these are kept."""
+        """Return the lines without their secrets; `text` is all lines joined."""
         clean = redact(text)
         if clean == text and not self._keys:
             return lines
         texts = clean.split("\n")
-        if len(texts) != len(lines):  # a line that consists of several
+        if len(texts) != len(lines):  # a line contains line breaks
             texts = [redact(line.text) for line in lines]
         masked = []
         for line, shown in zip(lines, texts, strict=True):
@@ -206,7 +208,7 @@ class RunReading:
         return masked
 
     def _take_asides(self, waiting: deque[Aside], index: int) -> dict[str, int]:
-        """Take the asides before a line; return the matches per rule that the line represents."""
+        """Record the asides before a line; return the further matches per rule that the line represents."""
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()
@@ -221,37 +223,37 @@ class RunReading:
         return more
 
     def take_report(self, match: Match, more: int = 0) -> None:
-        """Take a report of a rank: a match, and `more` like it, of a line that no log holds."""
+        """Record a rank's report: a match, and `more` matches like it, whose line is in no log."""
         stream = self._stream(match.line)
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Remove the ranks' reports of a rule with this capture, as it no longer holds."""
+        """Remove the ranks' reports of a rule with this value of a capture: the condition has ended."""
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == SELF_TOLD else None
             if hits is not None and hits.first.captures.get(capture) == value:
                 del stream.hits[rule]
 
     def step(self, sample: Sample, source: str) -> None:
-        """Take a step that a rank reported, into the stream of its own reports."""
+        """Record a step that a rank reported, in the stream of the rank's own reports."""
         stream = self._stream(Line("", source, 0, sample.rank, sample.time))
         if stream is not None:
             stream.timelines.see(sample)
 
     def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
-        """Take the versions that a rank imported: they are more reliable than those in a log."""
+        """Record the library versions that a rank imported: they are more reliable than versions in a log."""
         stream = self._stream(Line("", source, 0, rank))
         if stream is not None:
             stream.versions.update(versions)
 
     def parted(self) -> Parted:
-        """Return what was read, without the patterns used to read it, for another process."""
+        """Return the state that was read, without the compiled patterns, for another process."""
         return Parted(self.streams, self.tracker, self.unread)
 
     def merge(self, other: Parted) -> None:
-        """Add what was read from other sources, each to its end."""
+        """Add the state read from other sources, each of which was read to its end."""
         for key, stream in other.streams.items():
             if len(self.streams) < MAX_STREAMS:
                 self.streams[key] = stream
@@ -274,13 +276,14 @@ class RunReading:
         elsewhere: bool = False,
         watched: bool = False,
     ) -> Diagnosis:
-        """Diagnose what was read so far.
+        """Diagnose the lines read so far.
 
         ``ending``: how the command ended, if known. ``now``, ``threshold``, ``stalled`` and ``waited``
-        (seconds without a step) come from the agent that watches the run live, or did. ``ended_at``: when it
-        ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the others) are for
-        a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed the rank that the
-        others wait for in none of the collectives. ``watched``: an agent still watches the run.
+        (seconds without a step) come from the agent that watches or watched the run live. ``ended_at``: when
+        the run ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other
+        ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed that
+        the rank that the other ranks wait for is in none of the collectives. ``watched``: an agent still
+        watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
@@ -309,20 +312,20 @@ class RunReading:
         return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def clocks_ahead(self) -> Mapping[str, float]:
-        """Return how many seconds hosts' clocks are ahead of most others', as far as the lines show."""
+        """Return how many seconds hosts' clocks are ahead of most other clocks, as far as lines show."""
         hosts = hosts_of(self.streams, self.hosts, self.ranks_on)
         return clocks_ahead(events_of(self.streams, hosts.of_streams)) if hosts else {}
 
     # ---- starts
 
     def settle(self) -> None:
-        """Decide whether a start began at the candidate: no further line will come."""
+        """Decide whether a start began at the candidate, because no further line will come."""
         if self._part is not None and self._before is not None:
             began = self._began(self._part, self._before)
             self._begin(self._part) if began else self._go_on(self._part)
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Set the state aside if the program may have been started again with this line."""
+        """Set the state aside and return True if the program may have been started again with this line."""
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
         self._before = _Before(
@@ -347,7 +350,10 @@ class RunReading:
         return any(stream.exceptions.seen for stream in self.streams.values())
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether a start begins at a candidate, as far as this line shows."""
+        """Decide whether a start begins at the candidate, as far as this line shows.
+
+        Returns True if it was decided.
+        """
         candidate, before = part.candidate, self._before
         assert candidate is not None and before is not None
         stepped = sample is not None and sample.step is not None and self._is_counted(sample, line)
@@ -365,13 +371,13 @@ class RunReading:
         elif stepped and sample and (back := before.tracker.goes_back(sample)) is not None:
             began = back and (candidate.mark is not None or candidate.again.is_whole)
         elif candidate.again.is_whole and self._raised():
-            began = True  # before its first step
+            began = True  # the program failed before its first step
         elif len(candidate.lines) <= MOST_WAITING:
             return False
         if candidate.is_over:
             began = bool(began)
         elif began and not self._did_anything():
-            return False  # its steps may continue
+            return False  # the steps may continue those of the part before
         if began is not None:
             self._begin(part) if began else self._go_on(part)
         return began is not None
@@ -384,7 +390,7 @@ class RunReading:
         """Return whether a candidate after a failure is another start, and not another rank or worker."""
         if candidate.mark is not None:
             return True
-        # A launcher restarts its workers; ranks print the same lines one after the other.
+        # A launcher may restart its workers, and ranks may print the same lines one after the other.
         again = candidate.again
         stops = [stop for stream in before.streams.values() for stop in stream.summary.stops]
         if again.is_launched is not None or (stops and stops[-1].over is None):
@@ -393,7 +399,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether a start began at a candidate that no further line follows."""
+        """Return whether a start began at a candidate that is at the end of the source."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False
@@ -411,7 +417,7 @@ class RunReading:
         return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
 
     def _begin(self, part: Part) -> None:
-        """Keep only the outcome of the previous start."""
+        """Begin a new start at the candidate, and keep only the outcome of the previous start."""
         before, self._before = self._before, None
         assert before is not None
         found = before.diagnosis or self._conclude(before)
@@ -419,7 +425,7 @@ class RunReading:
         part.begin()
 
     def _go_on(self, part: Part) -> None:
-        """Read the lines since a place where no start began as a continuation."""
+        """Reject the candidate, and read the lines since as a continuation of the current start."""
         before, self._before = self._before, None
         assert before is not None
         candidate = part.go_on()
@@ -474,7 +480,7 @@ class RunReading:
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):
-            # Source code under a traceback's frame, and data, mention many failures; none of them happened.
+            # Source code below a traceback frame, and data, mention many failures that did not happen.
             hits = ()
         line = stream.dated(line)
         for rule, captures in hits:

@@ -1,8 +1,8 @@
-"""The records that every part of Stallwatch exchanges: lines, samples, matches and the diagnosis.
+"""The records that all parts of Stallwatch exchange: lines, samples, matches and the diagnosis.
 
-Plain data. Text for people is a message (`messages`), which reports turn into words.
-Times are Unix seconds (float) unless a field says ISO 8601; sizes are bytes;
-durations are seconds. The diagnosis records are the JSON contract of ``stallwatch diagnose --json``.
+The records are plain data. Text for people is a message (`messages`), which reports turn into words. Times
+are Unix seconds (float) unless a field says ISO 8601; sizes are bytes; durations are seconds. The diagnosis
+records are the JSON contract of ``stallwatch diagnose --json``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_rules.stacks.records import StackGroup
 
 Role = Literal["cause", "symptom", "wrapper", "notice"]
 Harm = Literal["fatal", "degrading", "harmless", "by-progress"]
-#: docs/verdict.md explains each. Version 0.1, and schema 1 of the JSON report, have no "interrupted",
+#: docs/verdict.md explains each verdict. Version 0.1, and schema 1 of the JSON report, have no "interrupted",
 #: "finished", "unfinished" and "no-evidence".
 Verdict = Literal[
     "failed",
@@ -30,42 +30,45 @@ Verdict = Literal[
     "no-evidence",
     "no-training-log",
 ]
-#: The verdicts on a run that trained, to which other runs may be compared.
+#: The verdicts on a run that trained; other runs may be compared to such a run.
 TRAINS: tuple[Verdict, ...] = ("healthy", "degraded", "finished", "unfinished", "interrupted")
-#: Who stopped a run from outside: Ctrl-C or SIGINT, ``scancel``, a scheduler, or another signal's sender.
+#: The actor that stopped a run from outside: a user (Ctrl-C or SIGINT), ``scancel``, a scheduler, or another
+#: signal's sender.
 Interrupter = Literal["user", "cancelled", "time-limit", "preempted", "signal"]
-Inferred = Literal["", "place", "words"]  # the last in reports of version 0.1 only
+Inferred = Literal["", "place", "words"]  # "words" appears only in reports of version 0.1
 Phase = Literal["init", "train", "eval", "save", "rollout", "weight-sync", "idle"]
 
-SCHEMA = 2  #: version of these records; reports also have schema 1
+SCHEMA = 2  #: version of these records; reports are also written in schema 1
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a log, its prefixes taken off."""
+    """One line of a log, without its prefixes."""
 
-    text: str  #: without rank prefix, ANSI codes, container prefix and line end
-    source: str  #: the file (or pipe) it came from, named for the user
+    text: str  #: text without rank prefix, ANSI codes, container prefix and line end
+    source: str  #: the file (or pipe) of the line, named for the user
     number: int  #: 1-based line in that source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
-    time: float | None = None  #: from the line's own timestamp, else when it was read live
-    zoned: bool = False  #: the time's zone is known; else it is taken as UTC, but not labeled UTC in reports
+    time: float | None = None  #: Unix seconds from the line's timestamp, else when it was read live
+    #: True if the time's zone is known; otherwise the time is read as UTC, but not labeled UTC in reports
+    zoned: bool = False
 
 
-EVALUATION = "text evaluation"  #: the series of the output of evaluations: not steps of the run
+EVALUATION = "text evaluation"  #: series of the output of evaluations, which are not steps of the run
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Numbers in one line; ``None`` for those it does not contain."""
+    """The numbers read from one line; ``None`` for numbers that the line does not contain."""
 
     rank: int | None
     time: float | None
-    step: int | None = None  #: optimizer steps done
+    step: int | None = None  #: number of completed optimizer steps
     total_steps: int | None = None
-    values: dict[str, float] = {}  #: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
+    #: The numbers, which may be NaN: "loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds",
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
-    #: training started, by the trainer's count), "overflow" (1: a step was skipped); never null, may be NaN
-    from_bar: bool = False  #: read from a progress bar, which may be an evaluation's
-    series: str = ""  #: the counter in its source: a log may hold several that count differently
+    #: training started, by the trainer's count), "overflow" (1: a step was skipped).
+    values: dict[str, float] = {}
+    from_bar: bool = False  #: read from a progress bar, which may belong to an evaluation
+    series: str = ""  #: the counter in the source: a log may contain several counters that count differently
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ class Match(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct):
-    """The place where something was seen."""
+    """The place in a log where a match or an event appeared."""
 
     rank: int | None
     file: str
@@ -89,7 +92,7 @@ class Place(msgspec.Struct):
 
 
 class Primary(msgspec.Struct):
-    """The primary cause, with its fix."""
+    """The primary cause of a failure or stall, with its fix."""
 
     rule: str
     title: Text
@@ -105,9 +108,10 @@ class Primary(msgspec.Struct):
     captures: dict[str, str]
     why: Text
     fixes: list[Text]
-    apart: list[StackGroup] = []  #: odd ranks, in no collective: each title starts with their place
+    #: groups of odd ranks that are in no collective; each title starts with their place in the code
+    apart: list[StackGroup] = []
     inferred: Inferred = ""  #: basis of the conclusion if no rule has the exception's wording
-    frames: list[str] = []  #: the calls of the exception that it was read from, as in ``UnknownException``
+    frames: list[str] = []  #: calls in the traceback of the exception, as in ``UnknownException``
     host: str = ""  #: host of the rank, in a run over several hosts
 
 
@@ -116,8 +120,9 @@ class HostRanks(msgspec.Struct):
 
     host: str
     ranks: list[int]
-    clock_ahead_seconds: float | None = None  #: relative to most other hosts, if more than two seconds
-    logged: bool = True  #: it has a log; else it is inferred from the order of the others' ranks
+    clock_ahead_seconds: float | None = None  #: seconds ahead of most other hosts, if more than two
+    #: True if the host has a log; otherwise the host is inferred from the order of the other hosts' ranks
+    logged: bool = True
 
 
 class Finding(msgspec.Struct):
@@ -126,17 +131,17 @@ class Finding(msgspec.Struct):
     rule: str
     title: Text
     role: Role
-    harm: Harm  #: judged for this run; "by-progress" if the log has too little evidence
+    harm: Harm  #: impact on this run; "by-progress" if the log has too little evidence
     count: int
     ranks: list[int]
     first: Place
     last: Place
-    note: Text = ""  #: the evidence behind the harm
-    at_least: bool = False  #: files that print the same were not read: `count` and `ranks` are lower bounds
+    note: Text = ""  #: the evidence for the harm
+    at_least: bool = False  #: files with equal lines were not read: `count` and `ranks` are lower bounds
 
 
 class NearPage(msgspec.Struct):
-    """A rule page with words similar to those of an unknown failure: a hint, not a claim."""
+    """A rule page whose words resemble those of an unknown failure: a hint, not a claim."""
 
     rule: str
     title: Text
@@ -144,21 +149,22 @@ class NearPage(msgspec.Struct):
 
 
 class UnknownException(msgspec.Struct):
-    """A final exception that no rule knows, folded over the ranks."""
+    """A final exception that no rule knows, grouped over the ranks."""
 
     exception: str
     message: str
     ranks: list[int]
     count: int
     first: Place
-    frames: list[str]  #: innermost last, user frames before library frames
-    root: str = ""  #: the first exception of the chain, if this one was raised while handling another
-    nearest: list[NearPage] = []  #: the most similar pages, the nearest first
-    advice: Text = ""  #: where to look, by its type and words
+    frames: list[str]  #: innermost frame last; user frames before library frames
+    #: the first exception of the chain, if this exception was raised while another was handled
+    root: str = ""
+    nearest: list[NearPage] = []  #: the most similar pages, most similar first
+    advice: Text = ""  #: where to look, by the exception's type and message
 
 
 class NewLines(msgspec.Struct):
-    """Lines of one wording that no rule knows, and that are new before the run's end."""
+    """Lines of one template that no rule knows and that first appear near the run's end."""
 
     template: str  #: variable parts are in brackets: ``worker <n> lost <path>``
     exemplar: str
@@ -175,10 +181,10 @@ class Progress(msgspec.Struct):
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
-    last_loss: float | None = None  #: never NaN or inf in JSON; see ``Finding`` loss-nan
+    last_loss: float | None = None  #: never NaN or infinite in JSON; see the ``Finding`` loss-nan
     stalled_after_step: int | None = None
     finished: bool = False
-    behind: list[int] = []  #: ranks whose steps ended long before the others'
+    behind: list[int] = []  #: ranks whose steps ended long before those of the other ranks
 
 
 class FindingChange(msgspec.Struct):
@@ -189,23 +195,23 @@ class FindingChange(msgspec.Struct):
     harm: Harm | None
     role_before: Role | None
     role: Role | None
-    note: Text = ""  #: the evidence, if new
+    note: Text = ""  #: the new evidence, if any
 
 
-#: Why a finding is not the root cause, in the order of reports.
+#: The reason why a finding is not the root cause; reports show the reasons in this order.
 PassedReason = Literal["explained", "harm", "role", "order", "explained-by-others"]
 
 
 class Noted(msgspec.Struct):
-    """An assessor's note for later assessors, which findings do not show."""
+    """An assessor's note for later assessors; findings do not show it."""
 
-    rule: str | None  #: the finding; ``None`` for the run
+    rule: str | None  #: rule of the finding; ``None`` if the note is on the run
     facts: list[str] = []
-    explains: list[str] = []  #: rules of the other findings that it now explains
+    explains: list[str] = []  #: rules of the other findings that this finding now explains
 
 
 class PassedOver(msgspec.Struct):
-    """A finding that did harm but was not chosen as the root cause."""
+    """A harmful finding that was not chosen as the root cause."""
 
     rule: str
     reason: PassedReason
@@ -215,7 +221,9 @@ class Contribution(msgspec.Struct):
     """The contribution of one assessor, or of the choice of the root cause, to a verdict."""
 
     assessor: (
-        str  #: of ``diagnosis.assessors``; ``matches`` (the rules that fired), ``root-cause`` (the choice)
+        #: a name of ``diagnosis.assessors``, ``matches`` (the rules that fired) or ``root-cause`` (the
+        #: choice)
+        str
     )
     changes: list[FindingChange]
     noted: list[Noted] = []
@@ -223,23 +231,23 @@ class Contribution(msgspec.Struct):
 
 
 class Series(msgspec.Struct):
-    """A number over a run's steps, thinned for a chart."""
+    """The values of one metric over a run's steps, thinned for a chart."""
 
     name: str  #: "loss", "grad_norm", "learning_rate", "loss_scale" or "step_seconds"
     rank: int | None
     steps: list[float]
-    values: list[float | None]  #: one per step; ``None`` if it was NaN or infinite
+    values: list[float | None]  #: one value per step; ``None`` if NaN or infinite
 
 
 class Stats(msgspec.Struct):
-    """How much was read."""
+    """The amount of data that was read."""
 
     files: int = 0
     bytes: int = 0
     lines: int = 0
     seconds: float = 0.0  #: duration of the reading; 0 if lines were read live
-    unread_files: int = 0  #: files not read to the end for lack of time
-    unread_bytes: int = 0  #: unread bytes of these, as far as known
+    unread_files: int = 0  #: files not read to the end because time ran out
+    unread_bytes: int = 0  #: unread bytes of these files, as far as known
 
 
 class Start(msgspec.Struct):
@@ -250,15 +258,15 @@ class Start(msgspec.Struct):
     first_line: int
     last_line: int
     verdict: Verdict
-    rule: str | None  #: rule of its primary cause
+    rule: str | None  #: rule of the primary cause
     title: Text  #: subject of the verdict
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
     began: str | None = None  #: ISO 8601
     ended: str | None = None
-    reported: bool = False  #: whether this is the report of this start
-    interrupted_by: Interrupter | None = None  #: as in the diagnosis
+    reported: bool = False  #: True if this report is on this start
+    interrupted_by: Interrupter | None = None  #: who stopped the start from outside, if anyone did
 
 
 class Diagnosis(msgspec.Struct):
@@ -271,48 +279,53 @@ class Diagnosis(msgspec.Struct):
     progress: Progress = msgspec.field(default_factory=Progress)
     environment: dict[str, str] = {}
     stats: Stats = msgspec.field(default_factory=Stats)
-    notes: list[Text] = []  #: facts for the reader: files that could not be read, a log that just ends
+    #: facts for the reader, such as a file that was not readable or a log that stops without an ending
+    notes: list[Text] = []
     digest: list[Text] = []  #: how the ranks ended, one line per group, if they ended differently
-    ending: Text = ""  #: how the process ended, if known
-    new_lines: list[NewLines] = []  #: new before a failed or stalled run's end, most significant first
+    ending: Text = ""  #: how the run's process ended, if known
+    #: lines that first appear before the end of a failed or stalled run, most significant first
+    new_lines: list[NewLines] = []
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
-    series: list[Series] = []  #: for charts; not in the JSON report. Empty while a run is watched.
-    interrupted_by: Interrupter | None = None  #: who stopped it, if it was stopped from outside
-    starts: list[Start] = []  #: if a log has several: the newest first
-    hosts: list[HostRanks] = []  #: hosts of a run over several, if known
+    series: list[Series] = []  #: curves for charts; not in the JSON report, and empty while a run is watched
+    interrupted_by: Interrupter | None = None  #: who stopped the run, if it was stopped from outside
+    starts: list[Start] = []  #: starts in the log if it contains several, the newest first
+    hosts: list[HostRanks] = []  #: hosts of a run over several hosts, if known
 
     @property
     def in_trouble(self) -> bool:
-        """Whether it no longer trains, for a reason that a person should check."""
+        """True if the run no longer trains, for a reason that a person should check."""
         return _in_trouble(self.verdict, self.primary)
 
 
 class JobSummary(msgspec.Struct):
     """A summary of one of several jobs whose logs were given together."""
 
-    name: str  #: the scheduler's number, the run's or the job's name; ``other`` for files of no known job
+    name: str  #: the scheduler's number or the name of the run or job; ``other`` for files of no known job
     verdict: Verdict
     badge: Text  #: the verdict in words
-    primary: str | None  #: the rule of its primary cause
-    confidence: float | None  #: confidence in that cause
+    primary: str | None  #: the rule of the primary cause
+    confidence: float | None  #: confidence in the primary cause
     title: Text  #: subject of the verdict
     last_step: int | None
     total_steps: int | None
     finished: bool
-    last_time: str | None  #: ISO 8601: when it last wrote, by its log, else by its files
+    last_time: str | None  #: ISO 8601: time of the last output, by the log, or else by the files
     files: list[str]
-    reported: bool = False  #: whether this is the report of this job
+    reported: bool = False  #: True if this report is on this job
     interrupted_by: Interrupter | None = None
 
     @property
     def in_trouble(self) -> bool:
-        """Whether the job is in trouble, as for ``Diagnosis``."""
+        """True if the job no longer trains, for a reason that a person should check."""
         return _in_trouble(self.verdict, self.primary)
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Whether a run is in trouble: one that the system stopped has a cause, one ended on request none."""
+    """Return whether a run is in trouble. An interrupted run is, if its primary cause is known.
+
+    A run that the system stopped has a cause; a run that a person stopped has none.
+    """
     if verdict == "interrupted":
         return primary is not None
     return verdict in ("failed", "stalled", "unknown-failure")

@@ -1,11 +1,11 @@
-"""Detect that a program in a log was started again: the output of its first start is repeated.
+"""Detect that a program in a log was started again: the output of its first start appears again.
 
 Appended runs, sweeps and retries in one file share no format, but each start begins with the same lines: a
-banner, the arguments, warnings of imports. So the lines before the first step are learned, the *head* of a
-source. If several of them recur in order, or a mark of a program's starter appears (a shell's prompt, a
-launcher's header, a usage text), a start may begin. It does begin there if the part before had ended, or if
-its steps go back. Loader workers that import the script again, headers of epochs and ranks that print the
-same banner show the one, but not the other.
+banner, the arguments, warnings of imports. The lines before the first step, the *head* of a source, are
+therefore learned. If several of them recur in order, or a mark of a program's starter appears (a shell's
+prompt, a launcher's header, a usage text), a start may begin. The start is confirmed if the part before had
+ended, or if the steps go back. Loader workers that import the script again, headers of epochs and ranks that
+print the same banner meet the first condition, but not the second.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from stallwatch_rules.reading import Aside
 
 HEAD_LINES = 48  #: different lines of a head that are learned
-HEAD_REACH = 400  #: lines that are searched for them, and …
-FIRST_WITHIN = 16  #: … the first of them
-MOST_HEADS = 4  #: heads of one source that are known
+HEAD_REACH = 400  #: lines that are searched for the head
+FIRST_WITHIN = 16  #: lines among which the first line of the head must be
+MOST_HEADS = 4  #: heads of one source that are kept
 ENOUGH = 3  #: lines of the head that must recur
-NEAR = 200  #: lines within which they must, and …
-NEXT = 30  #: … within this many after the previous one
+NEAR = 200  #: lines within which the lines of the head must recur
+NEXT = 30  #: lines within which the next line of the head must follow
 MOST_VAIN = 3
-FRESH = 3  #: lines of no head, after which a start shows more than its head
+FRESH = 3  #: if more lines than this are in no head, a start shows more than its head
 MOST_WAITING = 4000  #: lines after which an uncertain start is rejected
 FIRST_KEPT, LAST_KEPT = 8, 56  #: starts of a source that are kept
-_LEAST = 5  # characters besides digits
+_LEAST = 5  # a line needs this many characters besides digits
 
 #: Text that differs between starts of one program: times, durations, sizes, processes, ports, identifiers.
 _CHANGING = lazy(
@@ -58,7 +58,7 @@ _LAUNCHER = lazy(
 
 
 class HeadLine(msgspec.Struct):
-    """A line of a head."""
+    """A line in the head of a source."""
 
     order: int
     text: str
@@ -71,14 +71,14 @@ class Head:
     def __init__(self) -> None:
         self.lines: dict[bytes, HeadLine] = {}
         self.is_open = True
-        self.first = self.last = 0  #: the numbers of its first and last line
+        self.first = self.last = 0  #: numbers of the first and last line of the head
         self.doubled: set[bytes] = set()
         self._seen = 0
 
     def add(self, key: bytes, line: Line, *, ends: bool) -> bool:
-        """Learn a line, and return whether it is new.
+        """Learn a line, and return whether the line is new.
 
-        A line that ``ends`` the output at a program's start is not learned: a step, or a failure.
+        A line that ``ends`` the output of a program's start, such as a step or a failure, is not learned.
         """
         self._seen += 1
         if ends:
@@ -89,7 +89,7 @@ class Head:
         if key in self.lines:
             self.doubled.add(key)
             return False
-        if len(key) >= _LEAST and key.lower() != key.upper():  # not a rule of dashes
+        if len(key) >= _LEAST and key.lower() != key.upper():  # skip separators, such as a row of dashes
             self.lines[key] = HeadLine(len(self.lines), line.text)
             self.first, self.last = self.first or line.number, line.number
             self.is_open = self.is_open and len(self.lines) < HEAD_LINES
@@ -98,20 +98,20 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """Whether several processes printed it in turn: its first line recurs, and most of the rest."""
+        """True if several processes printed the head in turn: the first line recurs, and most other lines."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
     @property
     def launched_at(self) -> int | None:
-        """The index of the first line of a launcher, which prints it once for all ranks."""
+        """The index of the first line that a launcher printed, once for all ranks."""
         launchers = (one.order for one in self.lines.values() if _LAUNCHER.search(one.text))
         return min(launchers, default=None)
 
 
 def keys_of(lines: Sequence[Line], text: str) -> list[bytes]:
     """Return each line without its digits, as bytes; ``text`` is all lines joined."""
-    keys = _without_figures(text).split(b"\n")  # Python removes letters from text more slowly
+    keys = _without_figures(text).split(b"\n")  # removing letters from a str would be slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
 
@@ -120,7 +120,7 @@ def _without_figures(text: str) -> bytes:
 
 
 def may_hold_marks(text: str) -> bool:
-    """Return whether a line of a text may be a mark; searching a single character costs almost nothing."""
+    """Return whether a line of a text may be a mark of a start; a fast test for single characters."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
     return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
@@ -138,11 +138,11 @@ class Mark(NamedTuple):
     """A line that shows that a program is being started."""
 
     program: str
-    usage: bool = False  #: the program only printed its usage
+    usage: bool = False  #: True if the program only printed its usage
 
 
 def mark_of(text: str) -> Mark | None:
-    """Return the mark in a line, if there is one."""
+    """Return the mark of a start in a line, or ``None``."""
     if text.startswith("usage: "):
         found = _USAGE.match(text)
         return Mark(found[1], usage=True) if found is not None else None
@@ -153,15 +153,15 @@ def mark_of(text: str) -> Mark | None:
 
 
 class Recurrence(msgspec.Struct):
-    """The lines of a head that recurred, in its order."""
+    """The lines of a head that recurred, in the order of the head."""
 
     head: Head
     met: dict[bytes, HeadLine] = {}
-    others: int = 0  #: lines that recurred with other counts
-    is_later: bool = False  #: one of them names another epoch
+    others: int = 0  #: lines that recurred with other numbers
+    is_later: bool = False  #: one of those lines names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
-        """Take a line; return whether it is the head's next."""
+        """Compare a line with the head; return True if it is the next line of the head."""
         known = self.head.lines.get(key)
         if known is None or key in self.met:
             return False
@@ -179,20 +179,20 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_likely(self) -> bool:
-        """Whether enough of the head recurred, with few gaps."""
+        """True if enough lines of the head recurred, with few gaps."""
         orders = self._orders
         return len(orders) >= ENOUGH and 2 * len(orders) > max(orders) - min(orders)
 
     @property
     def is_at_the_top(self) -> bool:
-        """Whether the head recurred from its beginning, and from the same epoch on."""
+        """True if the head recurred from its beginning, and with the same epoch."""
         return min(self._orders) <= len(self.head.lines) // 4 and not self.is_later
 
     @property
     def is_whole(self) -> bool:
-        """Whether most of the head recurred, from its beginning and mostly with the same counts.
+        """True if most of the head recurred, from its beginning and mostly with the same numbers.
 
-        Output that several processes printed before the first step, such as loader workers, proves nothing.
+        Lines that several processes, such as loader workers, printed before the first step are not counted.
         """
         once = self.head.lines.keys() - self.head.doubled
         met = len(once & self.met.keys())
@@ -201,16 +201,16 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_launched(self) -> bool | None:
-        """Whether a launcher's lines are among them, or lines printed before the launcher.
+        """True if lines of a launcher recurred, or lines printed before the launcher's.
 
-        ``None``: no launcher is known that starts the program.
+        ``None`` if no launcher of the program is known.
         """
         at = self.head.launched_at
         return None if at is None else min(self._orders) <= at
 
 
 class Candidate:
-    """A place where a start may begin, and the lines since."""
+    """A place where a start may begin, and the lines since that place."""
 
     def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
         self.first = line
@@ -219,32 +219,32 @@ class Candidate:
         self.lines: list[Line] = []
         self.asides: list[Aside] = []
         self._recurrences = [Recurrence(head) for head in heads]
-        self.fresh = 0  #: lines of no head
+        self.fresh = 0  #: lines that are in no head
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
-        """Take a line that resembles one of a head."""
+        """Compare a line, whose text without digits is in a head, with all heads."""
         for one in self._recurrences:
             if one.see(key, line):
                 self._met_at = len(self.lines)
 
     @property
     def again(self) -> Recurrence:
-        """The head that recurred most."""
+        """The recurrence of the head of which most lines recurred."""
         return max(self._recurrences, key=lambda one: len(one.met))
 
     @property
     def is_likely(self) -> bool:
-        """Whether a start probably begins here."""
+        """True if a start probably begins here."""
         return self.mark is not None or self.again.is_likely
 
     @property
     def is_over(self) -> bool:
-        """Whether no more lines of a head are expected."""
+        """True if no more lines of a head are expected."""
         return len(self.lines) > NEAR or (len(self.lines) - self._met_at > NEXT and not self.is_likely)
 
     def forget(self) -> None:
-        """Remove lines from the heads that recurred repeatedly without a start."""
+        """Remove lines from the heads that recurred several times without a start."""
         for one in self._recurrences:
             for key, line in one.met.items():
                 line.vain += 1
@@ -253,16 +253,16 @@ class Candidate:
 
 
 class Part(msgspec.Struct):
-    """A source since its newest start."""
+    """The part of a source since its newest start."""
 
     first: Line
     last: Line
-    heads: list[Head]  #: of the first start and the newest ones, the newest last
-    known: set[bytes] = set()  #: keys of their lines
+    heads: list[Head]  #: heads of the first start and of the newest starts, newest last
+    known: set[bytes] = set()  #: keys of the lines in these heads
     programs: set[str] = set()  #: programs named by marks of starts
-    rank: int | None = None  #: rank whose lines are examined, besides those without a rank
-    busy: bool = True  #: the head is open, or a start may have begun
-    refused: bool = False  #: it began with a usage text, which the lines of the next one resemble
+    rank: int | None = None  #: the one rank whose lines are examined, in addition to lines without a rank
+    busy: bool = True  #: True while the head is open, or while a start may have begun
+    refused: bool = False  #: True if the part began with a usage text, which the next one resembles
     candidate: Candidate | None = None
 
     @property
@@ -287,7 +287,7 @@ class Part(msgspec.Struct):
         return Candidate(line, self.heads, mark)
 
     def learn(self, key: bytes, line: Line, *, ends: bool) -> None:
-        """Take a line that was read; one that ``ends`` a head is in none."""
+        """Learn a line for the head of the part; a line that ``ends`` a head is not learned."""
         candidate = self.candidate
         looked_at = line.rank is None or self._is_looked_at(line)
         head = self.heads[-1] if candidate is None else candidate.next_head
@@ -313,7 +313,7 @@ class Part(msgspec.Struct):
         self.known = {key for head in self.heads for key in head.lines}
 
     def go_on(self) -> Candidate:
-        """Continue the current part: the candidate is no start."""
+        """Reject the candidate, continue the current part, and return the candidate."""
         candidate, self.candidate = self.candidate, None
         assert candidate is not None
         candidate.forget()
@@ -322,14 +322,14 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Whether a line is from the launcher, or from the one rank whose lines show a start."""
+        """Return whether a line has no rank, or is from the one rank whose lines are examined."""
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank
 
 
 class Starts:
-    """The completed starts of one source: the first and the last ones, and their number."""
+    """The completed starts of one source: the first and the last starts, and their number."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []
@@ -338,7 +338,6 @@ class Starts:
         self.verdicts: Counter[tuple[str, str | None]] = Counter()
 
     def add(self, start: Start) -> None:
-        """Add a start."""
         self.count += 1
         start.number = self.count
         self.verdicts[start.verdict, start.rule] += 1
@@ -346,7 +345,7 @@ class Starts:
 
     @property
     def is_of_training(self) -> bool:
-        """Whether any of them is known to be a training."""
+        """True if at least one start is known to be a training."""
         return any(verdict != "no-training-log" for verdict, _ in self.verdicts)
 
     def __iter__(self) -> Iterator[Start]:

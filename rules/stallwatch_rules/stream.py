@@ -1,4 +1,4 @@
-"""Keep the state of one source and rank while its lines are read: bounded, and in the lines' own order."""
+"""Keep the bounded state of one source and rank while its lines are read in order."""
 
 from __future__ import annotations
 
@@ -28,11 +28,12 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_WORDINGS = 8  #: including exemplars that differ in more than numbers: one may be the proof
+MAX_WORDINGS = 8  #: includes exemplars of other templates: one of them may be the proof
 MAX_ACTIVITY = 4096
-AGED_STEPS, AGED_LINES = 3, 100  #: after these, the last line's time no longer applies to other lines
+AGED_STEPS, AGED_LINES = 3, 100  #: steps and lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
-#: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); others skip samples, too.
+#: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); other programs skip
+#: samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
@@ -45,20 +46,20 @@ class RuleHits(msgspec.Struct):
     first: Match
     first_index: int  #: index of the first match's line in its stream
     last: Match
-    mark: int  #: steps that the stream had seen at the last match
+    mark: int  #: steps that the stream had read at the last match
     own_step: int | None = None  #: the stream's own step at the first match
-    last_own_step: int | None = None  #: and at the last
+    last_own_step: int | None = None  #: the stream's own step at the last match
     last_index: int = 0  #: index of the last match's line in its stream
-    last_plain: int = 0  #: lines outside of tracebacks before it
+    last_plain: int = 0  #: lines outside of tracebacks before the last match
     answers: int = 0  #: requests that the stream's server had answered at the last match
     count: int = 0
-    teardown: int = 0  #: of these, matches in the output of a process that was being torn down
-    handled: int = 0  #: of these, matches in exceptions that the program reports to have handled
+    teardown: int = 0  #: matches in the output of a process that was being torn down
+    handled: int = 0  #: matches in exceptions that the program reports to have handled
     exemplars: list[str] = []
-    lowest: dict[str, float] = {}  #: the lowest number that a capture held
+    lowest: dict[str, float] = {}  #: capture → the lowest number in it
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
-        """Count one match, and ``more`` before it that were not read."""
+        """Count one match, and ``more`` matches before it whose lines were not read."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
@@ -70,7 +71,7 @@ class RuleHits(msgspec.Struct):
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
     def _keep(self, text: str) -> None:
-        """Keep the first texts, then the first of each further wording."""
+        """Keep the first texts, then the first text of each further template."""
         if len(self.exemplars) >= MAX_WORDINGS or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
@@ -81,27 +82,27 @@ class RuleHits(msgspec.Struct):
 
 
 class Gaps(msgspec.Struct):
-    """State that a source's streams share: its position, and each stream's share of the skipped lines."""
+    """State that the streams of a source share, and the share of skipped lines per stream."""
 
     lines: float = 0.0
-    losses: float = 0.0  #: metrics lines with a loss and without a step
+    losses: float = 0.0  #: skipped metrics lines with a loss and without a step, per stream
     steps: int = 0  #: samples of the stream with the source's first sample
-    told_by: tuple[int | None] | None = None  #: the rank of that stream
+    told_by: tuple[int | None] | None = None  #: the rank of that stream, in a tuple
 
     def add(self, lines: int, losses: int, streams: int) -> None:
-        """Skip further lines of a source that holds this many streams."""
+        """Record skipped lines of a source that has this many streams."""
         self.lines += lines / max(1, streams)
         self.losses += losses / max(1, streams)
 
 
 def _same_clock(stamp: float | None, time: float) -> bool:
-    """Whether a line's time is that of its timestamp, except for the zone."""
+    """Return whether a line's time is that of its timestamp, except for the zone."""
     apart = abs(time - stamp) % _ZONE_SECONDS if stamp is not None else _ZONE_SECONDS / 2
     return min(apart, _ZONE_SECONDS - apart) < _SAME_SECONDS
 
 
 class StreamReading:
-    """The content read from one source and rank."""
+    """The state read from the lines of one source and rank."""
 
     def __init__(
         self,
@@ -113,23 +114,23 @@ class StreamReading:
         starts: frozenset[str] = frozenset(),
     ) -> None:
         self.source = source
-        self.starts = starts  #: rules by which a start failed
-        self.below_start: Below = ""  #: output after the last match of these
-        self.timeouts = timeouts  #: rules whose lines have flight data
+        self.starts = starts  #: rules that match a failed start
+        self.below_start: Below = ""  #: kind of output after the last match of these rules
+        self.timeouts = timeouts  #: rules whose lines contain flight data
         self.rank = rank
-        self.index = 0  #: lines read
+        self.index = 0  #: number of lines read
         self.plain = 0  #: lines read outside of tracebacks
         self._gaps = gaps if gaps is not None else Gaps()
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that show that a server answered a request
         self.curves = Curves()
-        self._logged: dict[str, int] = {}  # steps seen by each counter when a loss was last printed
-        self._lossy = False  # a loss was printed since the last step
+        self._logged: dict[str, int] = {}  # steps of each counter when a loss was last printed
+        self._lossy = False  # True if a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
-        self.in_exception = False  #: whether the next line may belong to an unfinished traceback or crash
+        self.in_exception = False  #: True if the next line may belong to an unfinished traceback or crash
         self.exceptions = ExceptionTable()
         self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
@@ -138,29 +139,31 @@ class StreamReading:
         self.summary = LauncherSummary()
         self.first_time: float | None = None
         self.last_time: float | None = None
-        self.last_zoned = False  #: that time's zone is known
-        self.turned_back = 0.0  #: seconds that the clock was set back since the last step, in autumn
+        self.last_zoned = False  #: True if the zone of the last time is known
+        #: seconds that the clock was set back since the last step, at the end of daylight saving time
+        self.turned_back = 0.0
         self._undated = self._undated_steps = 0  # lines, and samples, since the last line with a time
-        self._steps_then = 0  # value of `Gaps.steps` at that line
+        self._steps_then = 0  # value of `Gaps.steps` at the last line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
-        self.activity_now: Activity | None = None  #: latest activity since its last step
-        self.timed = False  #: whether every line's time comes from outside the text
-        self.of_a_run = False  #: whether a line belonged to a training, though it held no step
-        self.sampled = False  #: whether any line held numbers of a training
-        self.lowest_scale: float | None = None  #: lowest loss scale that a step overflowed at
-        self.skipped: tuple[float, int] | None = None  #: the trainer's count of skipped steps, and the step
-        self.skipped_first: tuple[float, int] | None = None  #: the first of DeepSpeed's own such counts
-        self.skipped_last: tuple[float, int] | None = None  #: and the last since the steps began
+        self.activity_now: Activity | None = None  #: the latest activity since the last step
+        self.timed = False  #: True if every line's time comes from outside the text
+        self.of_a_run = False  #: True if a line belonged to a training, although the line had no step
+        self.sampled = False  #: True if any line contained numbers of a training
+        self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
+        #: the trainer's count of skipped steps, and the step at which it was printed
+        self.skipped: tuple[float, int] | None = None
+        self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's own first count, and its step
+        self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
 
     @property
     def in_part(self) -> bool:
-        """Whether lines of its source were skipped, so that it holds only a part."""
+        """True if lines of the source were skipped, so that the stream contains only a part."""
         return self._gaps.lines > 0
 
     def clock(self, line: Line) -> None:
-        """Record the line's time: one that is not that of a timestamp in the text came from outside."""
+        """Record a line's time, and whether it comes from outside the text of the line."""
         if line.time is not None and line.time != self.last_time:
             self.timed = self.timed or not _same_clock(own_time(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
@@ -172,15 +175,16 @@ class StreamReading:
                 self.first_time = line.time
 
     def when(self, line: Line | None) -> float | None:
-        """Return the line's time, unless it is only that of an earlier line."""
+        """Return the line's time, or ``None`` if the time was carried over from an earlier line."""
         if line is None or line.time is None:
             return None
         return line.time if self.timed or own_time(line.text, line.time) is not None else None
 
     def dated(self, line: Line) -> Line:
-        """Return the line that was just read, without a time that comes only from a line long before it.
+        """Return the line without its time if that time comes from a much earlier line.
 
-        A rank that prints little is as far as the rank of the same source that prints the steps.
+        The steps of the source count, too: a rank that prints little is as far as the rank that prints the
+        steps.
         """
         if line.time is None or self.timed:
             return line
@@ -199,11 +203,12 @@ class StreamReading:
         hints: Hints,
         counter: Counter | None = None,
     ) -> None:
-        """Take the next line, without its matches; ``counter`` is the one that its sample belongs to."""
+        """Read the next line, except for its matches; ``counter`` is the counter of its sample."""
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        if "loss" in line.text and _LOSS.search(line.text):  # even if no number beside it can be parsed
+        # also if the number beside the word is not parsed as a loss
+        if "loss" in line.text and _LOSS.search(line.text):
             self._logged, self._lossy = self.timelines.positions, True
         if sample is not None:
             self.sampled = True
@@ -213,7 +218,8 @@ class StreamReading:
             self._gaps.steps += self._gaps.told_by[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
-                if self._lossy and self.timelines.positions != self._logged:  # printed within these steps
+                # the loss was printed within these steps
+                if self._lossy and self.timelines.positions != self._logged:
                     self._logged, self._lossy = self.timelines.positions, False
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower
@@ -250,7 +256,7 @@ class StreamReading:
         self.index += 1
 
     def match(self, match: Match, by_progress: bool, more: int = 0) -> None:
-        """Take a match of the line that was just read, and ``more`` matches of lines that were not read."""
+        """Record a match of the line that was just read, and ``more`` matches of lines that were not read."""
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
@@ -265,7 +271,7 @@ class StreamReading:
             self.timelines.hit(match.rule, match.line, 1 + more)
 
     def see_exceptions(self, line: Line, rules: Collection[str]) -> None:
-        """Search a line that was just read for exceptions; ``rules`` are those that matched it."""
+        """Search the line that was just read for exceptions; ``rules`` are the rules that matched it."""
         mark = self.mark
         ended = self.tracebacks.feed(line, rules, mark)
         crash = self.crashes.feed(line, rules, mark, in_message=self.tracebacks.busy)
@@ -279,7 +285,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Keep the wording of a line that was just read, and of ``more`` like it, unless known otherwise."""
+        """Count the template of the line that was just read, with ``more`` like it, outside of exceptions."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -288,7 +294,7 @@ class StreamReading:
             self.templates.add(line, self.mark, 1 + more)
 
     def close_gap(self) -> None:
-        """Account for the lines skipped since the last line that was read."""
+        """Account for the lines that were skipped since the last line that was read."""
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
@@ -311,40 +317,40 @@ class StreamReading:
         self.in_exception = self.tracebacks.busy or self.crashes.busy
 
     def exceptions_now(self) -> ExceptionTable:
-        """Return the exceptions so far, including the currently unfinished ones."""
+        """Return the exceptions so far, including exceptions that are not finished yet."""
         return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
 
     @property
     def unlogged(self) -> int:
-        """Training steps since a loss was last printed, by the counters that there were then."""
+        """The number of training steps since a loss was last printed, by the counters that existed then."""
         return self.timelines.trained_since(self._logged)
 
     @property
     def own_step(self) -> int | None:
-        """The step that this stream itself shows."""
+        """The last step in this stream itself."""
         main = self.timelines.main
         return main.last_step if main is not None else None
 
     @property
     def mark(self) -> Mark:
-        """The current position of the stream."""
+        """The current position of the stream: line, steps, step, plain lines and answers."""
         main = self.timelines.main
         if main is None:
             return Mark(self.index - 1, 0, None, self.plain, self.answers)
         return Mark(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
 
 
-SOURCE = "events.jsonl"  #: file in a run's folder with the ranks' own reports
+SOURCE = "events.jsonl"  #: file in a run's folder that contains the ranks' own reports
 
 Key = tuple[str, int | None]
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
-    """Return the streams without reports of ranks that the log contains as well.
+    """Return the streams without those reports of ranks that the log contains as well.
 
-    Each failure counts once, by the log's line. The ranks' reports on it, such as a parameter's name, follow
-    the log's lines as evidence.
+    Each failure counts once, by the log's line. The ranks' reports on the failure, such as a parameter's
+    name, follow the log's lines as evidence.
     """
     logged = {rule for (source, _), stream in streams.items() if source != SOURCE for rule in stream.hits}
     echoes: dict[str, list[str]] = {}
@@ -363,9 +369,10 @@ def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamR
 def with_codes(
     streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
 ) -> Mapping[Key, StreamReading]:
-    """Return the streams with the exit codes of ranks as if from a launcher, if no launcher reported any.
+    """Return the streams with the ranks' exit codes as if a launcher had reported them.
 
-    `codes` are those of the ranks that failed, in the order of their ends, as the agent saw them.
+    The streams are unchanged if a launcher reported exit codes. `codes` are those of the failed ranks, in the
+    order in which they ended, as the agent observed them.
     """
     if not codes or any(stream.summary.codes for stream in streams.values()):
         return streams

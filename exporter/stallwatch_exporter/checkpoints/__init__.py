@@ -1,1 +1,1 @@
-"""Checkpoints on disk: whether their files are whole, read in bounded memory and never unpickled."""
+"""Check whether the files of checkpoints are complete, in bounded memory and without unpickling."""

@@ -1,7 +1,7 @@
-"""Check a checkpoint, whatever wrote it: every file in a folder that is known to hold weights or states.
+"""Check a checkpoint of any program: every file in a folder whose name means weights or states.
 
-Names of DeepSpeed's folders as in deepspeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``,
-``_get_ckpt_name``): the file ``latest`` names the folder; in it
+The names in DeepSpeed's folders are those of deepspeed 0.19.8, ``runtime/engine.py``
+(``_get_zero_ckpt_name``, ``_get_ckpt_name``): the file ``latest`` names the folder, which contains
 ``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank, and the model in
 ``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt`` (stage
 3).
@@ -38,33 +38,33 @@ _PARTITIONED = lazy(r"zero_pp_rank_(?P<dp>\d+)_mp_rank_(?P<mp>\d+)_model_states\
 _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
-_EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds that have a reason of their own
-MOST_NAMES = 200_000  #: of files and folders below a path: many more than a checkpoint's, and seconds to list
-_REPORT_EVERY = 20_000  #: names
+_EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds of faults with their own reason
+MOST_NAMES = 200_000  #: most files and folders below a path: beyond any checkpoint, listed in seconds
+_REPORT_EVERY = 20_000  #: number of names between two calls
 
 
 class Below(NamedTuple):
-    """Content below a path: each folder with its files' names; all of it, or the first names only."""
+    """Content below a path: each folder with its files' names, complete or only the first names."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True
 
 
 class LookedAt(NamedTuple):
-    """Files with a checkpoint's names: how many are checked, and the names of those that are none."""
+    """Files with a checkpoint's names: the number of checked files, and the names of other files."""
 
     files: int
     foreign: list[str]
 
 
 def listed(path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None) -> Below:
-    """Return the folders below a path with their files, itself the first; for a file, that file.
+    """Return the folders below a path with their files, the path itself first; for a file, that file.
 
-    Links to folders are not followed. It stops after `most` names: a path such as /home is no checkpoint.
-    `on_count` is called with the number of names now and then.
+    Links to folders are not followed. The listing stops after `most` names, because a path such as /home is
+    no checkpoint. `on_count` is called with the number of names at intervals.
 
     Raises:
-        FileNotFoundError: the path does not exist.
+        FileNotFoundError: The path does not exist.
     """
     if not path.exists():
         raise FileNotFoundError(path)
@@ -85,13 +85,13 @@ def listed(path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object]
 
 
 def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
-    """Return the faults of a checkpoint: a folder, with all its content, or one file.
+    """Return the faults of a checkpoint: a folder with all its content, or one file.
 
-    Headers, tables of contents and sizes are read, never the tensors, and nothing is unpickled. An unreadable
-    file is a fault itself. `below` is the listing of the path, if it was made.
+    Headers, tables of contents and sizes are read, but never the tensors, and nothing is unpickled. An
+    unreadable file is a fault itself. `below` is the listing of the path, if it exists already.
 
     Raises:
-        FileNotFoundError: the path does not exist.
+        FileNotFoundError: The path does not exist.
     """
     faults: list[Fault] = []
     for folder, names in (below or listed(path)).folders:
@@ -107,7 +107,7 @@ def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
 
 
 def looked_at(path: Path, below: Below | None = None) -> LookedAt:
-    """Return which files of a checkpoint can be checked."""
+    """Return the number of a checkpoint's files that can be checked, and the names of the other files."""
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
     foreign = [file.name for file in files if _is_foreign(file)]
@@ -115,11 +115,11 @@ def looked_at(path: Path, below: Below | None = None) -> LookedAt:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Whether only the end of its name is that of a checkpoint, so that nothing is known about it."""
+    """Return whether only the end of a file's name is that of a checkpoint, so that it cannot be checked."""
     try:
         return path.name.endswith(_TORCH) and path.stat().st_size > 0 and not is_torch(path)
     except OSError:
-        return False  # that is a fault itself
+        return False  # an unreadable file is a fault itself
 
 
 def _known(name: str) -> bool:
@@ -143,7 +143,7 @@ def _file_faults(path: Path) -> Iterator[Fault]:
 
 
 def _index_faults(path: Path) -> Iterator[Fault]:
-    """Yield the faults of an index of shards (``*.index.json``): missing shards, and missing tensors."""
+    """Yield the faults of an index of shards (``*.index.json``): missing shards and missing tensors."""
     if path.stat().st_size > MAX_INDEX:
         yield fault(path, "index-unreadable", "index-too-large")
         return
@@ -155,24 +155,24 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard is beside its index: a name that leads elsewhere is not followed.
+    # A shard is in the folder of its index: a name that leads elsewhere is not followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:
         yield fault(path, "index-outside", names=examples(outside))
     if missing:
         yield fault(path, "missing-shards", shards=len(missing), names=examples(missing))
-    absent: list[str] = []  # tensors that a shard should hold but does not
+    absent: list[str] = []  # tensors that their shard does not contain
     for shard in shards:
         if shard.endswith(".safetensors") and shard not in (*outside, *missing):
-            held = tensor_names(path.parent / shard)  # none if its header cannot be read
+            held = tensor_names(path.parent / shard)  # empty if the header cannot be read
             absent += [name for name, place in named.items() if held and place == shard and name not in held]
     if absent:
         yield fault(path, "missing-tensors", tensors=len(absent), names=examples(absent))
 
 
 def _latest_faults(latest: Path) -> Iterator[Fault]:
-    """Yield the faults of a ``latest`` file; raise `OSError` if it cannot be read."""
+    """Yield the faults of a ``latest`` file. Raises `OSError` if it cannot be read."""
     with latest.open("rb") as file:
         tag = file.read(4096).decode("utf-8", "replace").strip()
     if not tag or Path(tag).name != tag:
@@ -183,7 +183,7 @@ def _latest_faults(latest: Path) -> Iterator[Fault]:
 
 
 def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
-    """Yield the missing parts of a folder of DeepSpeed's with these files in it."""
+    """Yield a fault for the missing parts of a DeepSpeed checkpoint folder with these files."""
 
     def parts_of(pattern: Any) -> set[tuple[int, int]]:
         return {(int(found["mp"]), int(found["dp"])) for name in names if (found := pattern.fullmatch(name))}
@@ -201,7 +201,7 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the expected parts: for as many ranks as the checkpoint itself gives, or as were seen."""
+    """Return the expected parts: for as many ranks as the checkpoint itself states, or as were seen."""
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
         if name.endswith("_model_states.pt"):
@@ -223,7 +223,7 @@ def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator
 
 
 def diagnostic_of(fault: Fault) -> Diagnostic:
-    """Return the report of a fault; its check is named ``checkpoint-…``."""
+    """Return the diagnostic for a fault; its check is named ``checkpoint-…``."""
     about = fault.kind if fault.kind in _EXPLAINED else "cut"
     return Diagnostic(
         f"checkpoint-{fault.kind}",

@@ -1,8 +1,8 @@
 """Check files that hold tensors, in bounded memory and never unpickled.
 
 safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the
-header, JSON, at most 100 MB; then the tensors' bytes without holes. The library refuses a wrong file without
-naming the wrong tensor, maps the whole file, and may be missing on a machine that only checks.
+header, JSON, at most 100 MB; then the tensors' bytes without holes. The library is not used: it rejects a
+wrong file without naming the wrong tensor, maps the whole file, and may not be installed.
 
 ``torch.save``: a zip archive with a pickle and a member per storage. The pickle writes a tensor as a call of
 ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, in which the storage is a persistent id
@@ -28,8 +28,8 @@ from stallwatch_rules.text.controls import printable
 from stallwatch_rules.text.lazy import lazy
 
 MAX_HEADER = 100_000_000
-MAX_PICKLE = 32 << 20  #: bytes; the pickle holds names and sizes, the numbers are in members of their own
-#: bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6): several share a byte
+MAX_PICKLE = 32 << 20  #: bytes; the pickle contains names and sizes, and separate members contain the numbers
+#: Bits of an element (``safetensors/src/tensor.rs``, ``Dtype``, 0.6): several may share a byte.
 _BITS = {
     **dict.fromkeys(("F4",), 4),
     **dict.fromkeys(("F6_E2M3", "F6_E3M2"), 6),
@@ -39,7 +39,7 @@ _BITS = {
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
-_MOST_DIMENSIONS = 64  # as many as torch's operators accept
+_MOST_DIMENSIONS = 64  # limit of torch's operators
 _ZIP = b"PK\x03\x04"
 _PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # protocols that begin with a mark
 _LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
@@ -57,22 +57,22 @@ class Fault(msgspec.Struct, frozen=True):
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False``: worth knowing, but may be intended
+    fails: bool = True  #: ``False``: worth knowing, but maybe intended
 
 
 def fault(path: Path, kind: str, said: str = "", **params: str | int) -> Fault:
-    """Return a fault described by the message `said`, or else by the message named after its kind."""
+    """Return a fault that the message `said` describes, or the message named after its kind."""
     return Fault(path, kind, message(f"checkpoints.{said or kind}", **params))
 
 
 def examples(names: list[str], most: int = 3) -> str:
-    """Return the first few names, and how many more there are."""
+    """Return the first few names as text, and how many more there are."""
     shown = ", ".join(map(printable, names[:most]))
     return f"{shown} … (+{len(names) - most})" if len(names) > most else shown
 
 
 def check_safetensors(path: Path) -> Iterator[Fault]:
-    """Yield the faults of one file; raise `OSError` if it cannot be read."""
+    """Yield the faults of a safetensors file. Raises `OSError` if it cannot be read."""
     try:
         tensors, held = _header(path)
     except _BadHeader as error:
@@ -148,7 +148,7 @@ def _span(entry: Any) -> tuple[int, int] | None:
 
 
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
-    """Yield a fault for tensors of shape [0]: ZeRO-3 parameters outside of their module's forward.
+    """Yield a fault for tensors of shape [0]: ZeRO-3 parameters outside their module's forward pass.
 
     A single empty buffer may be intended; an empty weight or bias, or a file that is mostly empty, is not.
     """
@@ -159,9 +159,9 @@ def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
 
 
 def is_torch(path: Path) -> bool:
-    """Return whether torch wrote the file, by its name or its beginning; raise `OSError` if unreadable.
+    """Return whether torch wrote the file, from its name or its first bytes. Raises `OSError`.
 
-    Other programs end their files' names in ``.bin`` as well.
+    Other programs also use names that end in ``.bin``.
     """
     return _OURS.fullmatch(path.name) is not None or _start(path).startswith((_ZIP, *_PICKLE))
 
@@ -172,10 +172,10 @@ def _start(path: Path) -> bytes:
 
 
 def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
-    """Yield the faults of one file; raise `OSError` if it cannot be read.
+    """Yield the faults of a torch file. Raises `OSError` if it cannot be read.
 
-    ``partitioned``: it is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design. Of a
-    file in torch's format before 1.6, a bare pickle, only the beginning is checked.
+    ``partitioned``: the file is one rank's part of a ZeRO-3 checkpoint, whose parameters are empty by design.
+    For torch's format before 1.6, a bare pickle, only the beginning is checked.
     """
     start = _start(path)
     if start.startswith(_PICKLE) or not is_torch(path):
@@ -233,7 +233,7 @@ def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
 
 
 def _pickle_facts(file: IO[bytes]) -> PickleFacts:
-    """Read one pickle's opcodes to the end; raise `ValueError` if they are invalid or break off."""
+    """Return the facts from one pickle's opcodes. Raises `ValueError` if they are invalid or incomplete."""
     facts = PickleFacts()
     name, key, number_of = "", "", ""
     sizes: list[int] | None = None  # the integers since the last storage: its offset, then the tensor's size

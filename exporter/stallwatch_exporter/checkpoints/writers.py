@@ -1,4 +1,4 @@
-"""Processes that have a file open for writing, by the descriptors that Linux shows in ``/proc`` (proc(5))."""
+"""Find processes that have a file open for writing, from the descriptors in ``/proc`` (proc(5))."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 
 
 def has_writer(path: Path, pids: Collection[int]) -> bool:
-    """Whether one of the processes, or a descendant, has `path` or a file below it open for writing.
+    """Return whether a process or its descendant has `path` or a file below it open for writing.
 
-    Descriptors of processes that may not be inspected are not seen.
+    Descriptors of processes that may not be inspected are unknown.
     """
     return bool(pids) and any(_writes(pid, str(path.resolve())) for pid in _with_children(pids))
 
@@ -36,7 +36,7 @@ def _writes(pid: int, path: str) -> bool:
     process = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
         for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError, ValueError):  # closed meanwhile
+            with contextlib.suppress(OSError, ValueError):  # the descriptor was closed meanwhile
                 target = str(descriptor.readlink())
                 if target != path and not target.startswith(f"{path}{os.sep}"):
                     continue

@@ -1,1 +1,1 @@
-"""Runs over many hosts: who belongs to a run, what its agents exchange, and their merged incidents."""
+"""Handle runs over several hosts: their identity, the exchange between agents, and merged incidents."""

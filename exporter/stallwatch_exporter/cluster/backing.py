@@ -1,4 +1,4 @@
-"""The protocols of the meeting place of a run's agents: a coordinator over HTTP, or PostgreSQL."""
+"""Protocols for the transport of reports between a run's agents: over HTTP, or over PostgreSQL."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """The other side refuses our reports permanently: a wrong secret, another version."""
+    """The receiver refuses the agent's reports permanently: a wrong secret, or another version."""
 
 
 class Backing(Protocol):
-    """Carries reports to the agent that merges them."""
+    """Transport that carries an agent's reports to the agent that merges them."""
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; return ``None`` without an answer within the time that a beat allows.
+        """Send a report; return ``None`` if no reply arrives within the time between two posts.
 
-        Called from a thread of its own. Raises `Refused` with one line for the user.
+        Called from a separate thread. Raises `Refused` with one line for the user.
         """
         ...
 
     def close(self) -> None:
-        """Leave, and give up posts that are under way."""
+        """Stop sending, and cancel posts in progress."""
         ...
 
 
 class Merges(Protocol):
-    """The merger of one run, as both backings use it: see ``coordinator.Coordinator``."""
+    """The merger of one run's reports, as both transports use it; see ``coordinator.Coordinator``."""
 
     def take(self, report: AgentReport) -> Reply:
-        """Take one agent's report, and answer it; from any thread."""
+        """Process one agent's report and return the reply. May be called from any thread."""
         ...
 
     def step(self) -> None:
-        """Check the clock, about once a second: which agents are silent, and what is due to be sent."""
+        """Find silent agents and report due changes; called about once a second."""
         ...

@@ -1,7 +1,7 @@
-"""Agents of a run meet over HTTP: each posts to the first host of the run that answers, or merges itself.
+"""Send the reports of a run's agents over HTTP to the first host that answers, or merge them here.
 
-There is no election. The order of the hosts is the scheduler's, so it is the same everywhere; an agent that
-precedes all hosts that answer merges the reports that it gets.
+There is no election. All agents use the scheduler's order of hosts; an agent that precedes all hosts that
+answer merges the reports that it receives.
 """
 
 from __future__ import annotations
@@ -45,22 +45,22 @@ from stallwatch_exporter.cluster.wire import (
 )
 from stallwatch_exporter.settings import JoinSettings
 
-POST_SECONDS = 4.0  #: that a post may take
+POST_SECONDS = 4.0  #: seconds that a post may take
 FIRST_PORT = 19402
-_PORTS = 200  # runs of one machine listen on different ones
+_PORTS = 200  # number of ports, so that runs on one machine listen on different ports
 _TRIES = 8
-_MOST_OTHERS = 64  # agents that are remembered besides those that may merge
-_STARTING_SECONDS = 30.0  # that the agent at `join.address` may take to start
-_AT_ONCE = 16  # concurrent searches for hosts
-_SPARE_SECONDS = 0.25  # of a post, for hosts that did not answer before
+_MOST_OTHERS = 64  # number of agents remembered besides those that may merge
+_STARTING_SECONDS = 30.0  # seconds that the agent at `join.address` may take to start
+_AT_ONCE = 16  # number of concurrent searches for agents
+_SPARE_SECONDS = 0.25  # seconds of a post that are left for hosts that did not answer before
 _SEEN_LATELY = 0.5  # seconds for which a coordinator that answered is not queried again
-_SIBLING_SECONDS = 5.0  # for the agent that posts for its host
-_AVOIDED_SECONDS = 30.0  # until it is tried again if it did not answer
-_KEPT_SECONDS = 3600.0  # between two touches of the file with the secret
+_SIBLING_SECONDS = 5.0  # seconds that the agent that posts for its host may take to answer
+_AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not answer is tried again
+_KEPT_SECONDS = 3600.0  # seconds between two touches of the file with the secret
 
 
 class HttpBacking:
-    """Implements `Backing` over HTTP, and over a Unix socket on each host."""
+    """Transport of reports over HTTP, and over a Unix socket on each host; implements `Backing`."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class HttpBacking:
         clock: Callable[[], float] = time.monotonic,
         hostname: str = "",
     ) -> None:
-        """`merges` is used if this agent has to merge; `clock` is monotonic."""
+        """Set up the transport; `merges` is used if this agent has to merge, `clock` is monotonic."""
         self._identity = identity
         self._join = join
         self._home = home
@@ -97,21 +97,21 @@ class HttpBacking:
         self._members: tuple[Member, ...] = ()
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
-        self._used: tuple[Peer, float] | None = None  # the last to take our reports, and when it answered
+        self._used: tuple[Peer, float] | None = None  # last agent to accept reports, and time of its answer
         self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
 
     @property
     def address(self) -> str:
-        """The address of this agent's server; ``:19402`` on all addresses, of which our posts show one."""
+        """Address of this agent's server; ``:19402`` if it listens on all addresses of the host."""
         if self._server is None:
             return ""
         is_one = self._join.host not in ("", "0.0.0.0", "::")
         return host.join_address(self._join.host if is_one else "", self._server.port)
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report; ``None`` if there is no answer in time."""
+        """Send a report; return ``None`` if no reply arrives in time."""
         if self._closed:
             return None
         name = host.socket_name(self._home / "join", self._identity.key, self._host_id)
@@ -122,7 +122,7 @@ class HttpBacking:
                 if not self._is_first_here(name):
                     return self._to_sibling(name, report)
             except ConnectionError:
-                continue  # it has just ended: its place is free
+                continue  # that agent has just ended, so this agent can replace it
             except (OSError, ValueError, http.client.HTTPException, Malformed) as error:
                 self._notices(
                     f"the agent that posts for this host cannot be used ({error}): this one posts for itself"
@@ -131,7 +131,7 @@ class HttpBacking:
         return self._host.post(report, own=True)
 
     def close(self) -> None:
-        """Leave, and give up requests under way."""
+        """Stop sending, and cancel requests in progress."""
         self._closed = True
         self._host.close()
         for peer in list(self._peers.values()):
@@ -141,7 +141,7 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Become the agent that posts for this host, if there is none; return whether. Raises `OSError`."""
+        """Try to become the agent that posts for this host; return whether it succeeded. Raises `OSError`."""
         bound = host.bind(name)
         if bound is None:
             return False
@@ -150,14 +150,14 @@ class HttpBacking:
         return True
 
     def _to_sibling(self, name: str, report: AgentReport) -> Reply | None:
-        """Pass the report to the agent that posts for this host. Raises the errors of the connection."""
+        """Pass a report to the agent that posts for this host. Raises the errors of the connection."""
         body, encoding = pack(Post(reports=[report]))
         connection = Connection(name)
         try:
             with connection.within(_SIBLING_SECONDS):
                 status, content, packed, _ = connection.exchange("POST", REPORTS, body, encoding)
         except BlockingIOError:
-            return None  # too many use it at once
+            return None  # too many agents use the socket at once
         finally:
             connection.close()
         if status == 503:
@@ -168,7 +168,7 @@ class HttpBacking:
         return answer.of(report.agent)
 
     def _carry(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Post the reports of this host's agents to the first agent of the run that takes them."""
+        """Post the reports of this host's agents to the first agent of the run that accepts them."""
         end = time.monotonic() + POST_SECONDS
         signed = self._open()
         reports = [msgspec.structs.replace(report, address=self.address) for report in reports]
@@ -190,7 +190,7 @@ class HttpBacking:
         for index, peer in enumerate(ahead):
             if self._closed:
                 return None
-            # The first is searched for alone: it nearly always answers.
+            # Search for the first agent alone, because it nearly always answers.
             is_new, began = peer.is_new, time.monotonic()
             for other in ahead[index : index + (_AT_ONCE if index else 1)]:
                 other.look(signed)
@@ -202,7 +202,7 @@ class HttpBacking:
                     return None
                 continue
             if peer.hello is not None and peer.hello.agent == self._agent:
-                break  # a name of our own host
+                break  # this name means this agent's own host
             if (answer := self._try(peer, reports, signed, end, tried)) is not None:
                 return answer
         return self._own(reports)
@@ -210,7 +210,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post to an agent, and to the agent that it names instead."""
+        """Post the reports to an agent, and then to the agent that it names instead."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -237,7 +237,7 @@ class HttpBacking:
         return self._peer(where, (port,)) if where and port else None
 
     def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Merge the reports here."""
+        """Merge the reports in this agent."""
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
@@ -250,7 +250,7 @@ class HttpBacking:
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
-        """Return the agent that merges in our place; ``None`` if none before us answers."""
+        """Return the agent that merges instead of this one; ``None`` if no earlier agent answers."""
         with self._checking:
             used, signed = self._used, self._signed
             if used is None or signed is None:
@@ -266,7 +266,7 @@ class HttpBacking:
             return Elsewhere(host_id=hello.host_id, address=peer.name) if hello is not None else None
 
     def _ahead(self) -> list[Peer]:
-        """Return the agents that merge before this one, in their order."""
+        """Return the agents that take precedence over this one for merging, in their order."""
         identity, ports = self._identity, self._run_ports
         found: list[Peer] = []
         where, port = host.split_address(self._join.address)
@@ -299,7 +299,7 @@ class HttpBacking:
                     yield known
 
     def _own_index(self) -> int | None:
-        """Return our place among the hosts that the scheduler lists; ``None`` if it does not list us."""
+        """Return this host's index in the scheduler's list; ``None`` if the list does not contain it."""
         hosts, node = self._identity.hosts, self._identity.node
         if node is not None and 0 <= node < len(hosts):
             return node
@@ -322,13 +322,13 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen on: first that of `join.address`, if it is of this host."""
+        """Return the ports to listen on; the port of `join.address` comes first if that names this host."""
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Listen, and return the signing data; ``None`` while there is no secret: the agent stays alone."""
+        """Listen, and return the data for signing; ``None`` without a secret: then the agent stays alone."""
         if self._signed is None and not self._no_secret:
             try:
                 secret = self._source.get(self._clock())
@@ -338,13 +338,13 @@ class HttpBacking:
                 return None
             if secret is None:
                 return None
-            # Greater than any number of an agent that had our name before.
+            # Greater than any number of an earlier agent with the same name.
             count = itertools.count(time.time_ns())
             self._signed = Signed(self._identity.key, self._agent, secret, lambda: next(count))
             self._listen(secret)
         if self._signed is not None and self._clock() - self._kept_at > _KEPT_SECONDS:
             self._kept_at = self._clock()
-            # In a thread: a file system that hangs must not delay the posts.
+            # Use a thread, because a file system that hangs must not delay the posts.
             threading.Thread(target=self._source.keep, name="stallwatch-cluster-secret", daemon=True).start()
         return self._signed
 
@@ -371,10 +371,10 @@ class HttpBacking:
 
 
 class HostReports:
-    """The newest reports of the agents of one host; one post carries all of them.
+    """Newest reports of the agents of one host, which one post carries together.
 
-    A report without news waits for the next post and is answered with what is known: so a host posts once per
-    beat, however many agents it has.
+    A report without news waits for the next post and is answered from the last reply. Therefore a host posts
+    once per beat, however many agents it has.
     """
 
     def __init__(
@@ -383,8 +383,8 @@ class HostReports:
         self._carry = carry
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: by agent, with its time of arrival
-        self._carried: dict[str, tuple[object, ...]] = {}  #: the news of each agent that the coordinator has
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report by agent, and its arrival
+        self._carried: dict[str, tuple[object, ...]] = {}  #: news of each agent that the coordinator has
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
         self._round = 0
@@ -392,7 +392,7 @@ class HostReports:
         self._closed = False
 
     def post(self, report: AgentReport, *, own: bool) -> Reply | None:
-        """Take a report; answer it when a post that carried it is answered, or at once if it can wait."""
+        """Add a report; return the reply to the post that carried it, or the last reply if it can wait."""
         with self._changed:
             if len(self._waiting) >= MOST_REPORTS and report.agent not in self._waiting:
                 return None
@@ -442,12 +442,12 @@ class HostReports:
 
 
 def _news(report: AgentReport) -> tuple[object, ...]:
-    """Return the parts of a report that make it urgent if they change."""
+    """Return the parts of a report whose changes must be posted at once."""
     return report.incidents, report.ending, report.ledger, report.phase
 
 
 def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:
-    """Split the reports into posts that are not too large."""
+    """Split the reports into posts below the size limit."""
     if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
         yield reports
     elif len(reports) > 1:

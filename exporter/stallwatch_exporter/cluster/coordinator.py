@@ -30,24 +30,24 @@ from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # seconds in a quiet spell: with short thresholds, and usually
-_LOST_SECONDS = 60.0  # an agent silent this long is lost; its open incidents close if the run continues
-_ABSENT_SECONDS = 15.0  # after a pause this long, another agent has merged and our data are old
-_FORGET_SECONDS = 900.0  # silent this long, it is forgotten, and its open incidents close in any case
+_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # shortest and usual silence, in seconds, during a quiet spell
+_LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
+_ABSENT_SECONDS = 15.0  # after such a suspension, another agent has merged and this agent's data are old
+_FORGET_SECONDS = 900.0  # an agent silent for this long is removed, and its open incidents close in any case
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
-_PER_SECOND = 48.0  # posts that one coordinator takes in a quiet spell: more hosts post less often
-_SLOWEST = BEAT_SECONDS / 2  # in a quiet spell, with any number of hosts
-_SKEWS = 32  # posts by which the clock of an agent is compared with ours
-_SHARED_SECONDS = 0.5  # the least time for which the common part of a reply is reused
+_PER_SECOND = 48.0  # posts per second that a coordinator takes in a quiet spell: more hosts post less often
+_SLOWEST = BEAT_SECONDS / 2  # longest seconds between posts in a quiet spell, with any number of hosts
+_SKEWS = 32  # number of posts used to compare an agent's clock with the coordinator's
+_SHARED_SECONDS = 0.5  # least seconds for which the common part of a reply is reused
 
 
-#: Takes the numbers of expected, reporting, and silent hosts; ``None`` once another agent merges.
+#: Takes the numbers of expected, reporting and silent hosts; each is ``None`` once another agent merges.
 HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
 class _Shared(msgspec.Struct, frozen=True):
-    """The part of a reply that is the same for all agents."""
+    """Part of a reply that is the same for all agents."""
 
     at: float
     hosts: dict[str, str]
@@ -56,20 +56,20 @@ class _Shared(msgspec.Struct, frozen=True):
 
 
 class _Agent:
-    """One agent, by its newest report."""
+    """State of one agent from its newest report."""
 
     def __init__(self, report: AgentReport, now: float) -> None:
         self.report = report
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: its open incidents are closed
-        self.answered: frozenset[tuple[str, str]] = frozenset()  # the ledger of the last reply
+        self.lost = self.closed = False  #: `closed`: the open incidents of this lost agent are closed
+        self.answered: frozenset[tuple[str, str]] = frozenset()  # ids and statuses in the last ledger
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
     def update(self, report: AgentReport, now: float, wall: float) -> None:
-        """Take a newer report."""
+        """Replace the agent's report with a newer one."""
         if report.ranks != self.report.ranks:
             self.ranks = ranks_in(report.ranks)
         self.report, self.at, self.lost, self.closed = report, now, False, False
@@ -77,27 +77,28 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which its clock is ahead of ours: a late post makes it seem behind."""
+        """Seconds by which the agent's clock is ahead; a late post makes it seem behind."""
         return max(self._ahead, default=0.0)
 
     def is_silent(self, now: float) -> bool:
-        """Return whether its next post is overdue."""
-        # The agent's thread may be late on a busy host: by seconds, which matter little at usual thresholds.
+        """Return whether the agent's next post is overdue."""
+        # The agent's thread may be seconds late on a busy host, which matters little at usual thresholds.
         patience = max(_LEAST_SILENT, min(_USUAL_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
 
     def stacks(self, now: float) -> StallStacks | None:
-        """Return its newest inspection, if it is of the current quiet spell."""
+        """Return the agent's newest stack snapshot if it belongs to the current quiet spell."""
         age = self.report.stacks_age + now - self.at
         return self.report.stacks if age <= self.report.quiet + now - self.at + 1.0 else None
 
 
 class Coordinator:
-    """Takes reports, from any thread, and gives the run's incidents to `sinks`, each change once.
+    """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once.
 
-    Optional methods of a sink: ``adopt(incident)``: another coordinator reported it; ``release(id)``: another
-    coordinator handles it from now on; ``has_sent(id)``: whether no message of the incident waits to be sent.
+    Optional methods of a sink: ``adopt(incident)``: another coordinator reported the incident;
+    ``release(id)``: another coordinator handles the incident from now on; ``has_sent(id)``: return whether
+    its notifications were sent.
     """
 
     def __init__(
@@ -111,9 +112,9 @@ class Coordinator:
         hosts: HostCounts = lambda _expected, _reporting, _silent: None,
         slowdown: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`name`: of the agent, or the service, that merges; `hosts` gets the counts of `HostCounts`.
+        """Set up the coordinator `name` (an agent or a service); `hosts` receives the `HostCounts`.
 
-        `slowdown` gets the share of the throughput that a slow host costs.
+        `slowdown` receives the share of the throughput that a slow host costs.
         """
         self.name = name
         self._sinks = sinks
@@ -124,25 +125,25 @@ class Coordinator:
         self._guarded = Guard(surviving(notice))
         self._lock = threading.RLock()
         self._agents: dict[str, _Agent] = {}
-        self._named: dict[str, set[str]] = {}  # by host name: the ids of hosts with this name
+        self._named: dict[str, set[str]] = {}  # ids of the hosts with each host name
         self._slowdown = slowdown
         self._episodes = self._no_episodes()
         self._slowness = self._no_slowness()
         self._present_at = clock()
         self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
-        self._absent: dict[str, tuple[str, float]] = {}  # hosts that posted to others only: ranks, since when
-        self._passed_on: dict[str, Incident] = {}  # open when another coordinator took over
-        self._unsent: dict[str, Incident] = {}  # reported, but not known to be sent
-        self._ledger: dict[str, Incident] = {}  # those that were sent, by id
-        self._adopted_at: dict[str, float] = {}  # of those that other coordinators reported
-        self._newest_at = 0.0  # when an agent's incident changed last
+        self._absent: dict[str, tuple[str, float]] = {}  # hosts seen only by others: ranks, and first mention
+        self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
+        self._unsent: dict[str, Incident] = {}  # incidents that were reported, but perhaps not sent
+        self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
+        self._adopted_at: dict[str, float] = {}  # time at which incidents of other coordinators were adopted
+        self._newest_at = 0.0  # time of the last change of an agent's incident
         self._shared: _Shared | None = None
-        self._claimed: set[int] = set()  # ranks that two agents claim
+        self._claimed: set[int] = set()  # ranks claimed by two agents
 
     # ---- reports
 
     def take(self, report: AgentReport) -> Reply:
-        """Take one agent's report, and answer it."""
+        """Process one agent's report and return the reply."""
         with self._lock:
             now = self._present()
             agent = self._agents.get(report.agent)
@@ -171,7 +172,7 @@ class Coordinator:
             return self._reply(agent, now)
 
     def step(self) -> None:
-        """Check the clock: which agents are lost, and which changes are due to be reported."""
+        """Find lost agents and report due changes; called about once a second."""
         with self._lock:
             now = self._present()
             self._note_going_on(now)
@@ -185,9 +186,9 @@ class Coordinator:
             self._count_hosts(now)
 
     def leave(self, ledger: Iterable[Incident] = ()) -> None:
-        """Forget the run: its agents report to another coordinator now, and hold all that we know.
+        """Clear the run's state, because its agents now report to another coordinator.
 
-        Incidents that its `ledger` shows as closed are closed in our sinks, too.
+        Incidents that the `ledger` of that coordinator shows as closed are closed in the sinks, too.
         """
         with self._lock:
             for known in (*self._ledger.values(), *self._unsent.values()):
@@ -218,7 +219,7 @@ class Coordinator:
                 self._episodes.adopt(known)
 
     def _conclude(self, before: Incident, over: Incident) -> None:
-        """Report to our sinks how an incident ended that another coordinator has closed."""
+        """Report to the sinks the end of an incident that another coordinator has closed."""
         facts = {name: getattr(over, name) for name in ("resolution", "resolved_at", "updated_at", "ending")}
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         for sink in self._sinks:
@@ -232,7 +233,7 @@ class Coordinator:
         return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
-        """Return the time; if this process was stopped, leave: others merged since, no agent was silent."""
+        """Return the time; clear the run's state if this process was suspended while others merged."""
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
             self.leave()
@@ -241,25 +242,25 @@ class Coordinator:
 
     @property
     def run(self) -> str:
-        """The name of the run, once an agent has reported."""
+        """Name of the run, once an agent has reported."""
         with self._lock:
             return next((agent.report.run for agent in self._agents.values()), "")
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing waits to be reported, or to be sent."""
+        """Return whether no change waits to be reported and no notification waits to be sent."""
         with self._lock:
             return not self._episodes.has_news and not self._unsent
 
     @property
     def is_over(self) -> bool:
-        """Whether no agents are known any more, and nothing waits to be sent."""
+        """Return whether no agent is known and no notification waits to be sent."""
         with self._lock:
             return not self._agents and not self._unsent
 
     @property
     def is_known(self) -> bool:
-        """Whether all other running agents know what was sent: one of them merges after us."""
+        """Return whether all other running agents know the sent incidents: one of them merges next."""
         with self._lock:
             now = self._clock()
             others = [each for each in self._agents.values() if each.report.agent != self.name]
@@ -274,7 +275,7 @@ class Coordinator:
         by_host = Counter(agent.report.host_id for agent in self._agents.values())
         silent = {agent.report.host_id for agent in there if agent.is_silent(now)}
         reporting = {agent.report.host_id for agent in there} - silent
-        # Under srun, a host may have an agent for each rank.
+        # Under srun, a host may have one agent per rank.
         expected = max(len(by_host), math.ceil(self._expected() / max(by_host.values())))
         self._hosts(expected, len(reporting), len(silent))
 
@@ -293,7 +294,7 @@ class Coordinator:
                 self._named.setdefault(each.report.host, set()).add(each.report.host_id)
 
     def _note_going_on(self, now: float) -> None:
-        """Note since when the run continues, or ends, on any host; a pause of a minute may be a hang."""
+        """Record since when the run continues or ends on any host; a pause of one minute may be a hang."""
         goes_on = any(
             one.report.ending is not None
             or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
@@ -305,10 +306,10 @@ class Coordinator:
         self._progressing = goes_on
 
     def _is_given_up(self, reported_at: float, now: float) -> bool:
-        """Return whether a host that does not post has had time to return to the incidents that it left open.
+        """Return whether a silent host has had enough time to return to its open incidents.
 
-        If the run continues elsewhere, or ends, that host is gone. If all hosts are quiet, it may be cut off,
-        and its incident is also theirs: as the run continues, it may be the last to post.
+        If the run continues on other hosts, or ends, that host is gone. If all hosts are quiet, the host may
+        be cut off with the same incident, and may be the last to post once the run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -332,7 +333,7 @@ class Coordinator:
                 self._report(msgspec.structs.replace(incident, id=other, opened_at=opened_at))
 
     def _adopt(self, known: Incident) -> None:
-        """Take an incident that another coordinator reported: people are not notified again."""
+        """Add an incident that another coordinator reported, without notifying users again."""
         ago = self._wall() - known.resolved_at if known.resolved_at is not None else 0.0
         if known.id in self._unsent or self._has(known) or not self._episodes.adopt(known, ago):
             return
@@ -361,7 +362,7 @@ class Coordinator:
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
     def _close_orphans(self, now: float) -> None:
-        """Close incidents that only lost agents knew."""
+        """Close the open incidents that only lost agents knew."""
         for name, known in list(self._ledger.items()):
             if self._is_given_up(self._adopted_at.get(name, now), now) and self._episodes.awaits(name):
                 self._close(known)
@@ -386,7 +387,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.report.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the decision of all hosts together."""
+        """Return the ruling on the quiet spell from the reports of all hosts together."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
             return None
@@ -405,7 +406,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks of each host: of these agents, and of hosts that posted to others only."""
+        """Return the folded ranks of each host: of these agents, and of hosts that posted only to others."""
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(self._host(agent), []).append(agent.report.ranks)
@@ -419,7 +420,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _miss(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record hosts that have not posted to us, from what agents knew before."""
+        """Record the hosts that agents have reported before and that have not posted to this coordinator."""
         present = {self._host(agent) for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -428,7 +429,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the agents that count: of two that claim a rank, the one that started later."""
+        """Return the valid agents: if two agents claim a rank, the agent that started later."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -445,7 +446,7 @@ class Coordinator:
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _host(self, agent: _Agent) -> str:
-        """Return the host's name; with its address if two hosts have the same name."""
+        """Return the agent's host name, with its address if two hosts have the same name."""
         report = agent.report
         return (
             report.host
@@ -467,7 +468,8 @@ class Coordinator:
 
     @property
     def _least_beat(self) -> float:
-        hosts = len(self._shared.hosts) if self._shared is not None else 1  # each posts for all its agents
+        # Each host posts for all its agents.
+        hosts = len(self._shared.hosts) if self._shared is not None else 1
         return min(_SLOWEST, max(QUIET_BEAT_SECONDS, hosts / _PER_SECOND))
 
     def _reply(self, agent: _Agent, now: float) -> Reply:
@@ -491,7 +493,7 @@ class Coordinator:
         )
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the hosts object of the last replies if it is equal: every agent repeats it."""
+        """Return the hosts object of the last replies if it is equal, because every agent repeats it."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 
@@ -504,14 +506,14 @@ class Coordinator:
 
 
 def in_brief(incident: Incident) -> Incident:
-    """Return an incident as it is passed to the next coordinator: enough to recognize and to close it."""
+    """Return an incident reduced to the fields that the next coordinator needs to recognize and close it."""
     return msgspec.structs.replace(
         incident, stacks=None, evidence=[], background=[], history=incident.history[:1]
     )
 
 
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
-    """Return the newest state of each incident that a ledger holds as reported."""
+    """Return the newest state of each incident in these ledgers of reported incidents."""
     found: dict[str, Incident] = {}
     for one in (one for ledger in ledgers for one in ledger):
         before = found.get(one.id)
@@ -521,9 +523,9 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 
 
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
-    """Return the incidents to remember by id: those open or closed lately, and the last of each kind.
+    """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
 
-    The next coordinator numbers its incidents by these. `held`: aliases that are open, as a warning may be.
+    The next coordinator numbers its incidents from these. `held`: aliases of open incidents.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}

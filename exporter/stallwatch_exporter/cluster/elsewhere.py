@@ -1,4 +1,4 @@
-"""Launchers that start ranks on other hosts: suggest a command that gives each rank an agent."""
+"""Suggest a command that starts an agent for each rank, for launchers that start ranks on other hosts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from stallwatch_exporter.runs.naming import redacted_command
 from stallwatch_exporter.settings import JoinSettings
 from stallwatch_rules.text.lazy import lazy
 
-#: A user script for DeepSpeed's option ``--module``, which starts an agent in front of the real one.
+#: User script for DeepSpeed's option ``--module``; it starts an agent and then the real script.
 MODULE = "stallwatch.integrations.deepspeed"
 _MPIRUN = ("mpirun", "mpiexec", "orterun", "prun")
 _DEEPSPEED = ("deepspeed", "deepspeed.pt", "deepspeed.launcher.runner")
 _HOSTFILE = "/job/hostfile"  # DeepSpeed 0.19.8, launcher/runner.py
 _LONGEST = 600
 _SLOTS = lazy(r"^\s*([\w.-]+)(?:[:\s].*)?$")
-_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")  # words in front of a launcher
+_BEFORE = lazy(r"-.*|\w+=.*|(?:.*/)?(?:python[\d.]*|env|nice|nohup|time)|\d+")  # allowed before a launcher
 # DeepSpeed's options that take no value.
 _FLAGS = {"no_python", "no_local_rank", "no_ssh", "no_ssh_check", "force_multi", "save_pid", "quiet"}
 _FLAGS |= {"elastic_training", "bind_cores_to_rank"}
@@ -36,9 +36,9 @@ def advice(
     name: str | None = None,
     read: Callable[[str], str] = lambda path: Path(path).read_text("utf-8", "replace"),
 ) -> str:
-    """Return one line of advice if this command starts ranks on other hosts; else an empty text.
+    """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text.
 
-    The command itself does not change: what is right for one launcher may keep another from starting.
+    The command itself is not changed: an option for one launcher may keep another from starting.
     """
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
@@ -56,7 +56,7 @@ def advice(
 
 
 def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -> list[str]:
-    """Return the options of ``stallwatch run`` that its agents on other hosts need, too."""
+    """Return the options of ``stallwatch run`` that the agents on other hosts need too."""
     found = ["--name", name] if name else []
     for option, value, variable in (
         ("--run", join.run, "STALLWATCH_JOIN_RUN"),
@@ -68,26 +68,26 @@ def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -
 
 
 class _Start(NamedTuple):
-    launcher: Sequence[str]  #: with the words in front of it
+    launcher: Sequence[str]  #: the launcher and the words in front of it
     rest: Sequence[str]
     environ: Mapping[str, str]
-    options: Sequence[str]  #: of ``stallwatch run``
+    options: Sequence[str]  #: options of ``stallwatch run``
     read: Callable[[str], str]
 
     @property
     def nodes_of_job(self) -> str:
-        """The number of hosts of the current Slurm job, as text."""
+        """Number of hosts of the current Slurm job, as text."""
         return self.environ.get("SLURM_JOB_NUM_NODES") or self.environ.get("SLURM_NNODES") or ""
 
     @property
     def variables(self) -> list[str]:
-        """The names of Stallwatch's variables: agents on other hosts need them, too."""
+        """Names of the ``STALLWATCH_…`` variables, which agents on other hosts need too."""
         return [
             name for name in sorted(self.environ) if name.startswith("STALLWATCH_") and self.environ[name]
         ]
 
     def hosts_in(self, path: str) -> list[str]:
-        """Return the hosts that a file names, one per line."""
+        """Return the hosts that a host file lists, one per line."""
         try:
             lines = self.read(path).splitlines()
         except (OSError, ValueError):
@@ -134,10 +134,10 @@ def _mpirun(start: _Start) -> str | None:
 
 
 def _deepspeed(start: _Start) -> str | None:
-    """Return the command for DeepSpeed, whose launcher runs our module on each host.
+    """Return the command for DeepSpeed, whose launcher runs Stallwatch's module on each host.
 
-    It exports variables of other names than ours (DeepSpeed 0.19.8, launcher/runner.py, EXPORT_ENVS): it
-    takes ours from ``.deepspeed_env``.
+    DeepSpeed exports only variables with other prefixes (DeepSpeed 0.19.8, launcher/runner.py, EXPORT_ENVS)
+    and reads Stallwatch's variables from ``.deepspeed_env``.
     """
     at = _script_of_deepspeed(start.rest)
     before, script = start.rest[:at], list(start.rest[at:])
@@ -166,12 +166,12 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Return where the program of a launcher begins; the end of the words if that is not certain."""
+    """Return the index of the launcher's program; the number of words if it is not certain."""
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 
 def _script_of_deepspeed(words: Sequence[str]) -> int:
-    """Return where DeepSpeed's own options end."""
+    """Return the index after DeepSpeed's own options."""
     index = 0
     while index < len(words) and words[index].startswith("-"):
         option = words[index].lstrip("-")

@@ -1,7 +1,7 @@
-"""The host of an agent: its id, and the Unix socket at which the agents of one run meet on it.
+"""Identify the host of an agent: its id, and the Unix socket that a run's agents share on the host.
 
-Under ``srun … stallwatch run`` every rank has an agent. The one that binds the socket posts for all of them;
-when its process ends, the kernel frees the name and another agent takes it.
+Under ``srun … stallwatch run`` every rank has an agent. The agent that binds the socket posts for all of
+them; when its process ends, the kernel frees the name and another agent binds it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-_PATH = 100  # bytes that the path of a socket may have: sockaddr_un of macOS has room for 104
+_PATH = 100  # longest path of a socket, in bytes: sockaddr_un of macOS has room for 104
 
 
 def host_id(hostname: str) -> str:
-    """Return an id that only this host has: hosts may share a name, and containers a boot.
+    """Return an id that is unique to this host: hosts may share a name, and containers a boot id.
 
-    The network namespace is part of it, as it is of the abstract socket (unix(7)).
+    The network namespace is part of the id, because it limits the abstract socket (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"
     return hashlib.sha256(f"{hostname} {where}".encode()).hexdigest()[:12]
 
 
 def is_this_host(name: str, hostname: str) -> bool:
-    """Return whether a host's name or address, as a scheduler writes it, is ours; without a DNS query.
+    """Return whether a host's name or address from a scheduler is this host; without a DNS query.
 
-    The loopback address means another host on each host, so it identifies none.
+    The loopback address means a different host on each host, so it identifies none.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
@@ -61,14 +61,14 @@ def split_address(text: str) -> tuple[str, int | None]:
 
 
 def join_address(host: str, port: int) -> str:
-    """Return ``HOST:PORT``."""
+    """Return ``HOST:PORT``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def socket_name(folder: Path, key: str, host: str) -> str | None:
-    """Return the name under which the agents of a run meet on this host; ``None`` if there is no such socket.
+    """Return the name of the socket that a run's agents share on this host; ``None`` if it is unsupported.
 
-    Abstract on Linux, so that no file remains, and none is in a shared folder.
+    The name is abstract on Linux, so that no file remains and none is in a shared folder.
     """
     if sys.platform == "linux":
         return f"\0stallwatch-{os.geteuid()}-{key}-{host}"
@@ -79,7 +79,7 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 
 def bind(name: str) -> socket.socket | None:
-    """Bind the socket; ``None`` if another agent has it. Raises `OSError` otherwise."""
+    """Bind and return the socket; return ``None`` if another agent has it. Raises `OSError`."""
     if not name.startswith("\0"):
         Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,7 +92,7 @@ def bind(name: str) -> socket.socket | None:
             if name.startswith("\0") or _is_answered(name):
                 bound.close()
                 return None
-            Path(name).unlink(missing_ok=True)  # of an agent that was killed
+            Path(name).unlink(missing_ok=True)  # the socket of an agent that was killed
             bound.bind(name)
         bound.listen(128)
     except BaseException:
@@ -107,9 +107,9 @@ def _is_answered(name: str) -> bool:
 
 
 def is_own_peer(connection: socket.socket) -> bool:
-    """Return whether the process at the other end of a Unix socket is of this account.
+    """Return whether the process at the other end of a Unix socket belongs to this account.
 
-    If the system does not report it, the mode of the socket's folder keeps others out.
+    If the system does not report the account, the mode of the socket's folder keeps other accounts out.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True

@@ -1,7 +1,7 @@
-"""Identify the run that an agent belongs to, from its scheduler, its launcher, and its ranks.
+"""Identify the run that an agent belongs to, from its scheduler, its launcher and its ranks.
 
-The variables are those under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, and those that programs
-see below ``srun``, ``sbatch``, and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+The variables are those under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, and the variables that
+programs see below ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Origin = Literal["flags", "slurm", "jobset", "kubeflow", "mpi", "command", "rank
 _LONGEST_JOB = 60
 _LONGEST_NAME = LONGEST - 12  # leaves room for the attempt
 _ADDRESS = lazy(r"(?a)\[[0-9A-Fa-f:.]{2,45}\](?::\d{1,5})?|[\w.-]{1,253}(?::\d{1,5})?|[0-9A-Fa-f:.]{2,45}")
-# Pods of a PyTorchJob are named <job>-master-0 and <job>-worker-3, those of a JobSet <set>-<job>-0-0 in the
-# domain <set> (Kubeflow's trainer makes those, too).
+# Pods of a PyTorchJob are named <job>-master-0 and <job>-worker-3; those of a JobSet, also from Kubeflow's
+# trainer, are named <set>-<job>-0-0 in the domain <set>.
 _POD = lazy(r"(.+?)-(?:master|worker|launcher|node|replica)-\d+(?:-\d+)?")
 _OF_JOBSET = lazy(r"(?P<pod>[\w-]+-\d+-\d+)\.(?P<set>[\w-]+)(?:\..*)?")
 _TCP = lazy(r"tcp6?://([^;:]+):\d+")  # Open MPI: 99;tcp://10.0.0.1,10.1.0.1:37225;tcp6://…
@@ -38,17 +38,17 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that may have several agents, as one of them knows it. Equal `key`: the same run."""
+    """Identity of a run that may have several agents; all of them have the same `key`."""
 
-    key: str  #: 16 hexadecimal digits; from the scheduler, the job, and the attempt
-    job: str  #: such as ``8123.0``
+    key: str  #: 16 hexadecimal digits from the scheduler, the job and the attempt
+    job: str  #: job id, such as ``8123.0``
     attempt: int = 0
     origin: Origin
     master: str = ""  #: HOST or HOST:PORT at which the first agent may be reached
-    hosts: tuple[str, ...] = ()  #: of the run, in the scheduler's order; empty if it lists none
-    node: int | None = None  #: the number of this host among them
-    agents: int | None = None  #: the expected number, if known
-    provisional: bool = False  #: another run may have the same key; the ranks decide later
+    hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if it lists none
+    node: int | None = None  #: index of this host among `hosts`
+    agents: int | None = None  #: expected number of agents, if known
+    provisional: bool = False  #: another run may have the same key; the ranks' environment decides later
 
     def run_label(self, name: str) -> str:
         """Return the run's name on every host: the user's or the script's name, and the job."""
@@ -69,8 +69,8 @@ def identify(
 ) -> RunIdentity | None:
     """Return the run that an agent belongs to; ``None`` if the run has no other agent.
 
-    Runs of one job with different names (`name`: the user's, else the script's) are different: programs that
-    follow each other in a step of Slurm, or trials that share a step.
+    Runs of one job with different names (`name`: the user's, otherwise the script's) are different runs:
+    programs that follow each other in a step of Slurm, or trials that share a step.
     """
     if join.mode == "off":
         return None
@@ -91,11 +91,11 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity from the environment of a rank that has started; certain facts stay.
+    """Return the identity from the environment of a started rank; an identity that is certain stays.
 
-    A rank knows more than its launcher's command line, which may be within a script. torchrun sets all of
-    these variables (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py): with its own
-    rendezvous, `MASTER_PORT` changes with each start.
+    A rank has more information than its launcher's command line, which may be within a script. torchrun sets
+    all variables used here (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py); with its
+    own rendezvous, `MASTER_PORT` changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -119,7 +119,7 @@ def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunI
 
 
 def _nodes_of_rank(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts by a rank's launcher: torchrun, else DeepSpeed's (launcher/launch.py)."""
+    """Return the number of hosts from the variables of torchrun, or of DeepSpeed (launcher/launch.py)."""
     nodes = _number(environ.get("GROUP_WORLD_SIZE") or environ.get("CROSS_SIZE"))
     if nodes is not None:
         return nodes
@@ -129,7 +129,7 @@ def _nodes_of_rank(environ: Mapping[str, str]) -> int:
 
 
 class _Facts:
-    """The facts of one agent's environment and command about its run."""
+    """Facts about a run in one agent's environment and command."""
 
     def __init__(self, environ: Mapping[str, str], command: Sequence[str], hostname: str) -> None:
         self.environ = environ
@@ -137,11 +137,11 @@ class _Facts:
         self.launcher = _launcher_options(command)
 
     def get(self, *names: str) -> str:
-        """Return the first of these variables that is not empty."""
+        """Return the value of the first of these variables that is not empty."""
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return an option of the launcher: an argument, else a variable, torchrun's own first.
+        """Return a launcher option: from its arguments, otherwise from a variable, torchrun's own first.
 
         torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
@@ -152,20 +152,20 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """The number of nodes, at least and at most."""
+        """Least and greatest number of nodes in the launcher's options; ``None`` if not given."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None
 
 
 def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify ``mpirun … stallwatch run``, by Open MPI.
+    """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
-    MPICH's and Intel's set nothing that distinguishes jobs on the same hosts. It precedes Slurm: in an
-    allocation, mpirun starts the ranks of other hosts in a step, and those of its own host in none.
+    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. This function precedes
+    Slurm's: mpirun starts the ranks of other hosts in a step, but those of its own host in none.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
-    # 4.x: a random number for each job. 5.x: the name space holds mpirun's host and process.
+    # Open MPI 4.x: a random number for each job. 5.x: the name space holds mpirun's host and process.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():
@@ -185,11 +185,11 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify ``srun … stallwatch run``: a task of a step that has several.
+    """Identify the run of ``srun … stallwatch run``: a task of a step that has several tasks.
 
     A batch script is not a step: its programs run on one host. Steps are renumbered after a requeue, so the
-    restart count is part of the key. In a job array, each task has its own job number, which people know as
-    ``4711_3``; all components of a heterogeneous step have one.
+    restart count is part of the key. In a job array, each task has its own job number, which users know as
+    ``4711_3``; all components of a heterogeneous step have the same number.
     """
     job, step = facts.get("SLURM_JOB_ID", "SLURM_JOBID"), facts.get("SLURM_STEP_ID", "SLURM_STEPID")
     tasks = _number(facts.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -214,20 +214,20 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify a launcher on each host, or in each Kubernetes pod, by the address that they share."""
+    """Identify the run of a launcher on each host, or in each Kubernetes pod, by its shared address."""
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
     known = facts.option("rdzv_id")
     known = "" if known == "none" else known
     endpoint = facts.option("rdzv_endpoint")
-    # With an endpoint, torchrun uses no other address.
+    # If torchrun has an endpoint, it uses no other address.
     master = endpoint or facts.option("master_addr", "main_process_ip", variables=("MASTER_ADDR",))
     port = facts.option("master_port", "main_process_port", variables=("MASTER_PORT",))
     if port and not endpoint:
         master = f"[{master}]:{port}" if master.count(":") > 1 and "[" not in master else f"{master}:{port}"
     master = _address(master).lower()
     host = _host_of(master)
-    # A launcher has a RANK only if the pods of a job have one each.
+    # A launcher has a RANK only if each pod of a job has one.
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
     jobset = _jobset(facts, host)
@@ -274,9 +274,9 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command's launcher, without those of the script behind it.
+    """Return the options of the command's launcher, without the options of the script after it.
 
-    DeepSpeed's launcher reaches the other hosts itself unless it gets ``--no_ssh``: then it has one agent.
+    DeepSpeed's launcher reaches the other hosts itself, with one agent, unless it gets ``--no_ssh``.
     """
     words = iter(command)
     for word in words:
@@ -308,7 +308,7 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def starts_elsewhere(command: Sequence[str]) -> bool:
-    """Return whether the children of the command, such as ``srun``, have their own agents, or none."""
+    """Return whether a starter such as ``srun`` starts the ranks, which have their own agents or none."""
     for word in command:
         program = Path(word).name
         if program in _STARTERS:
@@ -319,7 +319,7 @@ def starts_elsewhere(command: Sequence[str]) -> bool:
 
 
 def is_program(word: str) -> bool:
-    """Return whether a word behind a launcher is, by its name, the program that it starts."""
+    """Return whether a word after a launcher is, by its name, the program that the launcher starts."""
     return Path(word).name in _PROGRAMS | _SHELLS or bool(_PYTHON.fullmatch(word)) or _is_script(word)
 
 
@@ -339,24 +339,24 @@ def _job(text: str) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    """Return a count or an index; ``None`` if the text is neither."""
+    """Return the text as a count or an index; ``None`` if it is neither."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
 def _address(text: str | None) -> str:
-    """Return HOST or HOST:PORT; empty if the text is neither."""
+    """Return the text if it is HOST or HOST:PORT; otherwise an empty text."""
     text = (text or "").strip()
     return text if _ADDRESS.fullmatch(text) else ""
 
 
 def _host_of(address: str) -> str:
-    """Return the host of HOST, HOST:PORT, or [ADDRESS]:PORT."""
+    """Return the host of HOST, HOST:PORT or [ADDRESS]:PORT."""
     if address.startswith("["):
         return address[1:].partition("]")[0]
     return address if address.count(":") > 1 else address.partition(":")[0]
 
 
 def _is_local(host: str) -> bool:
-    """Return whether every host takes the name for itself, or it is empty."""
+    """Return whether every host uses this name for itself, or the name is empty."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

@@ -1,6 +1,6 @@
-"""Join the run that an agent belongs to: its member, its own coordinator, and the transport of reports.
+"""Connect an agent to its run: create its member, its own coordinator and the transport of reports.
 
-The first ranks reveal what the environment and the command hide, such as a launcher within a script.
+The first ranks reveal settings that the environment and the command hide, such as a launcher within a script.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
-#: Opens an engine other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it merges.
+#: Opens a transport other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it merges.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # until another agent finds that the merging agent is frozen
+_ENGINE_SECONDS = 8.0  # seconds until another agent finds that the merging agent is frozen
 
 
 class Joining:
-    """Makes this agent a member of its run: at once, or when its ranks show that there are other hosts."""
+    """Make this agent a member of its run: at once, or when its ranks show that there are other hosts."""
 
     def __init__(
         self,
@@ -41,10 +41,10 @@ class Joining:
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
-        """`hosts` gets the numbers of expected, reporting, and silent hosts.
+        """Join the run if `identity` is known; `hosts` receives the numbers of the `HostCounts`.
 
-        `slowdown` gets the share of the throughput that a slow host costs. `ranks_may_say`: whether agents of
-        other hosts, if there are any, do the same.
+        `slowdown` receives the share of the throughput that a slow host costs. `ranks_may_say`: True if
+        agents on other hosts, if any, can identify the run from their ranks too.
         """
         self._identity = identity
         self._folder = folder
@@ -57,15 +57,15 @@ class Joining:
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
         self._agent = f"{self._host_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-        self._known: set[int] = set()  # processes that were inspected
+        self._known: set[int] = set()  # ids of processes that were inspected
         is_off = settings.join.mode == "off"
         self._settled = is_off or not (ranks_may_say if identity is None else identity.provisional)
         self.member = None if identity is None or is_off else self._join(identity)
 
     def look(self, pids: Iterable[int]) -> Member | None:
-        """Return the member of the run that these processes of ranks name, if they are the first to do so.
+        """Return the member of the run that these rank processes name, if they are the first to do so.
 
-        Each is inspected once, and none after a process has named a run.
+        Each process is inspected once, and none after a process has named a run.
         """
         if self._settled:
             return None
@@ -102,7 +102,7 @@ class Joining:
                 notice=self._notice,
             )
         from stallwatch_exporter.cluster.client import (
-            HttpBacking,  # with ssl and zstandard: most runs have one host
+            HttpBacking,  # imported late, with ssl and zstandard: most runs have one host
         )
 
         backing = HttpBacking(

@@ -1,7 +1,7 @@
-"""An agent's part in a multi-host run: its reports, their answers, and who notifies people.
+"""Represent an agent in a multi-host run: post its reports, read the replies, decide who notifies users.
 
-The coordinator acknowledges an incident of the agent, and notifies people of the run's incident. Without an
-answer for five seconds, the agent notifies people itself, and reports that later.
+The coordinator acknowledges an incident of the agent and notifies users of the run's incident. After five
+seconds without a reply, the agent notifies users itself, and reports that later.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-ALONE_SECONDS = 5.0  #: without an answer for this long, the agent itself notifies people of its news
-_UNHEARD = 3  # … and after this many times as long if its news is answered but not acknowledged
-_LEAVING_SECONDS = 5.0  # that the last news may take to be merged and sent by this agent
+ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent itself notifies users of its news
+_UNHEARD = 3  # multiple of this time if reports are answered but the news is not acknowledged
+_LEAVING_SECONDS = 5.0  # seconds for this agent to merge and send the last news
 _LOOK_SECONDS = 0.05
-_FRESH_SECONDS = 2.0  # and a beat: how long a decision of all hosts counts
-_AGAIN_SECONDS = 0.5  # between two posts of news that is not acknowledged
-_SENDING_SECONDS = 10.0  # that the message about it may take to leave; until then, a post every two seconds
+_FRESH_SECONDS = 2.0  # seconds, and a beat, for which a ruling of all hosts counts
+_AGAIN_SECONDS = 0.5  # seconds between two posts of news that is not acknowledged
+_SENDING_SECONDS = 10.0  # seconds for sending the notification; until then, a post every two seconds
 _SENDING_BEAT = 2.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent's view of its host at one moment. Times are of its monotonic clock."""
+    """An agent's view of its host at one moment; times are from the agent's monotonic clock."""
 
     ranks: str = ""
     world: int = 0
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0
-    threshold: float | None = None  #: the learned one, from which inspections decide
+    threshold: float | None = None  #: learned threshold, from which stack snapshots decide
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
 
 
 class Member:
-    """A sink of the agent's incidents, and the thread that posts its reports.
+    """A sink of the agent's incidents, with a thread that posts the agent's reports.
 
-    `update` and the sink return at once. `step` is called about once a second, for a coordinator of our own.
+    `update` and the sink return at once. `step` steps a coordinator within this agent once a second.
     """
 
     def __init__(
@@ -86,12 +86,13 @@ class Member:
         notice: Callable[[str], None] = lambda _: None,
         start: bool = True,
     ) -> None:
-        """`is_settled`: whether nothing waits in a coordinator of our own; `address`: where it listens.
+        """Start the thread that posts reports.
 
-        `is_known`: whether the other hosts know what it sent. `leave` gets the ledger of another coordinator
-        that took our report.
+        Functions of a coordinator within this agent: `is_settled` returns whether no news waits; `address`,
+        where it listens; `is_known`, whether the other hosts know the incidents that it sent. `leave`
+        receives the ledger of another coordinator that accepted the report.
 
-        `alone_seconds`: how long an answer may take until the agent notifies people itself.
+        `alone_seconds`: seconds without a reply after which the agent notifies users itself.
         """
         self._identity = identity
         self._run = run
@@ -112,19 +113,19 @@ class Member:
         self._state = State()
         self._ending: Ending | None = None
         self._ended_at = 0.0
-        self._ended_in: int | None = None  # the first report of the end
+        self._ended_in: int | None = None  # number of the first report of the end
         self._end_is_known = False
         self._started = clock()
-        self.paces = PaceBook()  #: takes the steps of the ranks here
+        self.paces = PaceBook()  #: receives the steps of the local ranks
         self._number = 0
-        self._mine: dict[str, Incident] = {}  # by id: open, or closed and perhaps not reported yet
+        self._mine: dict[str, Incident] = {}  # incidents by id: open, or closed and maybe not reported yet
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
-        self._is_known = True  # that people were notified of all changes, by the last reply
-        self._waiting: dict[str, float] = {}  # by id: since when a change waits to be acknowledged
-        self._posted: dict[str, tuple[Incident, int]] = {}  # by id: in which report it was first
-        self._names: dict[str, tuple[str, float]] = {}  # by id: its public id, since when
-        self._alone: dict[str, Incident] = {}  # by that id: we notified people of it
+        self._is_known = True  # users were notified of all changes, by the last reply
+        self._waiting: dict[str, float] = {}  # time since when a change waits to be acknowledged, by id
+        self._posted: dict[str, tuple[Incident, int]] = {}  # posted incident and its first report, by id
+        self._names: dict[str, tuple[str, float]] = {}  # public id and opening time, by id
+        self._alone: dict[str, Incident] = {}  # incidents by public id of which this agent notified users
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
@@ -133,13 +134,13 @@ class Member:
         self._refused = ""
         self._thread = threading.Thread(target=self._run_thread, name="stallwatch cluster", daemon=True)
         if start:
-            with suppress(RuntimeError):  # no more threads are available: the agent is alone
+            with suppress(RuntimeError):  # no thread can be started: the agent works alone
                 self._thread.start()
 
     # ---- the agent's side
 
     def __call__(self, incident: Incident) -> None:
-        """Take a change of an incident of this agent."""
+        """Record a change of an incident of this agent, and post it."""
         with self._lock:
             kept = msgspec.structs.replace(incident)
             self._mine[incident.id] = kept
@@ -150,14 +151,14 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Pass the agent's heartbeat on; called about once a second."""
+        """Pass the agent's heartbeat to the sinks; called about once a second."""
         for sink in self._sinks:
             if (alive := getattr(sink, "alive", None)) is not None:
                 alive(problem)
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Take the open incidents of an agent that was alone: people were notified of them already."""
+        """Adopt the open incidents of an agent that was alone; users were notified of them already."""
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -166,7 +167,7 @@ class Member:
         self._wake.set()
 
     def follow(self, left: Member) -> None:
-        """Replace the member that this agent was until its ranks identified the run."""
+        """Replace the member that represented this agent until its ranks identified the run."""
         left._closing = True
         left._wake.set()
         with left._lock, self._lock:
@@ -182,26 +183,26 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Take the agent's current state."""
+        """Update the agent's current state; a change that is urgent is posted at once."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
                 self._wake.set()
 
     def end(self, ending: Ending) -> None:
-        """Take the ending of the command."""
+        """Record the ending of the command, and post it."""
         with self._lock:
             self._ending, self._ended_at = ending, self._clock()
         self._wake.set()
 
     @property
     def ruling(self) -> Ruling | None:
-        """The decision of all hosts on the current quiet spell; ``None`` if it is not known."""
+        """Ruling of all hosts on the current quiet spell; ``None`` if it is unknown."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 
     def notify_alone(self) -> None:
-        """Notify people of changes that were not acknowledged in time."""
+        """Notify users of changes that the coordinator did not acknowledge in time."""
         with self._lock:
             now, limit = self._clock(), self._alone_seconds
             limit *= 1 if now - self._answered_at >= limit else _UNHEARD
@@ -217,7 +218,7 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return an incident of ours as people know it: as the run's, or under an unused number."""
+        """Return an incident under the id that users know: that of the run's incident, or an unused one."""
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
@@ -230,7 +231,7 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Report the last news, and let a coordinator of ours send its messages; never raise."""
+        """Post the last news, and let a coordinator within this agent send its notifications; never raise."""
         began = time.monotonic()
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
@@ -239,7 +240,7 @@ class Member:
             if done and self._is_settled():
                 if self._others_know():
                     break
-                end = began + timeout + BEAT_SECONDS  # else the next coordinator would send it again
+                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would send them again
             time.sleep(_LOOK_SECONDS)
         self._closing = True
         self._wake.set()
@@ -259,12 +260,12 @@ class Member:
             self._wake.clear()
             try:
                 self.round()
-            except Exception as error:  # the agent continues after any error, alone if need be
+            except Exception as error:  # the agent continues after any error, if necessary alone
                 self._notice(f"reporting to the other hosts failed ({type(error).__name__}: {error})")
                 time.sleep(QUIET_BEAT_SECONDS)
 
     def due_in(self) -> float:
-        """Return the seconds until the next post."""
+        """Return the seconds until the next post is due."""
         with self._lock:
             urgent = self._waiting or (self._ending is not None and not self._end_is_known)
             urgent = urgent or self._posted_as != _news(self._state)
@@ -272,7 +273,7 @@ class Member:
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post if it is due, and step the coordinator of our own."""
+        """Post a report if one is due, and step the coordinator within this agent."""
         if self.due_in() <= _LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -301,7 +302,7 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since
+                if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since then
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
@@ -310,7 +311,7 @@ class Member:
         known = joined_ledgers([self._ledger.values(), self._alone.values(), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        self._ledger = kept_ledger(known, wall, mine)  # also those with a warning of ours that is open
+        self._ledger = kept_ledger(known, wall, mine)  # includes incidents with an open warning of this agent
         self._alone.clear()
         sent = {(alias, one.status) for one in known for alias in one.aliases}
         self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())
@@ -318,14 +319,14 @@ class Member:
         for name, since in list(self._closed_at.items()):
             incident = self._mine.get(name)
             if incident is None or incident.status == "open":
-                del self._closed_at[name]  # it opened again
+                del self._closed_at[name]  # the incident opened again
             elif qualified(self._agent, incident) in over or now - since > KEPT_SECONDS:
                 del self._closed_at[name], self._mine[name]
                 self._posted.pop(name, None)
                 self._names.pop(name, None)
 
     def report(self) -> AgentReport:
-        """Return everything that this agent has to report now."""
+        """Return the agent's current report, with its state and all its incidents."""
         with self._lock:
             self._number += 1
             if self._ending is not None and self._ended_in is None:
@@ -375,5 +376,5 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the state that is posted as soon as it changes: a host may be lost, or seem so, at any time."""
+    """Return the state that is posted as soon as it changes, because a host may be lost at any time."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -1,8 +1,8 @@
-"""Fold the incidents of one run's agents into incidents of the run. Pure except for the clock.
+"""Fold the incidents of a run's agents into incidents of the run; the only other input is the clock.
 
-Here, an agent's incident is what a trouble is within an agent: see ``watching.episodes``. The differences:
-agents notice the same thing at different times, so a new incident waits for the reports of other hosts, and
-later reports are part of it, too; and another coordinator may have reported it before.
+Here, an agent's incident has the role of a trouble in ``watching.episodes``. The differences: agents notice
+the same event at different times, so a new incident waits for the reports of other hosts, and later reports
+join it, too; and another coordinator may have reported the incident before.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
-GATHER_SECONDS = 3.0  #: a new incident waits this long for reports of the other hosts
-LATE_SECONDS = 120.0  #: a crash may reach the last host this long after the first: launchers' timeouts
-KEPT_SECONDS = 600.0  #: an incident is recognized for this long after its end
-_UPDATE_SECONDS = 60.0  # values that drift are reported this often
+GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
+LATE_SECONDS = 120.0  #: seconds until a crash reaches the last host, because of launchers' timeouts
+KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
+_UPDATE_SECONDS = 60.0  # seconds between two reports of values that change often
 
 
 class View(msgspec.Struct, frozen=True):
-    """What is known of the run apart from its incidents."""
+    """Facts about the run that its incidents do not contain."""
 
-    stacks: StallStacks | None = None  #: of all hosts
-    hosts: Mapping[int, str] = {}  #: by rank
+    stacks: StallStacks | None = None  #: stacks of the ranks on all hosts
+    hosts: Mapping[int, str] = {}  #: host of each rank
 
 
 def _is_unknown(reported: Incident | None) -> bool:
@@ -42,18 +42,18 @@ def _is_unknown(reported: Incident | None) -> bool:
 
 
 def qualified(agent: str, incident: Incident) -> str:
-    """Return the id of an agent's incident among those of all agents."""
+    """Return the unique id, among all agents, of an agent's incident."""
     return f"{agent} {incident.id}"
 
 
 def number_of(incident: Incident) -> int:
-    """Return the last part of its id, which counts the incidents of its kind and rule."""
+    """Return the last part of an incident's id, which counts the incidents of its kind and rule."""
     number = incident.id.rpartition("/")[2]
     return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 class RunEpisodes(Episodes):
-    """Episodes of a run: `take` agents' incidents with `qualified` ids; `flush` reports those of the run."""
+    """Episodes of a run, from agents' incidents with `qualified` ids; `flush` reports them."""
 
     def __init__(
         self,
@@ -62,22 +62,22 @@ class RunEpisodes(Episodes):
         is_complete: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """`is_complete`: whether every running host has answered since the newest incident arrived."""
+        """Set up; `is_complete` returns whether all hosts replied since the newest incident arrived."""
         self._view = view
         self._is_complete = is_complete
         self._clock = clock
-        self._began: dict[int, float] = {}  # by episode: when its first incident arrived
+        self._began: dict[int, float] = {}  # arrival time of the first incident, by episode
         self._closed: dict[int, float] = {}
-        self._ids: dict[int, str] = {}  # by episode: the id of the run's incident
-        self._merged: dict[int, dict[str, float]] = {}  # further ids under which it was sent, since when
-        self._known: dict[str, Incident] = {}  # by qualified id: reported by a coordinator before
-        self._numbers: dict[tuple[str, str], int] = {}  # by kind and rule: the highest in use
+        self._ids: dict[int, str] = {}  # id of the run's incident, by episode
+        self._merged: dict[int, dict[str, float]] = {}  # other ids of sent incidents, and opening times
+        self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified id
+        self._numbers: dict[tuple[str, str], int] = {}  # highest number in use, by kind and rule
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
-        """Record an incident that was reported before, closed `ago` seconds ago; return whether it is new.
+        """Record an incident reported before and closed `ago` seconds ago; return whether it is new.
 
-        Until an agent reports it, it has an episode of its own, which others may join.
+        Until an agent reports the incident, it has its own episode, which other incidents may join.
         """
         self._count(known)
         if self.has(known.id):
@@ -105,16 +105,16 @@ class RunEpisodes(Episodes):
         return True
 
     def awaits(self, name: str) -> bool:
-        """Return whether no agent has reported this open incident yet."""
+        """Return whether the incident is open and no agent has reported it yet."""
         return any(name in one.troubles and not one.closed for one in self._episodes)
 
     @property
     def has_news(self) -> bool:
-        """Whether a change waits to be reported."""
+        """Return whether a change waits to be reported."""
         return any(one.changed and not one.closed for one in self._episodes)
 
     def _count(self, known: Incident) -> None:
-        """Record that its number is in use, so that no later incident gets its id."""
+        """Record that the incident's number is in use, so that no later incident gets its id."""
         self._numbers[known.began_as] = max(number_of(known), self._numbers.get(known.began_as, 0))
 
     def has(self, name: str) -> bool:
@@ -122,7 +122,7 @@ class RunEpisodes(Episodes):
         return any(name == own or name in self._merged[key] for key, own in self._ids.items())
 
     def begin(self, trouble: Incident) -> Episode:
-        """Begin an episode under an id that is new in the run, or under the id that was reported."""
+        """Begin an episode under a new id of the run, or under the id of the reported incident."""
         episode = Episode()
         self._began[id(episode)] = self._clock()
         kind, rule = trouble.began_as
@@ -135,10 +135,10 @@ class RunEpisodes(Episodes):
         return episode
 
     def take(self, trouble: Incident) -> None:
-        """Take a change of an agent's incident."""
+        """Add a change of an agent's incident to its episode."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
-            # Its agent seemed gone, and is back: this is another incident, with its own end.
+            # The agent seemed lost and posts again, so this is another incident with its own end.
             lost.troubles[f"{trouble.id} lost"] = lost.troubles.pop(trouble.id)
             self._known.pop(trouble.id, None)
         super().take(trouble)
@@ -148,12 +148,12 @@ class RunEpisodes(Episodes):
             self._recognise(episode, known)
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
-        """Continue the episode as the reported incident, under the earlier id if there are two."""
+        """Continue the episode as the reported incident; of two ids, the earlier one stays."""
         mine, before = self._ids[id(episode)], episode.reported
         merged, over = self._merged[id(episode)], known.status == "resolved"
         rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
         if over and known.id != mine and (rest or before is not None):
-            merged[known.id] = known.opened_at  # an isolated host closed its part of it
+            merged[known.id] = known.opened_at  # an isolated host closed its part of the incident
             return
         if before is None or (known.id != mine and known.opened_at < before.opened_at):
             if before is not None:
@@ -177,27 +177,27 @@ class RunEpisodes(Episodes):
             failed = any(
                 one.kind == "ended" or one.resolution == "run-failed" for one in episode.troubles.values()
             )
-            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is news
+            late = is_over(trouble) and trouble.kind != "ended"  # a crash after a recovery is reported
             return since < LATE_SECONDS and (failed or late)
         return super().joins(trouble, episode)
 
     def is_due(self, episode: Episode) -> bool:
-        """Return whether the other hosts have answered, or had the time to answer."""
+        """Return whether all other hosts have replied to the episode, or had time to reply."""
         waited = self._clock() - self._began[id(episode)]
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
-        """Return whether people, or pages, should learn of the change."""
+        """Return whether the change of the incident is important enough to report."""
         if reported is None or incident.updated_at - reported.updated_at >= _UPDATE_SECONDS:
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
             return True
-        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts inspect their ranks repeatedly
+        drifting = {*DRIFTING, "updated_at", "stacks"}  # hosts take stack snapshots repeatedly
         lasting = {name for name in incident.__struct_fields__ if name not in drifting}
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add to the history what is new to the run, but not the same change from each of its hosts."""
+        """Add a change that is new to the run to the history, but not repeats from its other hosts."""
         known = len(episode.history)
         super().note(episode, trouble, before)
         seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
@@ -208,7 +208,7 @@ class RunEpisodes(Episodes):
         ]
 
     def fold(self, episode: Episode) -> Incident:
-        """Return the episode as one incident of the run, with the rank and the host to blame."""
+        """Return the episode as one incident of the run, with the blamed rank and host."""
         view = self._view()
         odd = set(view.stacks.odd) if view.stacks is not None else set()
         guilty = {view.hosts[rank] for rank in odd if rank in view.hosts}
@@ -222,8 +222,8 @@ class RunEpisodes(Episodes):
 
         folded = folded_episode(episode, precedence)
         folded.id = self._ids[id(episode)]
-        folded.run = (episode.reported or episode.first).run  # hosts may call the run differently
-        if episode.reported is not None:  # identifies sent messages; clock offsets vary
+        folded.run = (episode.reported or episode.first).run  # hosts may use different names for the run
+        if episode.reported is not None:  # the opening time identifies sent notifications; clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({one.host for one in episode.troubles.values()})
@@ -232,11 +232,11 @@ class RunEpisodes(Episodes):
         return folded
 
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
-        """Fill in where the ranks of all hosts are.
+        """Set the stacks of all hosts' ranks and the blamed rank and host.
 
-        The reported location stays once the stall is over, and while later inspections are less certain of
-        the blame: a host whose posts are lost soon seems silent, and victims of a hang begin to end. It also
-        stays if a host that did not answer is back and all ranks wait: their connections to it are broken.
+        The reported location stays once the stall is over, and while later snapshots are less certain of the
+        blame: a host whose posts are lost soon seems silent, and victims of a hang begin to end. It also
+        stays if a silent host posts again and all ranks wait: their connections to that host are broken.
         """
         before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
         going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
@@ -252,7 +252,7 @@ class RunEpisodes(Episodes):
             folded.host = host_of(folded.rank, stacks.hosts) or view.hosts.get(folded.rank, lost)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether it is remembered: for as long as agents may still report it."""
+        """Return whether to keep a closed episode, for as long as agents may still report it."""
         closed = self._closed.setdefault(id(episode), self._clock())
         kept = self._clock() - closed < KEPT_SECONDS or super().outlives(episode)
         if not kept:
@@ -261,19 +261,19 @@ class RunEpisodes(Episodes):
         return kept
 
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
-        """Return the other ids under which isolated hosts reported it, and when each opened."""
+        """Return the other ids under which isolated hosts reported the incident, with their opening times."""
         return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), {})
 
 
 def _blamed(stacks: StallStacks | None) -> object:
-    """Return the parts of an inspection of the ranks that people should know."""
+    """Return the parts of a stack snapshot that users need to see."""
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
 def on_run_clock(incident: Incident, agent: str, ahead: float) -> Incident:
     """Return an agent's incident by the coordinator's clock, under its qualified id.
 
-    `ahead`: the seconds by which the agent's clock is ahead of it.
+    `ahead`: seconds by which the agent's clock is ahead of the coordinator's.
     """
     moved = by_wall_clock(incident, -ahead)
     return msgspec.structs.replace(moved, id=qualified(agent, incident))

@@ -6,24 +6,24 @@ from collections.abc import Iterator
 
 from stallwatch_rules.text.lazy import lazy
 
-MOST_HOSTS = 65_536  #: a list may claim any number
+MOST_HOSTS = 65_536  #: limit on the hosts in a list, which may claim any number
 _MOST_CHARACTERS = 1 << 20
 _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")
 _RANGE = lazy(r"(\d{1,12})(?:-(\d{1,12}))?")
 _MOST_BRACKETS = 8  # Slurm allows several: rack[0-3]node[1-8]
-_LONGEST = 253  # RFC 1035 and 1123: of a host's name
+_LONGEST = 253  # longest name of a host (RFC 1035 and 1123)
 
 
 class BadNodeList(ValueError):
-    """The text is not a list of hosts, or it has too many."""
+    """The text is not a list of hosts, or it has too many hosts."""
 
 
 def expand(text: str) -> tuple[str, ...]:
     """Return the hosts in the order of the list, as ``scontrol show hostnames`` does.
 
     Raises:
-        BadNodeList: see there.
+        BadNodeList: The text is not a list of hosts, or it has too many hosts.
     """
     found: list[str] = []
     for host in _hosts(text):
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names of one term: the last bracket varies fastest."""
+    """Yield all names of one term; the last bracket varies fastest."""
     if not parts:
         yield ""
         return

@@ -1,4 +1,4 @@
-"""Another agent that may merge the run: find its port, and post to it."""
+"""Represent another agent that may merge the run: find its port, and post reports to it."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from stallwatch_exporter.cluster.signing import (
 )
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
-ANSWER_SECONDS = 2.0  #: for one agent to answer
-RETRY_SECONDS = 10.0  #: at most, until an agent that did not answer is searched for again
-_FIRST_RETRY_SECONDS = 1.0  # doubled each time: agents of a run start within seconds of each other
+ANSWER_SECONDS = 2.0  #: seconds that one agent may take to answer
+RETRY_SECONDS = 10.0  #: longest seconds until an agent that did not answer is searched for again
+_FIRST_RETRY_SECONDS = 1.0  # first pause, doubled each time: agents start within seconds of each other
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
 
 
 class Signed(NamedTuple):
-    """The identity that signs our requests, and the run they are for."""
+    """Identity that signs this agent's requests, and their run."""
 
     key: str
     agent: str
     secret: Secret
-    number: Callable[[], int]  #: the next one
+    number: Callable[[], int]  #: returns the next request number
 
     @property
     def signer(self) -> Signer:
-        """A signer with the run's secret."""
+        """Signer with the run's secret."""
         return Signer(self.secret.text, self.key)
 
 
 class _Refusal(Exception):
-    """An agent answers but refuses our reports; the text is for the user."""
+    """An agent answers but refuses the reports; the text is for the user."""
 
 
 class _Unknown(Exception):
@@ -81,7 +81,7 @@ class Connection(http.client.HTTPConnection):
             raw.connect(self._address)
             if family != socket.AF_UNIX:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            elif not is_own_peer(raw):  # any account may take an abstract name
+            elif not is_own_peer(raw):  # any account may bind an abstract name
                 raise PermissionError(errno.EPERM, "it is of another account")
             self.sock = raw if self._tls is None else self._tls.wrap_socket(raw)
         except BaseException:
@@ -96,9 +96,9 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """End the connection after `seconds`: the timeout of a socket is only that of its next byte.
+        """End the connection after `seconds`, because the timeout of a socket covers only its next byte.
 
-        Raises `TimeoutError` then. After any error the connection is closed.
+        Raises `TimeoutError` after that time. Any error closes the connection.
         """
         self.timeout = seconds
         if self.sock is not None:
@@ -125,7 +125,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; return the answer's status, body, ``Content-Encoding``, and signature."""
+        """Send a request; return the answer's status, body, ``Content-Encoding`` and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -148,7 +148,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Peer:
-    """An agent at an address, with one of several ports; it is searched for in a thread of its own."""
+    """An agent at an address with several possible ports; a separate thread searches for it."""
 
     def __init__(
         self,
@@ -158,10 +158,10 @@ class Peer:
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
-        """`searches` limits the number of concurrent searches for agents."""
+        """Set up without a search; `searches` limits the number of concurrent searches for agents."""
         self.host = host
         self.ports = tuple(ports)
-        self.hello: Hello | None = None  #: its identity; ``None`` while it is not reached
+        self.hello: Hello | None = None  #: identity of the agent; ``None`` while it is not reached
         self._notices = notices
         self._clock = clock
         self._searches = searches
@@ -169,23 +169,23 @@ class Peer:
         self._connection: Connection | None = None
         self._retry_at = float("-inf")
         self._pause = 0.0
-        self._lost = False  # a search or a post had no answer
+        self._lost = False  # a search or a post got no answer
         self._changed = threading.Condition()
         self._search: threading.Thread | None = None
         self._closed = False
 
     @property
     def name(self) -> str:
-        """Its address, for users."""
+        """Address of the agent, for messages to users."""
         return join_address(self.host, self._where[1] if self._where is not None else self.ports[0])
 
     @property
     def is_new(self) -> bool:
-        """Whether no search for it has ended yet."""
+        """Return whether no search for the agent has ended yet."""
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Start a search for it, unless one is under way, it is known, or it did not answer lately."""
+        """Start a search for the agent, unless one is running, it is known, or it was lately silent."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -197,13 +197,13 @@ class Peer:
             self._search.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the search under way has ended; return whether the agent answers."""
+        """Wait until the current search has ended; return whether the agent answers."""
         with self._changed:
             self._changed.wait_for(lambda: self._search is None, seconds)
             return self.hello is not None
 
     def lose(self) -> None:
-        """Record that it does not answer: it is searched for again later."""
+        """Record that the agent does not answer, so that it is searched for again later."""
         with self._changed:
             self.hello = None
             self._miss()
@@ -215,20 +215,20 @@ class Peer:
         self._retry_at = self._clock() + self._pause
 
     def close_connection(self) -> None:
-        """Close the connection that is kept."""
+        """Close the kept connection to the agent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     def close(self) -> None:
-        """Give up requests under way."""
+        """Cancel requests in progress."""
         with self._changed:
             self._closed = True
         if self._connection is not None:
             self._connection.end()
 
     def is_there(self, signed: Signed, seconds: float) -> bool:
-        """Return whether it still answers."""
+        """Return whether the agent still answers with the same identity."""
         where = self._where
         if where is None:
             return False
@@ -240,7 +240,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports; return ``None`` if the agent does not answer, or refuses them."""
+        """Post the reports; return ``None`` if the agent does not answer, or refuses the reports."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -255,7 +255,7 @@ class Peer:
                     )
                 if connection.sock is None:
                     self._connection = None
-                if status == 421:  # another agent has taken its place
+                if status == 421:  # another agent has replaced this one
                     self.hello = self._greet(where, signed, max(0.05, end - time.monotonic()))
                     continue
                 if status == 200:
@@ -271,7 +271,7 @@ class Peer:
             except _PROBLEMS:
                 self.close_connection()
                 if kept is None or not self._greets_again(where, signed, end - time.monotonic()):
-                    break  # a connection that was kept may just have been too old
+                    break  # a kept connection may just have been too old
         self.lose()
         return None
 
@@ -285,7 +285,7 @@ class Peer:
         return True
 
     def _find(self, signed: Signed) -> None:
-        """Search for it: which of its addresses and ports answers as an agent of the run."""
+        """Search the ports of all addresses for an agent of the run."""
         found: tuple[Hello, tuple[Any, ...]] | None = None
         try:
             found = self._search_ports(signed, time.monotonic() + ANSWER_SECONDS)
@@ -318,7 +318,7 @@ class Peer:
                         f"its certificate, or ours, is none of the run's ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
-                    continue  # nothing, another program, or an agent of another run
+                    continue  # nothing, another program, or an agent of another run answers
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
@@ -360,7 +360,7 @@ def _sent(
 
 
 def _reason(status: int) -> str:
-    """Return why a post is refused, in our own words: the text of the answer is untrusted."""
+    """Return why a post is refused, in Stallwatch's own words: the text of the answer is untrusted."""
     return {
         400: "it cannot read them",
         401: f"it has another secret; {HOW_TO_JOIN}",

@@ -1,4 +1,4 @@
-"""Proofs that an agent belongs to a run: a configured secret, certificates, or a shared file."""
+"""Read or create the proof that an agent belongs to a run: a configured secret, certificates or a file."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from stallwatch_rules.files import is_private, open_private
 
 HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the state folder (STALLWATCH_HOME)"
 _OTHERS = 0o077
-_LENGTH = 64  # of a secret in a file
-_KEPT_SECONDS = 7 * 86400.0  # a file unused for this long is of a run that ended
+_LENGTH = 64  # length of a secret in a file
+_KEPT_SECONDS = 7 * 86400.0  # seconds after which an unused file belongs to a run that ended
 _RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute (acdirmax, nfs(5))
 
 
 class NoSecret(Exception):
-    """Agents of the run cannot prove that they belong together. The text is one line for the user."""
+    """Agents of the run cannot prove that they belong together; the text is one line for the user."""
 
 
 @dataclass(frozen=True)
 class Secret:
-    """The secret that signs proofs, and both sides of TLS if certificates are configured."""
+    """Secret that signs proofs, with both sides of TLS if certificates are configured."""
 
     text: bytes
     server: ssl.SSLContext | None = None
@@ -35,13 +35,13 @@ class Secret:
 
 
 def configured_secret(join: JoinSettings) -> Secret | None:
-    """Return the configured secret; ``None`` if there is none. Raises `NoSecret` if it cannot be used."""
+    """Return the configured secret; ``None`` if there is none. Raises `NoSecret` if it is invalid."""
     server, client = _contexts(join)
     return Secret(join.secret.encode(), server, client) if join.secret or server is not None else None
 
 
 class SecretSource:
-    """Finds the secret of one run; call `get` until it returns the secret."""
+    """Source of one run's secret; call `get` until it returns the secret."""
 
     def __init__(self, join: JoinSettings, home: Path, key: str) -> None:
         self._join = join
@@ -49,9 +49,9 @@ class SecretSource:
         self._began: float | None = None
 
     def get(self, now: float) -> Secret | None:
-        """Return the secret; ``None`` if another agent has just made its file and it cannot be read yet.
+        """Return the secret; ``None`` if another agent is just creating its file.
 
-        Raises `NoSecret` if there is none, with the reason. `now`: of a monotonic clock.
+        `now` is from a monotonic clock. Raises `NoSecret` with the reason if there is no secret.
         """
         if (configured := configured_secret(self._join)) is not None:
             return configured
@@ -69,19 +69,19 @@ class SecretSource:
         return Secret(text)
 
     def keep(self) -> None:
-        """Mark the file as used by a current run, so that no other agent removes it at its start."""
+        """Mark the file with the secret as used by a current run, so that no other agent removes it."""
         with contextlib.suppress(OSError):
             os.utime(self._path)
 
     def _shared(self) -> bytes | None:
-        """Create the file, or read the file of the agent that was first."""
+        """Create the file with the secret, or read the file that another agent created."""
         folder = self._path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
         if not (stat.S_ISDIR(status.st_mode) and is_private(status)):
             raise PermissionError(0, "others may write into its folder")
         with contextlib.suppress(FileExistsError):
-            # O_EXCL is decided by the server of a network file system, so only one agent creates it.
+            # The server of a network file system decides O_EXCL, so only one agent creates the file.
             made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             _prune(folder, self._path.name)
             with os.fdopen(made, "wb") as file:
@@ -95,7 +95,7 @@ class SecretSource:
 
 
 def forget(home: Path, key: str) -> None:
-    """Remove the file of a run that has ended."""
+    """Remove the file with the secret of a run that has ended."""
     with contextlib.suppress(OSError):
         (_folder(home) / key).unlink()
 
@@ -105,7 +105,7 @@ def _folder(home: Path) -> Path:
 
 
 def _prune(folder: Path, but: str) -> None:
-    """Remove the files of runs that no agent has used for a long time."""
+    """Remove the secrets of runs that no agent has used for a long time."""
     oldest = time.time() - _KEPT_SECONDS
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -116,7 +116,7 @@ def _prune(folder: Path, but: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the contexts of server and client; none if no certificate is configured. Raises `NoSecret`."""
+    """Return the TLS contexts of server and client, or none without certificates. Raises `NoSecret`."""
     given = {
         "tls_certificate": join.tls_certificate,
         "tls_key": join.tls_key,
@@ -131,7 +131,7 @@ def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(side)
-        context.check_hostname = False  # the authority signs for the agents of the run, under any address
+        context.check_hostname = False  # the authority signs for the agents of the run under any address
         context.verify_mode = ssl.CERT_REQUIRED
         path = certificate
         try:

@@ -1,13 +1,13 @@
-"""The server for posts of a run's agents: of other hosts with a proof, of this host over a Unix socket.
+"""Serve the posts of a run's agents: of other hosts with a proof, of this host over a Unix socket.
 
 | request | answer |
 |---|---|
 | POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, post to that agent |
 | GET /cluster/v1/hello | 200: `Hello`, the agent that listens here |
 
-Refused: 400 malformed, 401 without a proof of belonging, 404 another run, 413 too large, 421 meant for
-another agent, 426 another version. Requests without proof are refused before their body is read. No check
-of ``Host`` and ``Origin``: a page in a browser has no proof.
+Errors: 400 malformed, 401 without a proof that the agent belongs to the run, 404 another run, 413 too large,
+421 meant for another agent, 426 another version. Requests without proof are refused before their body is
+read. ``Host`` and ``Origin`` are not checked, because a page in a browser has no proof.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
 from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_rules.text.controls import printable
 
-MOST_RUNS = 1024  #: that one server merges at a time
-_MOST_AGENTS = 16_384  # of which the newest number is kept
+MOST_RUNS = 1024  #: number of runs that one server merges at a time
+_MOST_AGENTS = 16_384  # number of agents whose last request number is kept
 _MOST_CONNECTIONS = 4096
 _REPEATED_SECONDS = 600.0  # seconds after which a refusal is reported again
 _MOST_NOTICES = 200
 
 
 class Notices:
-    """Reports each problem to the user once in ten minutes, however often it happens."""
+    """Report each problem to the user once in ten minutes, however often it happens."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._notice = notice
@@ -68,7 +68,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def __call__(self, text: str, about: str = "") -> None:
-        """Report a problem, unless one `about` the same was reported lately."""
+        """Report a problem, unless a problem with the same `about` was reported lately."""
         text, now = printable(text), self._clock()
         with self._lock:
             self._mentioned = {key: at for key, at in self._mentioned.items() if now - at < _REPEATED_SECONDS}
@@ -81,13 +81,13 @@ class Notices:
 
 
 class Run:
-    """The merger of one run; `merges` takes reports from any thread."""
+    """The merger of one run; `merges` processes reports from any thread."""
 
     def __init__(self, merges: Merges) -> None:
         self.merges = merges
 
     def take(self, reports: Sequence[AgentReport]) -> Answer:
-        """Take the reports of one host, one after the other."""
+        """Process the reports of one host, one after another, and return the answer."""
         reply, acknowledged, refused = Reply(), {}, {}
         for report in reports:
             reply = self.merges.take(report)
@@ -104,9 +104,9 @@ class Request(NamedTuple):
     path: str
     authorization: str
     encoding: str
-    sender: str  #: its address
+    sender: str  #: address of the sender
     connection: socket.socket
-    read: Callable[[], bytes]  #: the body; raises `Malformed`
+    read: Callable[[], bytes]  #: returns the body; raises `Malformed`
 
 
 class Response(NamedTuple):
@@ -119,17 +119,17 @@ class Response(NamedTuple):
 
 
 class Gate(Protocol):
-    """Checks requests and answers them."""
+    """Protocol of a gate, which checks requests and answers them."""
 
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer a request. Raises `Malformed`, whose text is the answer then."""
+        """Answer a request. Raises `Malformed`, whose text becomes the answer."""
         ...
 
 
 class OtherHosts:
-    """The gate for other hosts: everything needs a proof, and every answer to a proof is signed."""
+    """Gate for other hosts: every request needs a proof, and every answer to a proof is signed."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """`merges` gets the merger of a run that it `knows`; `elsewhere`, the agent that merges instead."""
+        """`merges` returns the merger of a run that it `knows`; `elsewhere` returns another merging agent."""
         self._secret = secret
         self._agent = agent
         self._host_id = host_id
@@ -165,7 +165,7 @@ class OtherHosts:
             if proof is None:
                 raise Malformed("it has no proof that it is of this run", HTTPStatus.UNAUTHORIZED)
             if not self._knows(proof.key):
-                return Response(HTTPStatus.NOT_FOUND)  # agents try the ports of others, so it is not reported
+                return Response(HTTPStatus.NOT_FOUND)  # not reported: agents try the ports of other agents
             signer = Signer(self._secret, proof.key)
             if not signer.is_signed(request.method, request.path, proof):
                 raise Malformed("its secret is another one", HTTPStatus.UNAUTHORIZED)
@@ -209,7 +209,7 @@ class OtherHosts:
         reports = read_reports(body, request.encoding, proof.key)
         if (other := self._elsewhere()) is not None:
             return HTTPStatus.CONFLICT, other
-        # An agent that reaches us from an address can be reached there.
+        # An agent that reaches this server from an address can be reached at that address.
         here = f"[{request.sender}]" if ":" in request.sender else request.sender
         reports = [
             msgspec.structs.replace(report, address=f"{here}{report.address}")
@@ -226,12 +226,12 @@ class OtherHosts:
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
     def forget(self, key: str) -> None:
-        """Forget a run that is over; a later post begins it again."""
+        """Remove a run that is over; a later post begins it again."""
         with self._lock:
             self._runs.pop(key, None)
 
     def _of(self, key: str) -> Run:
-        """Return the run, which its first report creates. Raises `Malformed`."""
+        """Return the run with this key, which its first report creates. Raises `Malformed`."""
         with self._lock:
             run = self._runs.get(key)
             if run is None:
@@ -246,7 +246,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """The gate for agents of this host and account: the Unix socket is their proof."""
+    """Gate for agents of this host and account: the Unix socket is their proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
@@ -277,7 +277,7 @@ class SameHost:
 
 
 class ClusterServer(ServerThread):
-    """Serves a gate until it is closed."""
+    """Server that answers requests through a gate until it is closed."""
 
     def __init__(
         self,
@@ -288,7 +288,7 @@ class ClusterServer(ServerThread):
         bound: socket.socket | None = None,
         most: int = 64,
     ) -> None:
-        """Serve at an address, or on a `bound` Unix socket. Raises `OSError` if that is not available."""
+        """Serve at an address, or on a `bound` Unix socket. Raises `OSError` if it is not available."""
         handler = type("Handler", (_Handler,), {"gate": gate})
         server = _Server(address, handler, context, bound=bound)
         server.most = max(8, min(most, _MOST_CONNECTIONS))
@@ -296,7 +296,7 @@ class ClusterServer(ServerThread):
 
 
 class _Server(BoundedServer):
-    seconds = 15.0  # more than a beat: the connection of a healthy agent stays open
+    seconds = 15.0  # longer than a beat, so that the connection of a healthy agent stays open
     whole = 30.0
 
     def server_bind(self) -> None:
@@ -306,7 +306,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a certificate that is not of the run; a closed connection is normal."""
+        """Report a certificate that does not belong to the run; a closed connection is normal."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]
@@ -327,7 +327,7 @@ class _Handler(BoundedHandler):
         self._handle()
 
     def _handle(self) -> None:
-        # Above half of the connection limit, each request makes room for the next.
+        # Above half of the connection limit, each connection is closed after its request.
         self.close_connection |= 2 * len(self.server.peers) > self.server.most
         self._unread = True
         try:
@@ -366,7 +366,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender has given up, for example while this process was stopped."""
+        """Return whether the sender closed the connection, perhaps while this process was suspended."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:
@@ -387,7 +387,7 @@ class _Handler(BoundedHandler):
             lines.append(f"{REPLY_HEADER}: {response.signature}")
         if self.close_connection:
             lines.append("Connection: close")
-        # In one piece: two would wait for each other (RFC 896).
+        # Write one piece: two pieces would wait for each other (RFC 896).
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 
@@ -421,5 +421,5 @@ def listen(
 
 
 def most_connections(agents: int) -> int:
-    """Return how many connections a run with this many agents needs."""
+    """Return the number of connections that a run with this many agents needs."""
     return min(_MOST_CONNECTIONS, 64 + 2 * agents)

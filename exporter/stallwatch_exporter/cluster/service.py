@@ -1,4 +1,4 @@
-"""``stallwatch coordinator``: merges the reports of any number of runs behind one port."""
+"""Run ``stallwatch coordinator``, which merges the reports of any number of runs behind one port."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stallwatch_exporter.cluster.server import OtherHosts, listen
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.settings import JoinSettings
 
-PORT = FIRST_PORT - 1 + 1000  #: 20401: no agent listens on it
+PORT = FIRST_PORT - 1 + 1000  #: 20401, a port on which no agent listens
 _STEP_SECONDS = 1.0
 _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Serves until it is closed; each run has its own coordinator, and all notify through `sinks`."""
+    """Server that merges runs, each with its own coordinator, until it is closed; all notify `sinks`."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class CoordinatorService:
 
     @property
     def port(self) -> int:
-        """The port on which it listens."""
+        """Port on which the service listens."""
         return self._server.port
 
     def close(self) -> None:

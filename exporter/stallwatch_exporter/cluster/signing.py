@@ -1,8 +1,8 @@
-"""Signatures and encoding of posts, and the checks before a body is read.
+"""Sign and encode posts, and check a signature before the body is read.
 
-HMAC-SHA256 (RFC 2104) with a key that is derived from the run's secret; the secret itself is never sent. A
-request is signed for one recipient and with an increasing number, so that it cannot be replayed; a reply is
-signed together with its request, so that only the coordinator can answer it.
+Signatures use HMAC-SHA256 (RFC 2104) with a key derived from the run's secret; the secret itself is never
+sent. A request is signed for one recipient and with an increasing number, so that it cannot be replayed; a
+reply is signed together with its request, so that only the coordinator can answer the request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _PROOF = re.compile(
     r"body=(?P<digest>[0-9a-f]{64}), signature=(?P<signature>[0-9a-f]{64})",
     re.ASCII,
 )
-_PACKED_FROM = 32 << 10  # bytes; less is not worth the time
-_WINDOW = 8 << 20  # bytes of memory that zstd may take
+_PACKED_FROM = 32 << 10  # bytes; compressing less is not worth the time
+_WINDOW = 8 << 20  # bytes of memory that zstd may use
 
 
 class Malformed(Exception):
-    """A post or reply cannot be accepted; `status` is that of the answer."""
+    """A post or a reply cannot be accepted; `status` is the HTTP status of the answer."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)
@@ -46,18 +46,18 @@ class Malformed(Exception):
 
 
 class Proof(NamedTuple):
-    """The content of a request's ``Authorization`` header."""
+    """Content of a request's ``Authorization`` header."""
 
-    key: str  #: of the run
-    agent: str  #: the sender
-    number: int  #: greater than that of any request before
-    to: str  #: the recipient; empty if the sender does not know it yet
-    digest: str = ""  #: of the body, so that the proof is verified before the body is read
+    key: str  #: key of the run
+    agent: str  #: name of the sending agent
+    number: int  #: greater than the number of any earlier request
+    to: str  #: name of the receiving agent; empty if the sender does not know it yet
+    digest: str = ""  #: digest of the body, so that the proof is verified before the body is read
     signature: str = ""
 
     @property
     def header(self) -> str:
-        """The value of the header."""
+        """Value of the ``Authorization`` header."""
         return (
             f"{_SCHEME} key={self.key}, agent={self.agent}, number={self.number}, to={self.to}, "
             f"body={self.digest}, signature={self.signature}"
@@ -65,7 +65,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(header: str) -> Proof | None:
-    """Parse a header; return ``None`` for one that we do not write."""
+    """Parse an ``Authorization`` header; return ``None`` for one that is not a proof."""
     if (found := _PROOF.fullmatch(header)) is None:
         return None
     key, agent, number, to, digest, signature = found.groups()
@@ -73,12 +73,12 @@ def read_proof(header: str) -> Proof | None:
 
 
 def digest_of(body: bytes) -> str:
-    """Return `Proof.digest` of a body."""
+    """Return the value for `Proof.digest` from a request's body."""
     return hashlib.sha256(body).hexdigest()
 
 
 class Signer:
-    """Signs for one run, and verifies signatures made with its secret."""
+    """Signer for one run; it signs with the run's secret and verifies signatures."""
 
     def __init__(self, secret: bytes, key: str) -> None:
         self._derived = hmac.digest(secret, f"stallwatch cluster {VERSION} {key}".encode(), "sha256")
@@ -97,11 +97,11 @@ class Signer:
         return self._of(b"reply", request.signature.encode(), str(status).encode(), body)
 
     def is_reply(self, request: Proof, status: int, body: bytes, signature: str) -> bool:
-        """Return whether an answer is to this request, and was signed with the secret."""
+        """Return whether an answer belongs to this request and was signed with the secret."""
         return hmac.compare_digest(self.reply(request, status, body).encode(), signature.encode())
 
     def _of(self, *parts: bytes) -> str:
-        # With lengths: else parts could be split differently.
+        # Include the lengths, or the same data could be split into different parts.
         data = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
         return hmac.digest(self._derived, data, "sha256").hex()
 
@@ -112,7 +112,7 @@ def _parts(method: str, path: str, proof: Proof) -> tuple[bytes, ...]:
 
 
 class Hello(msgspec.Struct, kw_only=True):
-    """The agent that listens at an address."""
+    """Identity of the agent that listens at an address."""
 
     v: int = VERSION
     agent: str
@@ -120,20 +120,20 @@ class Hello(msgspec.Struct, kw_only=True):
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """The answer 409: another agent merges the run."""
+    """Content of the answer 409: another agent merges the run."""
 
     host_id: str
     address: str
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """The answer to a post."""
+    """Content of the answer to a post."""
 
     reply: Reply
-    refused: dict[str, str] = {}  #: `Reply.refused` by agent, if it is not empty
+    refused: dict[str, str] = {}  #: value of `Reply.refused` by agent, if it is not empty
 
     def of(self, agent: str) -> Reply:
-        """Return the reply for one of the agents."""
+        """Return the reply for one of the agents in the post."""
         return msgspec.structs.replace(self.reply, refused=self.refused.get(agent, ""))
 
 
@@ -142,7 +142,7 @@ class _Versioned(msgspec.Struct):
 
 
 def pack(content: object) -> tuple[bytes, str]:
-    """Encode as JSON, compressed if it is large; return it and its ``Content-Encoding`` ("" for none)."""
+    """Return the content as JSON, compressed if it is large, and its ``Content-Encoding`` ("" for none)."""
     body = msgspec.json.encode(content)
     return (zstandard.compress(body, 1), "zstd") if len(body) > _PACKED_FROM else (body, "")
 

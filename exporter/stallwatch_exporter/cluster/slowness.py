@@ -1,4 +1,4 @@
-"""Find the host that slows the others down, by the steps that ranks report; manage its incident."""
+"""Find the host that slows the other hosts down, from the ranks' steps, and manage its incident."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from stallwatch_rules.judgements.conclusions import STRAGGLER
 from stallwatch_rules.judgements.slow_hosts import Own, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
-MOST_STEPS = 256  #: of one rank in one report
-_LEAST_SECONDS = 0.2  # of a step: of shorter steps, every second, fourth, … is reported
-_DIGITS = 4  # that count: fewer would hide a difference of a hundredth
-_GATHER_SECONDS = 1.5 * BEAT_SECONDS  # after the first report, all hosts have reported
-_ANEW_STEPS = 64  # that a new coordinator compares before it reports that a host has caught up
+MOST_STEPS = 256  #: most steps of one rank in one report
+_LEAST_SECONDS = 0.2  # seconds; of shorter steps, every second, fourth, … is reported
+_DIGITS = 4  # significant digits: fewer would hide a difference of one percent
+_GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
+_ANEW_STEPS = 64  # steps that a new coordinator compares before it reports that a host has caught up
 _MOST_POSTED = 64
-_RUN = "run"  # in the place of an agent: the incident is the run's
+_RUN = "run"  # used instead of an agent's name, because the incident belongs to the run
 
 
 class PaceBook:
-    """The steps of an agent's ranks that are not acknowledged. Thread-safe."""
+    """Steps of an agent's ranks that no coordinator has acknowledged; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._steps: dict[int, deque[tuple[int, Own]]] = {}  # by rank
-        self._counts: dict[int, int] = {}  # by rank: steps taken so far
-        self._posted: dict[int, Mapping[int, int]] = {}  # by report: the counts then
+        self._steps: dict[int, deque[tuple[int, Own]]] = {}  # steps by rank
+        self._counts: dict[int, int] = {}  # number of steps recorded so far, by rank
+        self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank at the time of each report
 
     def take(self, rank: int, step: int, own: Own) -> None:
-        """Record a step of a rank; ignore the same step again."""
+        """Record a step of a rank; ignore a repeated step."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -51,7 +51,7 @@ class PaceBook:
                 self._counts[rank] = self._counts.get(rank, 0) + 1
 
     def report(self, number: int) -> list[Paces]:
-        """Return the steps that are not acknowledged, for this report."""
+        """Return the unacknowledged steps for the report with this number."""
         with self._lock:
             self._posted[number] = dict(self._counts)
             if len(self._posted) > _MOST_POSTED:
@@ -59,7 +59,7 @@ class PaceBook:
             return [self._paces(rank, steps) for rank, steps in self._steps.items() if steps]
 
     def acknowledged(self, number: int) -> None:
-        """Forget the steps of this report and of earlier ones."""
+        """Remove the steps of this report and of earlier reports."""
         with self._lock:
             for known in [one for one in self._posted if one <= number]:
                 for rank, count in self._posted.pop(known).items():
@@ -81,9 +81,9 @@ class PaceBook:
 
 
 class Slowness:
-    """Takes the reports of all agents, and opens and closes the run's incident of a slow host.
+    """Process the reports of all agents; open and close the run's incident of a slow host.
 
-    `change` gets the changes of the incident, `cost` the share of the throughput that is lost.
+    `change` receives the changes of the incident, `cost` the lost share of the throughput.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Slowness:
         self._watched = SlowHosts()
         self._attempt = 0
         self._first_at: float | None = None
-        self._seen: dict[tuple[str, int], int] = {}  # by agent and rank: how many of its steps
+        self._seen: dict[tuple[str, int], int] = {}  # number of processed steps, by agent and rank
         self._book: IncidentManager | None = None
-        self._host = ""  # of the incident
+        self._host = ""  # host of the incident
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Take the steps that an agent reports; `ledger`: incidents of the run that people know."""
-        if report.attempt > self._attempt:  # the ranks are others, perhaps on other hosts
+        """Process the steps in an agent's report; `ledger` holds the incidents of the run that were sent."""
+        if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
             self._resolve("unknown")
@@ -136,13 +136,13 @@ class Slowness:
             self._judged(report, ledger)
 
     def leave(self, agent: str, host: str) -> None:
-        """Drop an agent that is gone, with its host."""
+        """Remove a lost agent and its host from the comparison."""
         self._seen = {key: count for key, count in self._seen.items() if key[0] != agent}
         if self._watched.leave(host):
             self._resolve("unknown")
 
     def end(self, endings: Iterable[Ending]) -> None:
-        """Close the incident when the run is over, by how it ended on each host."""
+        """Close the incident at the end of the run, with the worst ending of all hosts."""
         ended = {RESOLUTIONS.get(one.kind, "run-failed") for one in endings}
         worst: tuple[Resolution, ...] = ("run-failed", "run-stopped", "run-finished")
         self._resolve(next((one for one in worst if one in ended), "unknown"))
@@ -186,7 +186,7 @@ class Slowness:
 
 
 def _known(ledger: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents of slow hosts that an earlier coordinator reported, as in its own book."""
+    """Return the incidents of slow hosts that an earlier coordinator reported, with their own ids."""
     found = []
     for known in ledger:
         for alias in known.aliases:

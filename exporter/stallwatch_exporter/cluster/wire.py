@@ -1,7 +1,8 @@
-"""Messages between the agents of one run and its coordinator. JSON; unknown keys are ignored.
+"""Messages between the agents of one run and its coordinator, as JSON; unknown keys are ignored.
 
-Lengths of time are ages in seconds, measured by the sender's monotonic clock: wall clocks of hosts differ.
-Every report holds all that its host knows of open incidents, so a coordinator can be replaced at any time.
+Durations are ages in seconds, measured by the sender's monotonic clock, because the wall clocks of hosts
+differ. Every report contains all that its host knows of open incidents, so that any agent can replace the
+coordinator.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from stallwatch_rules.stacks.patience import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 VERSION = 1
-MOST_BYTES = 1 << 20  #: of a post or a reply, before compression
-MOST_RANKS = 4096  #: of one host
-MOST_REPORTS = 256  #: agents of one host in one post
-BEAT_SECONDS = 10.0  #: between two posts while all is well
-QUIET_BEAT_SECONDS = 1.0  #: as a quiet run approaches its threshold
+MOST_BYTES = 1 << 20  #: largest size of a post or a reply before compression
+MOST_RANKS = 4096  #: most ranks on one host
+MOST_REPORTS = 256  #: most reports (agents of one host) in one post
+BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
+QUIET_BEAT_SECONDS = 1.0  #: least seconds between two posts as a quiet run approaches its threshold
 SILENT_BEATS = 3.0  #: a host without a post for this many beats is silent
-_BEATS_BEFORE = 8.0  # from now to the threshold, and as many after it
+_BEATS_BEFORE = 8.0  # number of posts from now to the threshold, and as many after it
 
 
 def is_quiet(quiet: float, threshold: float | None) -> bool:
@@ -30,55 +31,55 @@ def is_quiet(quiet: float, threshold: float | None) -> bool:
 
 
 def beat_of(quiet: float, threshold: float | None) -> float:
-    """Return the seconds between two posts: fewer as a quiet spell approaches the threshold."""
+    """Return the seconds between two posts, which decrease as a quiet spell approaches the threshold."""
     if threshold is None or not is_quiet(quiet, threshold):
         return BEAT_SECONDS
     return min(BEAT_SECONDS, max(QUIET_BEAT_SECONDS, abs(threshold - quiet) / _BEATS_BEFORE))
 
 
 class Paces(msgspec.Struct, frozen=True):
-    """The seconds that steps of one rank took: those that no coordinator has acknowledged."""
+    """Durations, in seconds, of one rank's steps that no coordinator has acknowledged."""
 
     rank: int
-    before: int  #: steps of this rank before these, by which a receiver recognizes repeats
+    before: int  #: number of earlier steps of this rank, by which a receiver recognizes repeats
     steps: list[int]
-    own: list[float]  #: the rank's own part, without its waits for others
+    own: list[float]  #: the rank's own part of each step, without its waits for others
     whole: list[float]
-    tokens: list[int] = []  #: of each step; empty: not counted
+    tokens: list[int] = []  #: tokens of each step; empty if they are not counted
 
 
 class AgentReport(msgspec.Struct, kw_only=True):
-    """One agent's state, of one host or of one rank under ``srun … stallwatch run``."""
+    """State of one agent, which watches one host, or one rank under ``srun … stallwatch run``."""
 
-    key: str  #: of the run
-    agent: str  #: unique: host id, process and start of the agent
+    key: str  #: key of the run
+    agent: str  #: unique id: host id, process id and start time of the agent
     host: str
-    host_id: str  #: hostname and boot id, hashed: hosts may have the same name
+    host_id: str  #: hash of hostname and boot id, because hosts may have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
     node: int | None = None
-    run: str  #: the label
+    run: str  #: name of the run on this host
     attempt: int = 0
-    number: int  #: of this report, counted up
-    age: float = 0.0  #: of the report itself, if it was held on its way; the other ages include it
+    number: int  #: number of this report, increasing
+    age: float = 0.0  #: seconds for which the report was held on its way; the other ages include it
     started_age: float = 0.0
-    clock: float = 0.0  #: Unix seconds by the sender's clock: only to estimate its offset
-    expected: int | None = None  #: agents of the run, if its scheduler gives the number
-    ranks: str = ""  #: on this host, folded, such as ``8-15``
+    clock: float = 0.0  #: Unix seconds by the sender's clock, only to estimate its offset
+    expected: int | None = None  #: number of agents of the run, if its scheduler gives it
+    ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
     world: int = 0
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0  #: seconds since the last sign of life
-    threshold: float | None = None  #: the learned one of the phase
-    ruling: Ruling | None = None  #: of the current quiet spell
-    stacks: StallStacks | None = None  #: of its newest inspection of the ranks in this spell
+    threshold: float | None = None  #: learned threshold of the phase, in seconds
+    ruling: Ruling | None = None  #: ruling on the current quiet spell
+    stacks: StallStacks | None = None  #: newest stack snapshot of the ranks in this spell
     stacks_age: float = 0.0
     paces: list[Paces] = []
-    #: Open incidents, and closed ones until the ledger shows the run's incident as closed. No stacks.
+    #: Open incidents without stacks, and closed ones until the ledger shows the run's incident as closed.
     incidents: list[Incident] = []
-    #: The run's hosts with their folded ranks, as the last reply named them: the agent that takes over
-    #: notices if a host was lost together with the coordinator.
+    #: Hosts of the run with their folded ranks, from the last reply: the agent that takes over notices if a
+    #: host was lost together with the coordinator.
     hosts: dict[str, str] = {}
-    ledger: list[Incident] = []  #: the run's incidents with sent messages, as far as it knows
+    ledger: list[Incident] = []  #: known incidents of the run for which notifications were sent
     ending: Ending | None = None
     ended_age: float | None = None
 
@@ -93,14 +94,14 @@ def aged(report: AgentReport, seconds: float) -> AgentReport:
 
 
 class Post(msgspec.Struct, kw_only=True):
-    """Everything that one host sends at once: one report for each of its agents."""
+    """All reports that one host sends at once, one for each of its agents."""
 
     v: int = VERSION
     reports: list[AgentReport]
 
 
 class Member(msgspec.Struct, frozen=True):
-    """One agent that can coordinate."""
+    """An agent that can be the coordinator."""
 
     host_id: str
     host: str
@@ -112,13 +113,13 @@ class Reply(msgspec.Struct, kw_only=True):
     """The coordinator's answer to a post."""
 
     v: int = VERSION
-    coordinator: str = ""  #: the agent, or the service, that merges
-    acknowledged: dict[str, int] = {}  #: by agent: the newest report whose incidents were taken
-    beat: float = QUIET_BEAT_SECONDS  #: the least time between two posts of a host without news
+    coordinator: str = ""  #: the agent or the service that merges
+    acknowledged: dict[str, int] = {}  #: by agent: number of the newest report whose incidents were merged
+    beat: float = QUIET_BEAT_SECONDS  #: least seconds between two posts of a host without news
     members: list[Member] = []
-    hosts: dict[str, str] = {}  #: that have not ended: folded ranks, by host
-    ruling: Ruling | None = None  #: of the run: its hosts together decide what none can alone
-    #: The run's incidents with sent messages, open or closed last, in brief: the next coordinator knows from
-    #: them what not to send again.
+    hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
+    ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts
+    #: Sent incidents of the run, open or most recently closed, in brief: the next coordinator does not send
+    #: these again.
     ledger: list[Incident] = []
-    refused: str = ""  #: why the report was not taken, in one line for the agent's terminal
+    refused: str = ""  #: reason why the report was refused, in one line for the agent's terminal

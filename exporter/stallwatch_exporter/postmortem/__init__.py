@@ -1,1 +1,1 @@
-"""The diagnosis of a dead run: from its logs, and from the folder that Stallwatch kept of it."""
+"""Diagnose a finished run, from its logs and from the folder that Stallwatch stored."""

@@ -1,4 +1,4 @@
-"""Diagnose a run from the logs that it left."""
+"""Diagnose a finished run from its logs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Paths = Sequence[str | os.PathLike[str]]
 _ENDS_OPEN = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere", "diagnosis.ends-in-evaluation")
 OUT_OF_TIME = ("diagnosis.out-of-time", "diagnosis.out-of-time-size")
-_NAMED = 3  # skipped files that a note names
+_NAMED = 3  # number of skipped files that a note names
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Options:
     catalogue: Catalogue
     progress: OnProgress | None = None
     limits: Limits | None = None
-    baseline: Baseline | None = None  #: lines of a healthy run: lines that it does not have are new
-    parallel: Parallel | None = None  #: several processes read; the diagnosis is the same
+    baseline: Baseline | None = None  #: lines of a healthy run: other lines are new
+    parallel: Parallel | None = None  #: reading in several processes, with the same diagnosis
 
     def expanded(self, paths: Paths) -> Given:
-        """Return the files that paths mean, and the problems with others."""
+        """Return the files in these paths, and the problems with the other paths."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
         files, problems = expand(paths, limits=self.limits, rank_files=rank_files, run_folders=run_folders)
@@ -61,26 +61,26 @@ class Options:
 
 
 class Given(NamedTuple):
-    """The files that the user gave."""
+    """Files that the user gave."""
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: not logs: they show where ranks were
-    run_folders: list[str]  #: folders that Stallwatch kept of runs
-    notes: list[Message]  #: notes on what was added
+    rank_files: list[LogFile]  #: snapshots and dumps, not logs: they show where ranks were
+    run_folders: list[str]  #: run folders that Stallwatch stored
+    notes: list[Message]  #: notes on added folders
 
 
 class RunResult(NamedTuple):
-    """The diagnosis of one run, and when its log ends."""
+    """Diagnosis of one run, and the end of its log."""
 
     diagnosis: Diagnosis
-    last_time: str | None  #: in the log, ISO 8601
+    last_time: str | None  #: last time in the log, ISO 8601
 
 
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
-    """Read files, folders, globs, archives and ``-``, and diagnose the run that they belong to.
+    """Read files, folders, globs, archives and ``-``, and diagnose their run.
 
-    The problems list what cannot be read; the rest is diagnosed.
+    The problems list the inputs that cannot be read; the rest is diagnosed.
     """
     started = time.monotonic()
     files, problems, rank_files, run_folders, notes = options.expanded(paths)
@@ -91,7 +91,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
-    """Diagnose every file by itself, in order: logs of different runs, each with its name."""
+    """Diagnose every file by itself, in order, as logs of different runs; return file names and diagnoses."""
     files, problems = expand(paths, limits=options.limits)
     found = []
     for file, (result, own) in zip(
@@ -105,7 +105,7 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 def in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, each by its files and folders; yield the result and the problems of each."""
+    """Diagnose several runs, each from its files and folders; yield the result and the problems of each."""
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):
@@ -129,10 +129,10 @@ def diagnose_run(
     started: float | None = None,
     rank_files: Sequence[LogFile] = (),
 ) -> RunResult:
-    """Diagnose files as one run. The `folders` that Stallwatch kept of its hosts add facts.
+    """Diagnose files as one run; the `folders` that Stallwatch stored for its hosts add facts.
 
-    `rank_files` show where its ranks were; the agent's own observations at the stall are more reliable.
-    Inputs that cannot be read are added to `problems`; all of those are in the diagnosis.
+    `rank_files` show where the ranks were; the agent's own observations at the stall are more reliable.
+    Unreadable inputs are added to `problems`, and the diagnosis contains all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -164,7 +164,7 @@ def diagnose_run(
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
-    if stats.unread_files:  # a log that was not read to its end does not end at that place
+    if stats.unread_files:  # a log that was not read completely does not end there
         notes_left = [note for note in diagnosis.notes if not says(note, *_ENDS_OPEN)]
         diagnosis.notes = [out_of_time(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
@@ -202,7 +202,7 @@ def _read(
             stats.bytes += read.bytes
             stats.lines += read.lines
         if read.out_of_time:
-            # It is unknown how many bytes on disk of a packed file were read.
+            # The number of bytes read of a packed file on disk is unknown.
             unsearched += not read.bytes
             left = max(0, file.size - read.bytes) if file.plain or not read.bytes else 0
             if left or not file.plain:
@@ -236,7 +236,7 @@ def _passed_over(binary: Sequence[str]) -> str:
 
 
 def _too_many(count: int, first: str) -> InputProblem:
-    """Return the problem that a run has more files than one diagnosis holds."""
+    """Return the problem that a run has more files than one diagnosis can hold."""
     others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
     return InputProblem(
         first,

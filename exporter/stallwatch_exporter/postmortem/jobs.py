@@ -1,7 +1,7 @@
-"""Diagnose several jobs whose logs were given together, one after the other.
+"""Diagnose several jobs whose logs were given together, one after another.
 
-Only one job's report is whole: that of the newest in trouble, else of the newest that is a training. Of the
-others a line is kept, so that a thousand jobs need no more memory than a few.
+Only one job gets a full report: the newest job in trouble, otherwise the newest job with a training. For each
+other job only one line is kept, so that a thousand jobs need no more memory than a few.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _NAMED_JOBS = 20
 class JobsResult:
     """The diagnosis to report, and a line for each job."""
 
-    diagnosis: Diagnosis  #: of the only job, or of the `reported` one
+    diagnosis: Diagnosis  #: diagnosis of the only job, or of the `reported` job
     problems: list[InputProblem] = field(default_factory=list)
-    jobs: list[JobSummary] = field(default_factory=list)  #: the newest first; empty if there is one
-    paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that mean it alone
+    jobs: list[JobSummary] = field(default_factory=list)  #: newest job first; empty if there is only one job
+    paths: dict[str, list[str]] = field(default_factory=dict)  #: job → paths that contain only this job
 
 
 class NoSuchJob(ValueError):
-    """The files belong to no job of this name."""
+    """The files belong to no job with this name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
@@ -57,12 +57,12 @@ class NoSuchJob(ValueError):
 def diagnose_jobs(
     paths: Paths, options: Options, *, job: str | None = None, together: bool = False
 ) -> JobsResult:
-    """Read files, folders, globs, archives and ``-``, and diagnose each job that they belong to.
+    """Read files, folders, globs, archives and ``-``, and diagnose each of their jobs.
 
-    With `job` only that job is read, with `together` all as one run.
+    With `job`, read only that job; with `together`, read all files as one run.
 
     Raises:
-        NoSuchJob: the files belong to no job of that name.
+        NoSuchJob: The files belong to no job with that name.
     """
     started = time.monotonic()
     files, problems, rank_files, run_folders, notes = options.expanded(paths)
@@ -92,7 +92,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     notes = [*diagnosis.notes, *map(str, others)]
-    if unread_files > diagnosis.stats.unread_files:  # of the other jobs, too
+    if unread_files > diagnosis.stats.unread_files:  # other jobs have unread files, too
         first = out_of_time(unread_files, unread_bytes)
         notes = [first, *(note for note in notes if not says(note, *OUT_OF_TIME))]
         stats = msgspec.structs.replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)
@@ -103,7 +103,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return paths that mean this job and nothing else, if it has files of its own."""
+    """Return paths that contain this job and no other, if the job has its own files."""
     if job.folders:
         return job.folders
     return [file.path for file in job.files] if all(file.path for file in job.files) else []
@@ -112,18 +112,18 @@ def _paths_of(job: Job) -> list[str]:
 class _Kept:
     """A line for each job, and the two diagnoses of which one is reported.
 
-    Only at the end is it known which job is the newest: their times decide if all have one, else their names,
-    in whose order they arrive.
+    The newest job is known only at the end: the jobs' times decide if all jobs have one; otherwise, their
+    names decide, in order of arrival.
     """
 
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobSummary]] = []
-        # Whether times decide → weight, time and number of the best so far, with its report.
+        # By whether times decide: weight, time and number of the best job so far, with its diagnosis.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
-        """Add the next job."""
+        """Add the diagnosis of the next job."""
         self.problems += problems
         when = parse_iso(result.last_time) if result.last_time is not None else job.written()
         for by_time in (False, True):
@@ -135,7 +135,7 @@ class _Kept:
         self._rows.append((when, _row(job, result.diagnosis, last_time)))
 
     def newest_first(self) -> tuple[Diagnosis, list[JobSummary], list[InputProblem]]:
-        """Return the diagnosis to report, the line of each job, and that job's problems."""
+        """Return the diagnosis to report, the line of each job, and the reported job's problems."""
         by_time = all(when is not None for when, _ in self._rows)
         (*_, reported), diagnosis, problems = self._best[by_time]
         self._rows[reported][1].reported = True

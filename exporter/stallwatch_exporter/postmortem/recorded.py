@@ -1,4 +1,4 @@
-"""Read a run's folder besides its logs: ending, open incidents, stacks of the last stall, diagnosis."""
+"""Read the record in a run's folder: ending, open incidents, stacks of the last stall, diagnosis."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ from stallwatch_rules.text.reported import iso
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-_NEAR_SECONDS = 60.0  # launchers wait half a minute for ranks to end after SIGTERM (torchrun)
-_BY_PEERS = (-15, -6)  # from other processes: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
+_NEAR_SECONDS = 60.0  # launchers wait 30 seconds for ranks to end after SIGTERM (torchrun)
+_BY_PEERS = (-15, -6)  # from other processes: SIGTERM from a launcher, SIGABRT from NCCL's watchdog
 
 
 class Recorded(NamedTuple):
-    """How a run that Stallwatch watched ended."""
+    """Recorded facts about the end of a run that Stallwatch watched."""
 
-    folder: Path | None = None  #: of the run, if the agent saw its end: it then made a diagnosis
+    folder: Path | None = None  #: folder of the run, if the agent observed its end and stored a diagnosis
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
-    waited: float | None = None  #: seconds without a step, when a stall was last seen or the user stopped it
-    stall: Incident | None = None  #: the stall that was open when the run, or the watching, ended
+    waited: float | None = None  #: seconds without a step in the last stall, or when the user stopped the run
+    stall: Incident | None = None  #: the stall that was open when the run or the watching ended
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
-    watched: bool = False  #: the agent still watches it
-    end: Incident | None = None  #: of the run, if only it shows the end: the run's own record was cut short
-    threshold: float | None = None  #: seconds of quiet that were a stall in the run's last phase
-    unheard: float | None = None  #: Unix time of its last report, if it is gone and saw no end
-    stacks: StallStacks | None = None  #: of the last stall, if the run did not recover from it
-    lacking: Sequence[Message] = ()  #: what is missing in the record
-    info: AgentInfo | None = None  #: of the agent
-    elsewhere: Incident | None = None  #: the cause on a host without a record, as the other agents know it
+    watched: bool = False  #: the agent still watches the run
+    end: Incident | None = None  #: incident of the run's end, if the record itself was cut short before it
+    threshold: float | None = None  #: seconds of quiet after which the run's last phase was a stall
+    unheard: float | None = None  #: Unix time of the last report of an agent that stopped before the end
+    stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
+    lacking: Sequence[Message] = ()  #: missing parts of the record
+    info: AgentInfo | None = None  #: the agent's own record
+    elsewhere: Incident | None = None  #: cause on a host without a record, as the other agents reported it
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
-    """Return the facts that Stallwatch kept of a run in these folders, one for each agent.
+    """Return the facts about a run that Stallwatch stored in these folders, one folder per agent.
 
-    `ahead`: by how many seconds hosts' clocks are ahead of most others', if known.
+    `ahead`: seconds by which the clocks of hosts are ahead of most other clocks, if known.
     """
     parts = [_of_agent(folder) for folder in folders]
     merged = _merged_incidents(folders)
@@ -62,13 +62,13 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
 
 
 def _had_others(part: Recorded, merged: Sequence[Incident]) -> bool:
-    """Whether agents of other hosts, whose records are not here, reported to this one."""
+    """Return whether agents of other hosts, whose records are missing, reported to this agent."""
     hosts = {host for one in merged for host in (one.host, *one.hosts) if host}
     return part.info is not None and bool(hosts - {part.info.host})
 
 
 def _of_agent(given: Path) -> Recorded:
-    # Imported here: most logs are in no such folder.
+    # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import agent_alive, latest_folder, read_info
 
     folder = latest_folder(given)
@@ -106,7 +106,7 @@ def _of_agent(given: Path) -> Recorded:
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """Merge the records of several hosts' agents: the ending is that of the host that failed first."""
+    """Merge the records of several hosts' agents; the ending is that of the host that failed first."""
 
     def when(one: Recorded) -> float:
         if one.info is None:
@@ -175,7 +175,7 @@ def _is_fatal_cause(primary: Primary) -> bool:
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:
-    """Return the same record with the host set in its agent's findings."""
+    """Return the record with its host set in the incidents and their causes."""
 
     def placed(incident: Incident) -> Incident:
         primary = incident.primary
@@ -190,10 +190,10 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 
 
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
-    """Return the host that failed first; without a failure, an unfinished one, else the last to finish.
+    """Return the host that failed first; without failures, an unfinished host, or the last to finish.
 
-    Others fail within moments of the rank that they lose, and launchers wait for the rest of their ranks
-    before they end: so a rank that a signal ended takes precedence over those that then ended with an error.
+    Other hosts fail within moments of a lost rank, and launchers wait for the rest of their ranks before they
+    end. Therefore a rank that a signal ended takes precedence over ranks that then ended with an error.
     """
     failed = [one for one in parts if one.ending is not None and one.ending.failed]
     if failed:
@@ -223,7 +223,7 @@ def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
 
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
-    """Return the stacks of all hosts at the last stall: as merged then, unless more is known now."""
+    """Return the stacks of all hosts at the last stall: as merged then, unless the records show more."""
     last = next((one for one in reversed(merged) if one.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     own = by_host(
@@ -236,7 +236,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
 
 
 def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
-    """Yield notes on the host of the ending, and on hosts without a record, or without one of the end."""
+    """Yield notes on the host of the ending, and on hosts without a record or without an ending."""
     infos = [one.info for one in parts if one.info is not None]
     hosts = {info.host for info in infos}
     named = {host for one in merged for host in one.hosts}
@@ -267,15 +267,15 @@ def lacking(info: AgentInfo) -> list[Message]:
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """Return the incident of a run's end, reported since the last agent began to watch it (`started`)."""
+    """Return the incident of a run's end, if reported after the last agent began to watch (`started`)."""
     ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
     return max(ends, key=lambda one: one.updated_at, default=None)
 
 
 def _was_open(incident: Incident, started: float) -> bool:
-    """Whether the incident was still unresolved at the end.
+    """Return whether the incident was still unresolved at the end of the run.
 
-    An incident closed before the last agent began to watch (`started`) would have been raised again.
+    An incident closed before the last agent began to watch (`started`) would have been opened again.
     """
     if incident.became_end:
         return incident.updated_at >= started
@@ -287,7 +287,7 @@ def _was_open(incident: Incident, started: float) -> bool:
 
 
 def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Add to the diagnosis of the logs the facts of the incidents that no line shows."""
+    """Add the facts of recorded incidents that no log line shows to the diagnosis of the logs."""
     notes: list[Text] = []
     if known.stall is not None:
         diagnosis = _with_stall(diagnosis, known.stall)
@@ -296,7 +296,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         notes.append(message("diagnosis.stall-was-open", time=at or "", silence=silence))
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
-            continue  # the log shows it, and its outcome
+            continue  # the log shows this finding and its outcome
         what = incident.note or _last_said(incident)
         at = iso(incident.opened_at)
         notes.append(message("diagnosis.finding-was-open", time=at or "", what=what))
@@ -319,13 +319,13 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _last_said(incident: Incident) -> Text:
-    """Return the last printed line of its evidence: the indented ones are calls that led to another."""
+    """Return the last printed line in an incident's evidence; indented lines are stack frames."""
     printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
     return next(iter(printed[-1:]), incident.rule)
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
-    """Add the cause that was known when the run ended, if the copies show none."""
+    """Add the cause that was known when the run ended, if the log copies show none."""
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
@@ -338,13 +338,13 @@ def _shows_symptoms(diagnosis: Diagnosis) -> bool:
 
 
 def _of_lost_host(incident: Incident) -> Primary | None:
-    """Return the cause that its agent reported. The place is in a file that is not available here."""
+    """Return the cause that the agent of a lost host reported, without a file, which is not available."""
     primary = incident.primary
     return primary and msgspec.structs.replace(primary, host=incident.host, file="", line=0)
 
 
 def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
-    """Return the diagnosis as a failure with this cause; an interruption stays if its rule is the same."""
+    """Return the diagnosis as a failure with this cause; an interruption with the same rule stays."""
     same = diagnosis.primary is not None and primary is not None and diagnosis.primary.rule == primary.rule
     if diagnosis.verdict == "interrupted" and same:
         return msgspec.structs.replace(diagnosis, primary=primary)
@@ -352,7 +352,7 @@ def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
-    """Add the cause, or the advice, that only the agent could know, from the probe or the processes."""
+    """Add the cause or the advice that only the agent could find, from the probe or the processes."""
     primary = diagnosis.primary
     if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
         return diagnosis
@@ -360,7 +360,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return msgspec.structs.replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    why = stall.primary.why  # any words but a page's own are about this run; version 0.1 stored plain text
+    why = stall.primary.why  # any text except the page's own is about this run; version 0.1 stored plain text
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
         return diagnosis
@@ -369,7 +369,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Whether the logs show later steps. For a rank that is gone they show those of the others."""
+    """Return whether the logs show later steps; for a lost rank, they show only those of other ranks."""
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
@@ -382,7 +382,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     Copies are cut short if the disk is full, and missing if they were deleted.
     """
     folder = known.folder
-    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # else only the end is known
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
     if folder is None or shown or diagnosis.unknown:
         return diagnosis
     from stallwatch_exporter.runs.runfolder import read_diagnosis
@@ -398,7 +398,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:
-    """Remove problems of hosts without readable logs, if the record of the run shows how it went."""
+    """Remove problems of hosts without readable logs, if the record of the run shows its outcome."""
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
     if diagnosis.stats.files:  # some hosts printed nothing

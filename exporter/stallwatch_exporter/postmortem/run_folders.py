@@ -1,4 +1,4 @@
-"""The folders that Stallwatch kept of runs: which belong to one run, and the origin of their files."""
+"""Group the run folders that Stallwatch stored by run, and find the origin of their files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-TOGETHER = 900.0  #: seconds within which the nodes of one training start: they wait this long for each other
+TOGETHER = 900.0  #: seconds within which the nodes of a training start, because they wait for each other
 _NUMBER = lazy(r"\d+")
 
 
 def is_recorded(folder: str | os.PathLike[str]) -> bool:
-    """Return whether this is the folder that Stallwatch kept of a run, or of one host of it."""
+    """Return whether Stallwatch stored a run, or one host of a run, in this folder."""
     # Path.is_file raises an error if the folder may not be entered.
     return any(os.path.isfile(Path(folder) / name) for name in ("agent.json", NAME))  # noqa: PTH113
 
@@ -36,14 +36,14 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths; if the only path is a host's folder of a run, also the other hosts' beside it.
+    """Return the paths; for a single run folder of one host, add the folders of the other hosts beside it.
 
     Returns:
         The paths, and a note on the additions.
     """
     if len(paths) != 1 or not is_recorded(paths[0]):
         return paths, []
-    # Most logs are in no such folder.
+    # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import read_info
 
     given = Path(paths[0])
@@ -70,14 +70,14 @@ def with_other_hosts(
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:
-    """What the record of one agent has in common with its copies, and with no other."""
+    """Return the values that identify an agent in its record and the copies of its record."""
     return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
 def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that all files belong to; none if they are of several, or of none.
+    """Return the folders of the run that all files belong to; none if several runs or none contain them.
 
-    Folders of other runs in which no file is do not matter.
+    Folders of other runs without any of these files do not matter.
     """
     known = {*run_folders}
     inside = [known & {*_around(file.path)} for file in files if file.path]
@@ -97,17 +97,17 @@ def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
 
 
 class Placed(NamedTuple):
-    """Files of a run, and their origin by their folders."""
+    """Files of a run, with their hosts and ranks from their folders."""
 
     files: Sequence[LogFile]
-    hosts: dict[str, str]  #: file → host, if there are several
-    ranks_on: dict[int, str]  #: rank → host, if there are several
+    hosts: dict[str, str]  #: file → host, if there are several hosts
+    ranks_on: dict[int, str]  #: rank → host, if there are several hosts
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Give files and lines the run's rank numbers, if agents recorded the ranks of their hosts.
+    """Set the run's rank numbers in files and lines, if agents recorded the ranks of their hosts.
 
-    Launchers such as torchrun label lines with the ranks' numbers on their host.
+    Launchers such as torchrun prefix lines with the rank's number on its host.
     """
     from stallwatch_exporter.runs.runfolder import read_info
 
@@ -132,7 +132,7 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return the host of each rank; none of a number that is used on several, as local ranks are."""
+    """Return the host of each rank, except numbers used on several hosts, such as local ranks."""
     found: dict[int, set[str]] = {}
     for rank, host in places:
         found.setdefault(rank, set()).add(host)
@@ -140,17 +140,17 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 
 def _around(path: str) -> list[str]:
-    """Return the folders of runs that may contain a file."""
+    """Return the run folders that may contain a file."""
     parent = os.path.dirname(path)  # noqa: PTH120 - a tenth of the time
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 
 def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolders:
-    """Return the runs that Stallwatch kept whose folders contain files. Reads each folder once.
+    """Return the stored runs whose folders contain these files, reading each folder once.
 
-    If an agent of its own watches each node of a training, each has a folder. They have one key if a
-    scheduler or launcher gave the agents one. Else they are started at about the same time, in the same place
-    and by the same command except for numbers: only folders that cannot match are separate. A run also has
+    If each node of a training has its own agent, each has a folder. The folders have one key if a scheduler
+    or launcher gave the agents one. Otherwise, the agents start at about the same time, in the same place and
+    with the same command except for numbers: only folders that cannot match are separate. A run also has
     those of `run_folders` that contain no file.
     """
     folder_of: dict[str, str] = {}
@@ -167,7 +167,7 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
     from stallwatch_exporter.runs.runfolder import read_info
 
     groups = apart({folder: info for folder in folders if (info := read_info(Path(folder))) is not None})
-    # A group has the name of its first folder, or its path if another group has that name, too.
+    # A group has the name of its first folder, or its path if another group has the same name.
     often = Counter(Path(group[0]).name for group in groups)
     named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
     jobs = {folder: name for name, group in named.items() for folder in group}
@@ -175,8 +175,8 @@ def own_runs(paths: Iterable[str], run_folders: Iterable[str] = ()) -> RunFolder
 
 
 def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return folders of runs in groups, each of which may be one start of one training."""
-    # Most logs are in no such folder.
+    """Return run folders in groups, each of which may be one start of one training."""
+    # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import by_start
 
     alike: dict[tuple[object, ...], list[tuple[str, AgentInfo]]] = {}

@@ -1,6 +1,6 @@
-"""Code that runs inside a rank: standard library only, and no module that the training did not import.
+"""Observe a rank from inside its process; import only the standard library and the training's modules.
 
-Loaded in two ways: by ``bootstrap/sitecustomize.py`` under the name ``stallwatch_probe`` (the training's
-Python need not have Stallwatch installed), or as this package by ``import stallwatch``. So its modules import
-each other relatively, and are written for Python 3.8 and newer.
+The probe is loaded in two ways: by ``bootstrap/sitecustomize.py`` under the name ``stallwatch_probe`` (the
+training's Python need not have Stallwatch installed), or as this package by ``import stallwatch``. Therefore
+its modules import each other relatively, and are written for Python 3.8 and newer.
 """

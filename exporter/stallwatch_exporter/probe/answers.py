@@ -1,6 +1,6 @@
-"""Collect a process's answers to the agent: rank, stacks, tasks, counts, collectives.
+"""Collect a process's answers to the agent: rank, stacks, asyncio tasks, counters and collectives.
 
-Nothing is imported for it, and nothing runs in an event loop: frames and tasks are read from outside, with
+The functions import nothing and run nothing in an event loop: they read frames and tasks from outside, with
 the interpreter lock held.
 """
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 64
 INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are reported, from either end
-MOST_ENTRIES = 32  #: collectives that are reported
-# NCCL has a recorder of its own; the other is gloo's, even in a torch that has both (2.8).
+MOST_ENTRIES = 32  #: number of collectives that are reported
+# NCCL has its own recorder; the second one records gloo, even in a torch that has both (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
-MOST_NAMES = 4  #: names of a group
-MOST_RANKS_BYTES = 192 << 10  #: of all groups' ranks, as text
-# Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the last
-# one holds the grid of a pipeline.
+MOST_NAMES = 4  #: number of names of a group
+MOST_RANKS_BYTES = 192 << 10  #: bytes of the ranks of all groups, as text
+# Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the
+# pipeline module holds the grid of a pipeline.
 _LAYOUTS = ("megatron.core.parallel_state", "deepspeed.utils.groups")
 _PIPELINE = "deepspeed.runtime.pipe.p2p"
 MOST_TASKS = 64
-_MOST_COROUTINES = 40  # of a task
+_MOST_COROUTINES = 40  # coroutines of one task
 _MOST_AWAITED = 16
 _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
-_UNNAMED = re.compile(r"Task-\d+$")  # numbered by a counter, which differs from rank to rank
+_UNNAMED = re.compile(r"Task-\d+$")  # asyncio's names contain a counter, which differs from rank to rank
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
-_WAITS = ("_try_get_data", "_get_data", "_next_data")  # methods of an iterator that wait for its workers
-_MOST_FRAMES = 40  # frames searched for a data loader
-_USUAL = 2  # saves of a function after which their usual length is known
+_WAITS = ("_try_get_data", "_get_data", "_next_data")  # iterator methods that wait for data workers
+_MOST_FRAMES = 40  # number of frames searched for a data loader
+_USUAL = 2  # number of saves of a function after which their usual length is known
 _MOST_WORKERS = 64
 
 
@@ -61,7 +61,7 @@ def _number(text: str | None) -> int:
 
 
 def _rank() -> int | None:
-    """Return this process's rank if torch.distributed is initialized, else ``None``."""
+    """Return this process's rank if torch.distributed is initialized, otherwise ``None``."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -72,9 +72,9 @@ def _rank() -> int | None:
 
 
 def stacks() -> dict[str, Any]:
-    """Return the stacks of all threads but this one, outermost frame first; the main thread is first."""
+    """Return the stacks of all threads except this one, outermost frame first; the main thread is first."""
     threading = sys.modules.get("threading")
-    # Not `enumerate`: its lock may be held by a thread that hangs.
+    # Do not use `enumerate`, because a hanging thread may hold its lock.
     known = dict(getattr(threading, "_active", {})) if threading is not None else {}
     main = getattr(getattr(threading, "_main_thread", None), "ident", None)
     own = _thread.get_ident()
@@ -86,7 +86,7 @@ def stacks() -> dict[str, Any]:
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
                 thread["tasks"] = tasks(frame)
-            except Exception:  # it reads names that a later version may change
+            except Exception:  # the code reads names that a later version may change
                 pass
             found.append(thread)
         if ident == main:
@@ -103,7 +103,7 @@ def stacks() -> dict[str, Any]:
 
 
 def _frames(frame: FrameType | None) -> list[list[Any]]:
-    """Return `_place` of each frame, outermost first; a long stack without its middle."""
+    """Return `_place` of each frame, outermost first; the middle of a long stack is left out."""
     found: list[list[Any]] = []
     while frame is not None:
         found.append(_place(frame))
@@ -124,8 +124,8 @@ def _place(frame: FrameType) -> list[Any]:
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
     """Return the tasks of this thread's event loop, first the `awaited` ones, outermost first.
 
-    While all of them wait, the thread's own stack shows only the loop. Names of Python 3.8 to 3.14:
-    ``Runner.run`` holds ``self._loop`` and ``task`` (3.11), ``run`` before it ``loop``, and
+    While all tasks wait, the thread's own stack shows only the loop. The names are those of Python 3.8 to
+    3.14: ``Runner.run`` holds ``self._loop`` and ``task`` (3.11), ``run`` before it ``loop``, and
     ``run_until_complete`` the task as ``future`` (``asyncio/runners.py``, ``base_events.py``).
     """
     asyncio = sys.modules.get("asyncio")
@@ -150,24 +150,24 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return the task and the chain of tasks that it awaits: of several at once, the first."""
+    """Return the task and the chain of tasks that it awaits; of parallel tasks, the first unfinished one."""
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)
         waiter = getattr(task, "_fut_waiter", None)
-        several = getattr(waiter, "_children", None)  # of `gather`
+        several = getattr(waiter, "_children", None)  # the awaited children of `gather`
         task = next((one for one in several if not one.done()), None) if several else waiter
     return found
 
 
 def _coroutines(coroutine: Any) -> list[list[Any]]:
-    """Return `_place` of each coroutine that awaits the next one, outermost first."""
+    """Return `_place` of each coroutine in a chain of awaits, outermost first."""
     found: list[list[Any]] = []
     while coroutine is not None and len(found) < _MOST_COROUTINES:
         frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
         frame = next((each for each in frames if each is not None), None)
         if frame is None:
-            break  # an iterator over a future: nothing further inside is Python
+            break  # an iterator over a future: no Python frame follows
         found.append(_place(frame))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return found
@@ -179,7 +179,7 @@ def _name(task: Any) -> str:
 
 
 def _awaited_workers(frame: FrameType | None) -> list[int]:
-    """Return the process numbers of the data loader's workers for which the thread at `frame` waits."""
+    """Return the process ids of the data loader's workers for which the thread at `frame` waits."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -191,7 +191,7 @@ def _awaited_workers(frame: FrameType | None) -> list[int]:
 
 
 def counters(probe: Probe) -> dict[str, Any]:
-    """Return totals by name, which distinguish a rank that computes from one that hangs."""
+    """Return counters by name, which distinguish a rank that computes from a rank that hangs."""
     found: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
     saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
     if saves:
@@ -207,35 +207,35 @@ def counters(probe: Probe) -> dict[str, Any]:
 
 
 def _begun_collectives() -> int | None:
-    """Return how many collectives this rank has begun in all its groups, counted by torch (2.1 to 2.13)."""
+    """Return the number of collectives begun in all groups of this rank, as torch counts (2.1 to 2.13)."""
     begun = [joined for group in _groups() if (joined := _joined(group)) is not None]
     return sum(begun) if begun else None
 
 
 def _groups() -> list[Any]:
-    """Return the process groups that this rank belongs to, in the order in which it made them."""
+    """Return the process groups that contain this rank, in order of creation."""
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     return list(getattr(getattr(c10d, "_world", None), "pg_map", None) or ())[:MOST_GROUPS]
 
 
 def _joined(group: Any) -> int | None:
-    """Return how many collectives of a group this rank has joined; sends to one rank do not count.
+    """Return how many collectives of a group this rank has joined, without sends to one rank.
 
-    This is safe during a hang: it reads a member of the backend, ``seqCollective_`` of NCCL or ``seq_`` of
-    gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d: ``getSequenceNumberForGroup`` in
+    The call is safe during a hang: it reads a member of the backend, ``seqCollective_`` of NCCL or ``seq_``
+    of gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d: ``getSequenceNumberForGroup`` in
     ProcessGroupNCCL.cpp and ProcessGroupGloo.cpp, called from init.cpp without the interpreter lock).
     """
     try:
         return int(group._get_sequence_number_for_group())
-    except Exception:  # a backend that does not count
+    except Exception:  # a backend without this count
         return None
 
 
 def process_groups(recorder: str) -> list[dict[str, Any]]:
     """Return the process groups of this rank: names, global ranks, and number of collectives joined.
 
-    The first name is torch's own, which is equal in all ranks; the others describe the group's purpose.
-    Groups of the backend `recorder` have the number that its flight recorder gives them.
+    The first name is torch's own, which is equal on all ranks; the other names describe the group's purpose.
+    A group of the backend `recorder` has the number that its flight recorder gives it.
     """
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     named, left = _framework_names(), MOST_RANKS_BYTES
@@ -246,7 +246,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]  # torch 2.3
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # a torch that stores them elsewhere, or the group is gone
+        except Exception:  # a torch with other attributes, or the group was destroyed
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
@@ -256,7 +256,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
         }
         if left >= 0:
             one["ranks"] = ranks
-        if is_recorded:  # the recorder numbers its backend's groups in the order of their creation
+        if is_recorded:  # the recorder numbers its backend's groups in order of creation
             one["recorded"] = recorded
             recorded += 1
         found.append(one)
@@ -281,7 +281,7 @@ def _framework_names() -> dict[int, list[str]]:
 
 
 def _folded(ranks: Iterable[int]) -> str:
-    """Return ranks as text, such as ``0-7,16``."""
+    """Return ranks as folded text, such as ``0-7,16``."""
     ordered = sorted(ranks)
     if len(ordered) > 1 and ordered[-1] - ordered[0] == len(ordered) - 1:
         return f"{ordered[0]}-{ordered[-1]}"
@@ -295,11 +295,11 @@ def _folded(ranks: Iterable[int]) -> str:
 
 
 def collectives() -> dict[str, Any]:
-    """Return the content of torch's flight recorder if the ranks are connected: counters, active entries.
+    """Return the counters and active entries of torch's flight recorder; empty if torch is not connected.
 
-    Nothing here waits for a device: the recorder only checks whether events have passed (torch 2.13,
-    torch/csrc/distributed/c10d/FlightRecorder.hpp). It records gloo's collectives, too, but counts finished
-    ones as active; so the last entries that are not retired are reported.
+    Reading never waits for a device: the recorder only checks whether events have passed (torch 2.13,
+    torch/csrc/distributed/c10d/FlightRecorder.hpp). It covers gloo's collectives, too, but counts finished
+    ones as active; therefore the last entries that are not retired are reported.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     distributed = sys.modules.get("torch.distributed")
@@ -312,7 +312,7 @@ def collectives() -> dict[str, Any]:
     for backend, name in _RECORDERS:
         try:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
-        except Exception:  # a torch without it, or a build without its backend
+        except Exception:  # a torch without the recorder, or a build without its backend
             continue
         entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
         status = recorder.get("pg_status", {})
@@ -320,6 +320,6 @@ def collectives() -> dict[str, Any]:
             recorded_of, answer["status"] = backend, status
             answer["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
             break
-    # Last: the entries of the recorder have been joined at this point.
+    # Read the groups last: the collectives in the recorder's entries have been joined by this time.
     answer["groups"] = process_groups(recorded_of)
     return answer

@@ -1,8 +1,8 @@
-"""The probe of one process: it writes what hooks and users report of a step into the ring.
+"""The probe of one process: write the values that hooks and users report about a step into the ring.
 
-Each step and count is stored in the ring's draft at once. A record is kept every ``RECORD_SECONDS``, and when
-the phase changes. Nothing here raises, waits, or reads a number that a device has not finished (``draft``).
-Until there is something to report, nothing is made: most Python processes of a command are not ranks.
+Each step and count is stored in the ring's draft at once. A record is written every ``RECORD_SECONDS``, and
+when the phase changes. The probe never raises, never waits, and never reads a number that a device has not
+finished (``draft``). The first report creates the ring, because most Python processes are not ranks.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .events import EventFile
 from .layout import DROPPED_EVENTS, DROPPED_RECORDS, FAULTS, FIELDS, PASSING, PHASES
 from .ring import RingWriter
 
-FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: where the rings are made; set by ``stallwatch run``
-SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: "0" switches the probe off
-SAMPLE_SECONDS = 1.0  #: costly readings are taken at most this often
-RECORD_SECONDS = 0.05  #: steps that follow each other faster share records
-FIRST_RECORDS = 100  #: this many are kept in any case
+FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
+SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
+SAMPLE_SECONDS = 1.0  #: least seconds between two costly readings
+RECORD_SECONDS = 0.05  #: least seconds between records; faster steps share a record
+FIRST_RECORDS = 100  #: this many records are written without a pause
 
 _STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
 _PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
@@ -37,7 +37,7 @@ _Method = TypeVar("_Method", bound="Callable[..., None]")
 
 
 def _in_turn(method: _Method) -> _Method:
-    """Make a method of `Probe` count what it raises, and give way to a thread that is inside another one."""
+    """Wrap a method of `Probe`: count its errors, and skip the call while another thread is in a method."""
 
     @functools.wraps(method)
     def guarded(probe: Probe, *values: Any, **named: Any) -> None:
@@ -59,7 +59,7 @@ def _in_turn(method: _Method) -> _Method:
 
 
 class Probe:
-    """Takes the steps, values and phases of a process; it never raises and never waits."""
+    """The probe of a process, which records its steps, values and phases; it never raises and never waits."""
 
     def __init__(
         self,
@@ -67,30 +67,30 @@ class Probe:
         environ: Mapping[str, str] | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        # First the fields that a hook reads in each step: they are adjacent then.
-        self.reported_by_user = False  #: the training itself calls ``step``: hooks do not count steps then
-        self.averages_losses = False  #: its losses are averages of many steps, so single ones are sampled
+        # Fields that a hook reads in each step come first, so that they are adjacent.
+        self.reported_by_user = False  #: the training calls ``step`` itself: hooks count no steps
+        self.averages_losses = False  #: losses are averages of many steps: hooks sample single ones
         self.steps: float = 0.0  #: number of the last step
-        self.due_at = 0.0  #: when a step gets a record again
+        self.due_at = 0.0  #: time from which a step gets a record again
         self._environ = os.environ if environ is None else environ
         self.monotonic, self.offset = time.monotonic, steady_offset(self._environ)
         if clock is not None:
             self.monotonic, self.offset = clock, 0.0
         self._draft = Draft(clock=self.clock)
-        self.row = self._draft.cells  #: the draft, for hooks that count; ``INDEX`` gives the places
-        #: Called about once a second, within a step; each returns values of some fields.
+        self.row = self._draft.cells  #: cells of the draft, for hooks that count; ``INDEX`` has positions
+        #: Called about once a second, within a step; each sampler returns values of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        self.saves: dict[str, tuple[int, float]] = {}  #: count, and seconds of the longest, by caller
+        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest seconds of saves, by caller
         self._folder = folder
         self.ends_listening: Callable[[], None] | None = None  #: called with the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
-        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set it
-        self._begun_at, self._begun_with = NAN, 0.0  # when the next record's steps began; the step before
+        self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set the rank
+        self._begun_at, self._begun_with = NAN, 0.0  # start of the next record's steps, and step before it
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
-        self._turn = [True]  # only tried: the second caller is counted. As atomic as a lock, and cheaper
+        self._turn = [True]  # never waited for: a second caller is counted. As atomic as a lock, and cheaper
 
     def clock(self) -> float:
         """Return the steady time, in Unix seconds."""
@@ -108,10 +108,10 @@ class Probe:
         skipped_steps: Any = None,
         **others: Any,
     ) -> None:
-        """Record a training step. Each value is a field of ``layout``: a number, or a tensor with one.
+        """Record a training step; each value is a field of ``layout``: a number or a one-number tensor.
 
-        Without `number` the steps are counted. The usual fields are written out: a dict and a loop over it
-        take half as long again; and not keyword-only: Python looks up defaults of those by name.
+        Without `number`, the probe counts the steps. The usual fields are written out, because a loop over a
+        dict takes half as long again, and not keyword-only, because Python looks up their defaults by name.
         """
         if self._off:
             return
@@ -129,7 +129,7 @@ class Probe:
             steps = self.steps + 1.0
             self.steps = row[_STEP] = steps if number is None else number
             self._begun_with += self.steps - steps
-            # NaN, so unknown, if there was no step before.
+            # The duration is NaN (unknown) if no step came before.
             row[_SECONDS] = (now - self._begun_at) / (self.steps - self._begun_with)
             row[_PHASE] = _TRAIN
             usual = (loss, grad_norm, learning_rate, loss_scale, skipped_steps)
@@ -155,9 +155,9 @@ class Probe:
             turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
-        """Set a field of the next record. A tensor on a device is read when it is ready, in a later one.
+        """Set a field of the next record; a tensor on a device is read when ready, for a later record.
 
-        Hooks call it in each step, so it is written out like ``step``.
+        Hooks call this method in each step, so it is written out like ``step``.
         """
         if self._off:
             return
@@ -177,7 +177,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Add to a count. It alone causes a record only if the last one is a second old."""
+        """Add to a count; write a record only if the last one is at least a second old."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -185,16 +185,16 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """Set the rank's current phase, one of ``layout.PHASES``. The next step ends any other phase.
+        """Set the rank's current phase, one of ``layout.PHASES``; the next step ends any other phase.
 
-        Repeated during the phase, it is a sign of life, such as a batch of an evaluation.
+        A repeated call during the phase is a sign of life, such as a batch of an evaluation.
         """
         self._finish()
         row, phase = self.row, float(PHASES.index(name))
         lasts = row[_PHASE] == phase
         row[_PHASE] = phase
         row[_BEATS] = (row[_BEATS] if row[_BEATS] == row[_BEATS] else 0.0) + 1.0
-        self._begun_at = NAN  # the time until the next step is not only that step's
+        self._begun_at = NAN  # the time until the next step includes other work
         self.due_at = 0.0
         if lasts:
             self._write_if_due()
@@ -203,13 +203,13 @@ class Probe:
 
     @property
     def doing(self) -> str:
-        """The current phase; ``init`` before any."""
+        """Current phase; ``init`` before the first one."""
         phase = self.row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
 
     @property
     def reports(self) -> bool:
-        """Whether this very process has reported anything: the fork of a rank need not be one."""
+        """Return whether this process itself has reported anything: a fork of a rank need not be a rank."""
         return self._ring is not None
 
     @_in_turn
@@ -231,7 +231,7 @@ class Probe:
                 self._begin()
             ring, events = self._ring, self._events
             if ring is None or events is None:
-                return  # another thread is about to make both, or they cannot be made
+                return  # another thread is creating them, or they cannot be created
             dropped = events.dropped
             events.write(kind, key, **about)
             if events.dropped != dropped:
@@ -247,7 +247,7 @@ class Probe:
             ring.count(DROPPED_EVENTS, events.dropped)
 
     def failed(self) -> None:
-        """Count a failure inside the probe, such as in a hook."""
+        """Count an internal error of the probe, such as in a hook."""
         self._faults += 1
         if self._ring is not None:
             self._ring.count(FAULTS, self._faults)
@@ -255,7 +255,7 @@ class Probe:
     # ---- inside
 
     def forked(self) -> None:
-        """Reset a forked child: the ring is the parent's. The child gets its own when it steps."""
+        """Reset the probe in a forked child, which gets its own ring when it makes a step."""
         self._turn = [True]
         self._ring = self._events = None
         self._draft = Draft(clock=self.clock)
@@ -272,7 +272,7 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Take a value; if that fails, count it without losing the other values."""
+        """Store a value of a step in the draft; if that fails, count an error and keep the other values."""
         try:
             self._draft.take(name, value)
         except Exception:
@@ -285,7 +285,7 @@ class Probe:
             self._write(now)
 
     def _finish(self) -> None:
-        """Write the step that has no record yet: later values are not of that step."""
+        """Write the record of the last step if it is missing, before values of the next step are stored."""
         if self.row[_STEP] == self.row[_STEP]:
             self._write(self.row[TIME])
 
@@ -297,7 +297,7 @@ class Probe:
         self.row[_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
-        """Do the work that few records need: make the ring, take arrived numbers and costly readings."""
+        """Create the ring if needed, and store numbers that have arrived from devices and costly readings."""
         ring = self._ring or self._open()
         if self._draft.waiting:
             self._draft.collect()
@@ -315,10 +315,10 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring; make it if there is none, in turn only, or two threads would make two."""
+        """Return the ring, which is created if needed; only call within a turn, so that there is one ring."""
         if self._ring is None:
             assert self._folder is not None
-            from .answers import ranks  # not at start: most Python processes are not ranks
+            from .answers import ranks  # imported late: most Python processes are not ranks
             from .stacks import stand_by
 
             (rank, local_rank), started = ranks(self._environ), self.clock()
@@ -326,7 +326,7 @@ class Probe:
             try:
                 ring = RingWriter(self._folder / name, self._draft, rank, local_rank, started)
             except Exception:
-                self._off = True  # no folder, no room: it will not be tried at every step
+                self._off = True  # no folder or no space: do not try again at every step
                 raise
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
@@ -339,7 +339,7 @@ _current: Probe | None = None
 
 
 def current() -> Probe:
-    """Return this process's probe; one without a folder does nothing."""
+    """Return this process's probe; a probe without a folder does nothing."""
     global _current
     if _current is None:
         folder = os.environ.get(FOLDER_VARIABLE)
@@ -351,7 +351,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` this process's own: without an agent, a run watches itself."""
+    """Make `probe` the probe of this process, which watches itself without an agent."""
     global _current
     current()
     _current = probe

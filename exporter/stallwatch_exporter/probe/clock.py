@@ -1,7 +1,7 @@
-"""Steady Unix time: anchored once, and counted by the monotonic clock from there.
+"""Return steady Unix time: it starts from the wall clock and follows the monotonic clock.
 
-A change of the wall clock during a run makes no step long or short. All processes of a host have the same
-monotonic clock, so the ranks take the agent's anchor from their environment, and agree with it.
+A change of the wall clock during a run does not affect the duration of a step. All processes of a host share
+a monotonic clock, so the ranks read the agent's offset from their environment.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import time
 
-TYPE_CHECKING = False  # `typing` costs more than all of this
+TYPE_CHECKING = False  # importing `typing` costs more than this module
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: ``<seconds to add to the monotonic clock>@<that clock>``
+VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotonic clock>@<that clock>``
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return the seconds to add to the monotonic clock: the agent's, or on another host our wall clock's.
+    """Return the seconds to add to the monotonic clock: the agent's, or on another host this wall clock's.
 
-    Callers that read the clock often add it in place: a function call is a good part of the cost of a step.
+    Frequent callers add the offset themselves: a function call is a large part of a step's cost.
     """
     seconds, _, timeline = environ.get(VARIABLE, "").partition("@")
     try:
@@ -31,9 +31,9 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the boot and a namespace of this process, or "": a monotonic clock has kind "time".
+    """Return the ids of the boot and of a namespace (clocks: kind "time") of this process, or "".
 
-    The boot's id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
+    The boot id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:

@@ -1,10 +1,10 @@
-"""The record that a probe is filling: a place for each field, and numbers still on their way.
+"""Hold the record that a probe is filling: a cell for each field, and numbers still on a device.
 
-Its bytes are those of a record (``layout``): number, time, fields. Once there is a ring they are in its
-header, so that storing a number makes it visible to the agent.
+The bytes are those of a record (``layout``): number, time, fields. After the ring is created, they are in its
+header, so that the agent sees a number as soon as it is stored.
 
-``float(tensor)`` waits for all work queued on its device. So a copy into pinned host memory is queued behind
-that work instead, with an event after it, and the number is taken when the event has passed.
+``float(tensor)`` waits for all work queued on its device. Therefore a copy into pinned host memory is queued
+behind that work, with an event after it, and the number is stored when the event has passed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 
 from .layout import FIELDS
 
-NUMBER, TIME = 0, 1  #: places in ``Draft.cells``; the number is an integer there
-FIRST = 2  #: the first field
-INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: place of a field in ``Draft.cells``
-NAN = float("nan")  #: unknown
+NUMBER, TIME = 0, 1  #: indexes in ``Draft.cells``; the number is an integer
+FIRST = 2  #: index of the first field
+INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
+NAN = float("nan")  #: value of an unknown field
 _TOLD_NAN = INDEX["told_nan"]
-OFFER_SECONDS = 1.0  #: a tensor on a device is read at most this often
+OFFER_SECONDS = 1.0  #: least seconds between two readings of a tensor on a device
 
 
 class Draft:
-    """The fields of a record before it is written: one copy takes them all."""
+    """Fields of a record before it is written; one copy transfers all of them."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
@@ -36,13 +36,13 @@ class Draft:
             self.cells[place] = NAN
 
     def move(self, place: memoryview) -> None:
-        """Use `place` as memory from now on."""
+        """Move the draft to the memory `place`."""
         place[:] = self.bytes
         self.bytes = place
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Set a field to a number or a tensor, which is never waited for; it may raise anything."""
+        """Store a number, or a tensor's number without waiting for it, in a field; it may raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -57,7 +57,7 @@ class Draft:
             self._put(place, number)
 
     def collect(self) -> None:
-        """Take the numbers that have arrived since."""
+        """Store the numbers of tensors that have arrived from their devices."""
         for name, reading in self.waiting.items():
             number = reading.ready()
             if number is not None:
@@ -65,14 +65,14 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # NaN alone means unknown, and the next step's number may replace either.
+        # NaN alone means unknown, and a later number may replace NaN or infinity: a bit marks both.
         if number - number != 0.0:
             marked = self.cells[_TOLD_NAN]
             self.cells[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
 
 class Reading:
-    """Readings of one value, one at a time."""
+    """Readings of one tensor value, one at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -81,12 +81,12 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return the number, if it costs nothing to read; of a tensor on a device, ``ready`` returns it."""
+        """Return a number that is free to read; copy a tensor from its device for ``ready``."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
         if device == "cpu":
-            # For a tensor that needs gradients, torch would print a warning into the training's output.
+            # If a tensor needs gradients, torch would print a warning into the training's output.
             return float(value.detach() if hasattr(value, "detach") else value)
         now = self._clock()
         if self._event is not None or 0.0 <= now - self._offered < OFFER_SECONDS:
@@ -96,7 +96,7 @@ class Reading:
         backend = getattr(torch, device, None)  # torch.cuda, torch.npu
         if backend is None or value.numel() != 1:
             return None
-        # The copy is queued on the tensor's device, whichever is the current one (torch 2.13:
+        # The copy is queued on the tensor's device, whichever device is current (torch 2.13:
         # ``aten/src/ATen/native/cuda/Copy.cu``); queries and events go to the current device's stream.
         with backend.device(value.device):
             if _capturing(backend):
@@ -111,7 +111,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number that was offered before, once it has arrived."""
+        """Return the number of the last offered tensor once it has arrived, otherwise ``None``."""
         if self._event is None or not self._event.query():
             return None
         self._event = None
@@ -119,11 +119,11 @@ class Reading:
 
 
 def is_spread(value: Any) -> bool:
-    """Whether it is a ``DTensor``: ranks hold parts of its number, and reading it may need all of them."""
+    """Return whether the value is a ``DTensor``, whose number may need all ranks to be read."""
     return hasattr(value, "to_local")
 
 
 def _capturing(backend: Any) -> bool:
-    """Whether a graph is being recorded: then the copy would become part of it."""
+    """Return whether a graph is being captured, because the copy would become part of the graph."""
     asks = getattr(backend, "is_current_stream_capturing", None)
     return bool(asks()) if asks is not None else False

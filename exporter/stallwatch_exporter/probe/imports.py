@@ -1,19 +1,19 @@
-"""Hooks for libraries: installed after the training itself has imported them, never before.
+"""Install hooks for libraries after the training itself has imported them, never before.
 
-No import is wrapped, so a traceback through one looks as usual. Instead a finder that finds nothing is called
-first for each module that is not imported yet; it checks whether one of the libraries is complete by then.
-Each library imports further modules after the one that is waited for.
+No import is wrapped, so a traceback through an import looks as usual. Instead, a finder that finds nothing is
+called first for each module that is not imported yet, and checks which of the libraries are complete. Each
+library imports further modules after the module named in `HOOKS`.
 """
 
 from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # `typing` costs every Python of the command more than all the rest of this
+TYPE_CHECKING = False  # importing `typing` costs every Python of the command more than the rest
 if TYPE_CHECKING:
     from typing import Any
 
-#: The module to wait for → the hooks to call with it and the probe: ``<module of hooks>.<function>``.
+#: Module to wait for → hooks to call with this module and the probe: ``<module of hooks>.<function>``.
 HOOKS = {
     "torch.optim.optimizer": ("torch.install", "leaving.install", "warnings.install"),
     "torch._tensor": ("losses.install",),
@@ -33,8 +33,8 @@ HOOKS = {
 }
 
 #: Module → (class, or "" for the module itself; name; the phase that its call begins), for ``hooks.phases``.
-#: "train" ends any phase. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19,
-#: torch 2.1 to 2.13, TRL 0.14 to 1.16, vLLM and ms-swift 3; names that a version lacks are skipped.
+#: "train" ends any phase. The names are those of transformers 4.40 to 5.23, DeepSpeed 0.14 to 0.19, torch 2.1
+#: to 2.13, TRL 0.14 to 1.16, vLLM and ms-swift 3; missing names are skipped.
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "transformers.trainer": (
         ("Trainer", "training_step", "train"),
@@ -101,7 +101,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 class Watcher:
-    """A meta-path finder that only observes."""
+    """A meta-path finder that finds no module and installs the hooks of imported libraries."""
 
     def __init__(self) -> None:
         self._waiting = [(name, "phases.install") for name in PHASES]
@@ -109,7 +109,7 @@ class Watcher:
         self._inside = False
 
     def find_spec(self, *_: Any) -> None:
-        """Find nothing; install the hooks that are due."""
+        """Find nothing; install the hooks of libraries that have been imported."""
         if self._waiting and not self._inside:
             self._inside = True
             try:
@@ -126,7 +126,7 @@ class Watcher:
         module = sys.modules[name]
         if getattr(getattr(module, "__spec__", None), "_initializing", False):
             return
-        self._waiting.remove(waiting)  # first: a failed hook is not tried again
+        self._waiting.remove(waiting)  # removed first, so that a failed hook is not tried again
         from importlib import import_module
 
         from .api import current
@@ -146,7 +146,7 @@ class Watcher:
 
 
 def watch() -> Watcher:
-    """Start to watch for libraries, both imported ones and those to come."""
+    """Start to install the hooks of libraries that are or will be imported."""
     watcher = Watcher()
     sys.meta_path.insert(0, watcher)
     watcher.find_spec()

@@ -1,13 +1,13 @@
-"""The format of a ring file: a header of one page, then records of one size.
+"""Define the format of a ring file: a header of one page, then records of equal size.
 
-A record is its number (1, 2, …), the Unix time and one double a field; NaN marks an unknown field. A field
-that really is NaN, such as a loss, has its bit set in the field ``told_nan``. Record ``n`` has place ``(n -
-1) % capacity``. The writer writes the record, then the header's counter of records written: a record with a
-number above the counter is not complete.
+A record consists of its number (1, 2, …), the Unix time and one double per field; NaN marks an unknown field.
+A field whose value is NaN, such as a loss, has its bit set in the field ``told_nan``. Record ``n`` has
+position ``(n - 1) % capacity``. The writer writes the record, then the header's counter of records written: a
+record with a number above the counter is not complete.
 
-The record that is being filled, the draft, is in the header's page. Every count and every step is stored
+The draft, the record that is being filled, is in the header's page. Every count and every step is stored
 there at once, so that a reader sees it before the record is complete, and it outlives a rank that is killed.
-Its time is that of the last step.
+The draft's time is that of the last step.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import NamedTuple
 MAGIC = b"STWRING\0"
 VERSION = 2
 HEADER_SIZE = 4096
-LARGEST = float(1 << 53)  #: largest count: up to here, a double holds every integer
-LATEST = 250e9  #: Unix time, shortly before the last year of ``datetime``
-CAPACITY = 4096  #: records: at one look a second, nothing is lost below 4,096 steps a second
+LARGEST = float(1 << 53)  #: largest count: up to this value, a double holds every integer
+LATEST = 250e9  #: greatest Unix time, shortly before the last year of ``datetime``
+CAPACITY = 4096  #: number of records: with one poll per second, none is lost below 4,096 steps per second
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
-COUNTERS_AT = 128  #: four native unsigned 64-bit integers, each stored in one go
+COUNTERS_AT = 128  #: offset of four native unsigned 64-bit integers, each stored at once
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
 DRAFT_AT = 2048
 
-#: New with each step: absent from the next record unless set again.
+#: Values of one step: absent from the next record unless set again.
 PASSING = (
     "told_nan",
     "step",
@@ -43,7 +43,7 @@ PASSING = (
 )
 #: Computed values, which may be infinite or NaN. All other fields are counts, times or memory sizes.
 COMPUTED = ("loss", "grad_norm", "learning_rate", "loss_scale")
-#: Valid until changed: repeated in every record.
+#: Values that stay valid until changed: repeated in every record.
 LASTING = (
     "phase",
     "batches",
@@ -66,20 +66,20 @@ LASTING = (
     "switches",
     "forwards",
 )
-#: In this order, fields that hooks set in most steps share a cache line; ``Probe.step`` sets a row.
+#: In this order, the fields that hooks set in most steps share a cache line; ``Probe.step`` sets a row.
 FIELDS = LASTING[:4] + PASSING + LASTING[4:]
-PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: by number in ``phase``
+PHASES = ("init", "train", "eval", "save", "rollout", "weight-sync", "idle")  #: names; ``phase`` is an index
 
 
 class Header(NamedTuple):
-    """The writer of the ring, and its format."""
+    """Header of a ring: its writer and its format."""
 
     record_size: int
     capacity: int
     rank: int
     local_rank: int
     pid: int
-    started: float  #: Unix time at which the ring was made
+    started: float  #: Unix time at which the ring was created
     fields: Sequence[str]
 
     @property
@@ -89,12 +89,12 @@ class Header(NamedTuple):
 
 
 class LayoutProblem(ValueError):
-    """The bytes are not a ring that this version reads."""
+    """The bytes are not a ring that this version can read."""
 
 
 def record_struct(fields: Sequence[str]) -> struct.Struct:
     """Return the packed format of one record."""
-    return struct.Struct(f"=q{1 + len(fields)}d")  # as in the writer's memory
+    return struct.Struct(f"=q{1 + len(fields)}d")  # same byte order as the writer's memory
 
 
 def pack_header(header: Header) -> bytes:
@@ -110,7 +110,7 @@ def pack_header(header: Header) -> bytes:
 
 
 def unpack_header(page: bytes) -> Header:
-    """Return the header of a ring; raise `LayoutProblem` if the bytes are not one."""
+    """Return the header of a ring. Raises `LayoutProblem` if the bytes are not a header."""
     if len(page) < HEADER_SIZE:
         raise LayoutProblem("shorter than a header")
     magic, version, size, capacity, count, rank, local_rank, pid, started = _HEAD.unpack_from(page)

@@ -1,8 +1,8 @@
-"""Count forward passes, only while the agent suspects a stall; otherwise they are not observed.
+"""Count forward passes, but only while the agent suspects a stall.
 
-A query by the agent starts it, and the next step or ten minutes end it. Each call of a module looks
-``__call__`` up in its class. If torch's compiler has compiled anything, that is left alone: compiled code
-depends on the class. A compilation that begins meanwhile ends it.
+A query by the agent starts the counting; the next step ends it, or ten minutes. Each call of a module looks
+up ``__call__`` in its class. If torch's compiler has compiled anything, the class is not changed, because
+compiled code depends on it. A compilation that begins later ends the counting.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _FORWARDS = INDEX["forwards"]
 
 
 class Listening:
-    """Counts forward passes of one process in the row of its probe."""
+    """Count the forward passes of one process in the row of its probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._until = 0.0
         self._cls: Any = None
         self._ours: Any = None
-        self._turn = _thread.allocate_lock()  # only tried: a step never waits for the answering thread
+        self._turn = _thread.allocate_lock()  # never waited for, so that steps are not delayed
 
     def begin(self) -> None:
-        """Count from now on; each query by the agent calls it again."""
+        """Start or extend the counting; each query by the agent calls this method."""
         self._until = time.monotonic() + MOST_SECONDS
         if self._turn.acquire(False):
             try:
@@ -50,7 +50,7 @@ class Listening:
         cls = module.Module
         function = vars(cls).get("__call__")
         if isinstance(function, (NoticedMethod, _CountedCall)):
-            return  # set by other code, or counted by the process that this was forked from
+            return  # set by other code, or by the process from which this one was forked
         row = self._probe.row
         if row[_FORWARDS] != row[_FORWARDS]:
             row[_FORWARDS] = 0.0
@@ -58,12 +58,12 @@ class Listening:
         cls.__call__ = ours
         self._cls, self._ours = cls, ours
         self._probe.ends_listening = self.end
-        self._probe.due_at = 0.0  # so that the next step gets a record, and is not only counted
+        self._probe.due_at = 0.0  # the next step gets a record and is not only counted
 
     def end(self) -> None:
-        """Restore the original, unless other code has replaced it since."""
+        """Restore the original ``__call__``, unless other code has replaced it since."""
         if not self._turn.acquire(False):
-            return  # the other thread is doing it; the next step calls this again
+            return  # the other thread restores it; the next step calls this again
         try:
             ours, self._ours = self._ours, None
             self._probe.ends_listening = None
@@ -73,7 +73,7 @@ class Listening:
             self._turn.release()
 
     def left(self) -> float | None:
-        """Return the seconds until it ends, and end it when due; ``None`` if it is not counting."""
+        """Return the seconds until the counting ends, and end it when due; ``None`` if it is not active."""
         if self._ours is None:
             return None
         left = self._until - time.monotonic()
@@ -84,7 +84,7 @@ class Listening:
 
 
 class _CountedCall:
-    """Stands for ``Module.__call__``, like a `NoticedMethod` that only counts."""
+    """Descriptor in place of ``Module.__call__``: a `NoticedMethod` that only counts."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

@@ -1,8 +1,8 @@
-"""Observe that a method is used, or an attribute set, without a frame on the stack.
+"""Notice the lookup of a method, or the setting of an attribute, without a frame on the stack.
 
-A function that wraps another shows up in every traceback through it, so a training that fails would print
-something other than without the probe. A descriptor is queried for the method just before the call and
-returns the original: the called function, and the traceback, stay the same.
+A function that wraps another function shows up in every traceback through it, so a failing training would
+print different output. Instead, a descriptor is called for the method just before the call and returns the
+original: the called function and the traceback stay the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoticedMethod:
-    """Stands for a function in a class: ``notice(object, frame)`` is called whenever it is looked up."""
+    """Descriptor in place of a function in a class; each lookup calls ``notice(object, frame)``."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class NoticedMethod:
         self._notices: tuple[tuple[Notice, Callable[[], None]], ...] = ((notice, failed),)
 
     def add(self, notice: Notice, failed: Callable[[], None]) -> None:
-        """Call this notice as well."""
+        """Add another notice for each lookup."""
         self._notices += ((notice, failed),)
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
@@ -45,9 +45,9 @@ class NoticedMethod:
 
 
 class NoticedAttribute:
-    """Stands for an instance attribute, whose value stays in the instance's ``__dict__``.
+    """Descriptor in place of an instance attribute, whose value stays in the instance's ``__dict__``.
 
-    ``looked_up(object, frame)`` is called before it is looked up, ``was_set(object, value)`` after it is set.
+    ``looked_up(object, frame)`` is called before a lookup, ``was_set(object, value)`` after a change.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], Non
 
 
 def stop_noticing(cls: type, name: str) -> None:
-    """Restore the function itself, for all hooks."""
+    """Restore the original function of a class, for all hooks."""
     function = vars(cls).get(name)
     if isinstance(function, NoticedMethod):
         setattr(cls, name, function.function)
@@ -121,7 +121,7 @@ def notice_attribute(
     looked_up: Notice | None = None,
     was_set: Callable[[Any, Any], None] | None = None,
 ) -> bool:
-    """Observe an attribute that instances have; return False if the class defines one of that name."""
+    """Notice an attribute of instances; return False if the class defines an attribute with that name."""
     if hasattr(cls, name):
         return False
     setattr(cls, name, NoticedAttribute(name, failed, looked_up=looked_up, was_set=was_set))
@@ -133,7 +133,7 @@ def notice_module_attribute(
 ) -> bool:
     """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if it does not exist.
 
-    Only lookups from outside: code in the module itself reads its globals without the module.
+    Only lookups from other modules are noticed: code in the module itself reads its globals directly.
     """
     if name not in vars(module):
         return False

@@ -1,9 +1,9 @@
-"""Answers of a command that is one Python program and maybe not a rank, if it is queried at a stall.
+"""Answer the agent in a command that is one Python program and may not be a rank.
 
-A rank waits with a thread for that query. Here it is unknown whether anything is trained, and a thread would
-be too much: since Python 3.12 ``os.fork`` warns if there is one. So only ``faulthandler`` is ready for its
-signal, which costs nothing until it arrives. If the process turns out to be a rank, the rank continues with
-it.
+A rank waits for the agent's query in a thread. Here it is unknown whether anything is trained, and a thread
+would be too much: since Python 3.12 ``os.fork`` warns if there is one. Therefore only ``faulthandler`` is
+registered for its signal, which costs nothing until the signal arrives. If the process turns out to be a
+rank, the rank reuses this registration.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # `typing` costs more than all of this
+TYPE_CHECKING = False  # importing `typing` costs more than this module
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -19,7 +19,7 @@ _MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell
 
 
 def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Get ready if this process is the command or was started by it, and is not a launcher's rank.
+    """Register the signal if this process is the command or its child, and not a launcher's rank.
 
     `folder` is the folder of the rings. Few imports precede the check: every Python of the command runs it.
     """
@@ -37,14 +37,14 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
 
 
 def _words() -> Sequence[str]:
-    """Return the command line of this process; nothing before Python 3.10."""
+    """Return the command line of this process; empty before Python 3.10."""
     return getattr(sys, "orig_argv", ())
 
 
 def is_replay(words: Sequence[str]) -> bool:
-    """Whether a command is ``stallwatch replay``: its steps are those of another time.
+    """Return whether a command is ``stallwatch replay``, whose steps belong to another time.
 
-    Up to two words may precede it, such as a Python and its option. Other programs may have our name.
+    Up to two words, such as ``python -u``, may precede ``stallwatch``; other programs may share its name.
     """
     return any(
         os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]
@@ -53,7 +53,7 @@ def is_replay(words: Sequence[str]) -> bool:
 
 
 def _is_near(folder: str) -> bool:
-    """Whether the agent, whose process number names its folder of rings, is a close ancestor."""
+    """Return whether the agent, whose process id names its folder of rings, is a close ancestor."""
     agent = os.path.basename(folder).partition("-")[0]
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):

@@ -1,7 +1,7 @@
-"""The writer of a ring: no lock, no system call, and no waiting.
+"""Write a ring without locks, system calls or waiting.
 
-The file gets its blocks when it is made. Without them a full disk would end the training with SIGBUS at the
-first write to a page without a block.
+The blocks of the file are allocated at its creation. Otherwise, a full disk would end the training with
+SIGBUS at the first write to a page without a block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .layout import (
 
 
 class RingWriter:
-    """Writes `draft` as records into a new file at `path`; raises `OSError` if it cannot be made."""
+    """Writer of `draft` as records into a new file at `path`. Raises `OSError` if it cannot be created."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class RingWriter:
         self._map = _create(path, header)
         self._capacity = capacity
         self._all = memoryview(self._map)
-        # One machine instruction stores each, so that a reader never sees half a number.
+        # One machine instruction stores each counter, so that a reader never sees half a number.
         self._counters = self._all[COUNTERS_AT : COUNTERS_AT + COUNTERS.size].cast("Q")
         self._draft = self._all[DRAFT_AT : DRAFT_AT + self._size]
         draft.move(self._draft)
@@ -57,7 +57,7 @@ class RingWriter:
         self.written = 0
 
     def write(self, now: float) -> None:
-        """Add the draft as a record, over the oldest one if the ring is full."""
+        """Write the draft as a record, over the oldest record if the ring is full."""
         written = self.written
         place = HEADER_SIZE + written % self._capacity * self._size
         self._number[0] = written = written + 1
@@ -71,7 +71,7 @@ class RingWriter:
 
 
 def _create(path: Path, header: Header) -> mmap.mmap:
-    """Make and map the file in its full length; it gets its name last, when it is complete."""
+    """Create and map the file in its full length; it gets its final name when it is complete."""
     unfinished = path.with_suffix(".new")
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -90,5 +90,5 @@ def _create(path: Path, header: Header) -> mmap.mmap:
 def _allocate(fd: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
-    else:  # macOS: writing allocates the blocks as well
+    else:  # macOS: writing allocates the blocks, too
         os.write(fd, bytes(size))

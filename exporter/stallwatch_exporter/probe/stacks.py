@@ -1,21 +1,22 @@
-"""Answers to the agent, which queries a rank at a stall, and never before, for its state (``answers``).
+"""Answer the agent, which queries a rank for its state (``answers``) at a stall, and never before.
 
-Two ways to answer, for two kinds of stall:
+There are two ways to answer, for two kinds of stall:
 
-* A thread waits on a named pipe beside the ring; that costs nothing until the agent writes to it. It answers
-  a number with all that it knows, collectives last. Several agents may ask at once, by the monotonic clock:
-  the answer bears the greatest number so far, so it is new enough for any query with that or a smaller one.
-* A thread makes no progress while other code holds the interpreter lock. So ``faulthandler`` waits for an
-  unused real-time signal: it needs no lock, and writes to a file of its own.
+* A thread waits on a named pipe beside the ring, which costs nothing until the agent writes to it. The thread
+  answers a number with the state of the process, collectives last. Several agents may query at once, with
+  numbers from the monotonic clock: the answer has the greatest number so far and is new enough for smaller
+  ones.
+* A thread makes no progress while other code holds the interpreter lock. Therefore ``faulthandler`` waits for
+  an unused real-time signal: it needs no lock, and writes to its own file.
 
-A forked process has neither; it gets its own when it turns out to be a rank. After ``exec`` there is neither:
-descriptors are closed and handlers are gone, and the agent checks before it sends the signal.
+A forked process has neither until it turns out to be a rank. ``exec`` ends both, as it closes descriptors and
+resets handlers; the agent checks this before it sends the signal.
 """
 
 from __future__ import annotations
 
-# A command that is one Python program loads this at its start: `json`, `pathlib`, `signal` and `typing` would
-# cost it four times as much as all the rest. `signal` adds only names to `_signal`.
+# A command that is one Python program loads this module at its start: `json`, `pathlib`, `signal` and
+# `typing` would cost four times as much as the rest. `signal` only adds names to `_signal`.
 import _thread
 import faulthandler
 import fcntl
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 else:
     import _signal
 
-#: Beside ``<name>.ring``: the pipe for queries, the answer, torch's part of it, faulthandler's file, and
-#: the number of the signal that makes it write.
+#: Suffixes of files beside ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
+#: faulthandler's file, and the number of the signal that makes faulthandler write.
 ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: longer answers are not written
@@ -43,7 +44,7 @@ _LEAST_DESCRIPTOR = 64  # low descriptors have meanings: a program may expect to
 
 
 class Answerer:
-    """Answers for this process; `base` is the path of its ring."""
+    """Answerer of the agent's queries in this process; `base` is the path of its ring."""
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
@@ -58,8 +59,8 @@ class Answerer:
             pass
 
     def listen(self) -> None:
-        """Start the thread that waits for queries; raises if no pipe or no thread is available."""
-        # Now: at a stall nothing may wait for a disk or an import lock.
+        """Start the thread that waits for queries. Raises an error if no pipe or thread is available."""
+        # Import now, because at a stall nothing may wait for a disk or an import lock.
         import json  # noqa: F401
         import select
 
@@ -71,28 +72,28 @@ class Answerer:
             self._listening = Listening(self.probe)
         pipe = _beside(self._base, ASK)
         os.mkfifo(pipe, 0o600)
-        # Also open for writing: it never ends, however many agents open and close it.
+        # Open the pipe for writing, too, so that it never ends when agents open and close it.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
         self._asked = select.poll()
         self._asked.register(self._pipe, select.POLLIN)
-        _thread.start_new_thread(self._wait, ())  # no Thread object, which other code could count or join
+        _thread.start_new_thread(self._wait, ())  # not a Thread object, which other code could count or join
 
     def move(self, base: str) -> None:
-        """Use `base` from now on; nothing is registered again."""
+        """Rename the files for another `base`; the signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
                 os.rename(_beside(before, suffix), _beside(base, suffix))
 
     def leave(self) -> None:
-        """Remove the files as the process ends. In a forked child that is left to the parent."""
+        """Remove the files when the process ends; a forked child leaves that to its parent."""
         if self.pid == os.getpid():
             for suffix in (SIGNAL, FAULT):
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal if Python code has taken it: a sampler without values, called once a second."""
+        """Withdraw the signal if Python code has taken it; a sampler without values, called each second."""
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -105,16 +106,16 @@ class Answerer:
             return
         path = _beside(self._base, FAULT)
         fd = _high(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
-        # Not chained: no other handler exists, and with `chain` Python would not have the kernel
-        # restart the calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
+        # Do not chain: no other handler exists, and with `chain` Python would not let the kernel restart the
+        # calls that the signal interrupts (CPython, Modules/faulthandler.c, SA_RESTART).
         faulthandler.register(number, file=fd, all_threads=True, chain=False)
         self._fault = number
         _write(_beside(self._base, SIGNAL), f"{number} {fd}\n".encode())
 
     def _wait(self) -> None:
         try:
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # they are for the training
-            # The training may close descriptors that it does not know; a reused number is not ours.
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # for the training's threads
+            # The training may close unknown descriptors; a reused number is another file.
             while _identity(self._pipe) == self._identity:
                 left = self._listening.left() if self._listening is not None else None
                 if left is not None and (
@@ -126,7 +127,7 @@ class Answerer:
                     return
                 self._newest = max([self._newest, *(int(one) for one in questions.split() if one.isdigit())])
                 self._answer()
-        except Exception:  # at worst there is no answer: the agent has other methods
+        except Exception:  # without an answer, the agent uses other methods
             pass
 
     def _answer(self) -> None:
@@ -137,7 +138,7 @@ class Answerer:
         try:
             if self._listening is not None:
                 self._listening.begin()
-        except Exception:  # answer nevertheless
+        except Exception:  # answer without counting
             pass
         probe = self.probe
 
@@ -156,7 +157,7 @@ class Answerer:
                 if len(data) <= MOST_BYTES:
                     _write(_beside(self._base, suffix), data)
             except Exception:
-                continue  # such as a full disk: the other half may still fit
+                continue  # for example, a full disk: the other part may still fit
 
 
 def free_signal(status: str = "/proc/self/status") -> int | None:
@@ -172,7 +173,7 @@ def free_signal(status: str = "/proc/self/status") -> int | None:
 
 
 def signal_masks(status: str) -> dict[str, int]:
-    """Return the signals that a process handles, ignores or blocks, a bit each, by proc_pid_status(5)."""
+    """Return the signals that a process handles, ignores or blocks, as bits from proc_pid_status(5)."""
     masks = {"SigCgt": 0, "SigIgn": 0, "SigBlk": 0}
     with open(status, encoding="ascii", errors="replace") as lines:
         for line in lines:
@@ -183,7 +184,7 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Return the same file under a descriptor number that other code does not use for a purpose."""
+    """Return a duplicate of a descriptor with a high number that other code does not use, and close `fd`."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:
@@ -209,7 +210,7 @@ def _remove(path: str) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file in one piece, so that a reader sees all of it or none."""
+    """Write a file atomically, so that a reader sees all of it or none."""
     fresh = path + ".new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -224,24 +225,24 @@ _answerer: Answerer | None = None
 
 
 def stand_by_alone(base: str) -> Answerer:
-    """Get ready for a query by the signal alone, before anything is known about this process."""
+    """Register the signal of this process at its start, before anything is known about it."""
     global _answerer
     _answerer = Answerer(base)
     return _answerer
 
 
 def stand_by(probe: Probe, ring: str) -> None:
-    """Let the agent query this process from now on, beside its `ring`; once a process."""
+    """Let the agent query this process, through files beside its `ring`; only once per process."""
     global _answerer
     try:
         if _answerer is None or _answerer.pid != os.getpid():
             _answerer = Answerer(ring)
-        elif _answerer.probe is None:  # it was ready for the signal alone
+        elif _answerer.probe is None:  # only the signal was registered
             _answerer.move(ring)
         else:
             return
         _answerer.probe = probe
         probe.samplers.append(_answerer.look_after_signal)
         _answerer.listen()
-    except Exception:  # no room for a pipe, no thread: the rank is watched without answers
+    except Exception:  # no pipe or thread is available: the rank is watched without answers
         probe.failed()

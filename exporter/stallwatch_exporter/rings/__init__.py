@@ -1,1 +1,1 @@
-"""The agent's end of the probe: reading the rings that ranks write."""
+"""Read the rings that the probes of ranks write."""

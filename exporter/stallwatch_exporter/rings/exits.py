@@ -1,9 +1,9 @@
-"""Exit statuses of processes that are not our children, such as the ranks that a launcher started.
+"""Read exit codes of processes that are not children, such as the ranks that a launcher started.
 
-Until its parent reads the status, a process is a zombie, whose line in ``/proc`` holds it (proc_pid_stat(5),
-``exit_code``; for processes of the same user). A descriptor of the process wakes us at its end
-(pidfd_open(2), Linux 5.3), and from Linux 6.15 on it has the status later, too (``PIDFD_GET_INFO``,
-``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). Nothing in a rank is changed.
+Until its parent reads the status, a process is a zombie, whose line in ``/proc`` contains it
+(proc_pid_stat(5), ``exit_code``; for processes of the same user). A descriptor of the process wakes this
+process at its end (pidfd_open(2), Linux 5.3), and from Linux 6.15 on the status can be read from it later,
+too (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). The rank itself is not changed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from stallwatch_exporter import steady
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_rules.files import is_own
 
-MOST_WATCHED = 256  #: processes; each takes a descriptor
-_LOOK_SECONDS = 5.0  # until the thread notices that it was closed
+MOST_WATCHED = 256  #: most watched processes; each needs a descriptor
+_LOOK_SECONDS = 5.0  # seconds until the thread notices that it was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
 _INFO_EXIT = 1 << 3
@@ -31,11 +31,11 @@ _EXIT_CODE = 49  # index among the fields after the name, from 0
 
 
 class Exits:
-    """Exit codes of the processes passed to `watch` while they were running, if the kernel reveals them."""
+    """Exit codes of the processes passed to `watch` while they were running, if the kernel shows them."""
 
     def __init__(self) -> None:
         self.codes: dict[Hashable, int] = {}  #: by the key given to `watch`; ``-n`` for signal n
-        self.ended_at: dict[Hashable, float] = {}  #: when each watched process ended, steady time
+        self.ended_at: dict[Hashable, float] = {}  #: steady time at which each watched process ended
         self._seen: set[Hashable] = set()
         self._watched: dict[int, tuple[int, Hashable]] = {}  # process and key by descriptor
         self._epoll: select.epoll | None = None
@@ -52,7 +52,7 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, steady.wall(started)):  # or another process has the number now
+        if not is_there(pid, steady.wall(started)):  # otherwise, another process has the number now
             os.close(fd)
             return
         try:
@@ -72,10 +72,10 @@ class Exits:
         if epoll is not None:
             epoll.close()
 
-    __del__ = close  # its thread does not keep it alive
+    __del__ = close  # the thread does not keep this object alive
 
     def _waiting(self) -> select.epoll:
-        """Return the epoll object on which our thread waits; the caller holds the lock."""
+        """Return the epoll object on which the thread waits; the caller holds the lock."""
         if self._epoll is None:
             epoll = select.epoll()
             try:
@@ -102,11 +102,11 @@ class Exits:
 
 
 def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
-    """Record the ends of processes until `exits` is closed or nothing refers to it."""
+    """Record the ends of processes until `exits` is closed or unreferenced."""
     while True:
         try:
             ended = epoll.poll(_LOOK_SECONDS)
-        except (OSError, ValueError):  # closed
+        except (OSError, ValueError):  # the epoll object was closed
             return
         owner = exits()
         if owner is None or not owner._take(epoll, ended):
@@ -126,7 +126,7 @@ def _of_zombie(pid: int) -> int | None:
     with contextlib.suppress(OSError, ValueError, IndexError):
         folder = Path(f"/proc/{pid}")
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        if fields[0] in "ZX" and is_own(folder.stat()):  # other users read 0
+        if fields[0] in "ZX" and is_own(folder.stat()):  # for other users, the value is 0
             return int(fields[_EXIT_CODE])
     return None
 

@@ -1,4 +1,4 @@
-"""Whether a process that left a trace is still running."""
+"""Check whether a process with a known start is still running."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-#: A process may seem this many seconds younger than its own ring. Its start is counted in clock ticks
-#: (hundredths of a second) from a boot time that the kernel gives in whole seconds and adjusts when the
-#: clock is set (psutil 7.2.2, ``_pslinux.py``: ``create_time``, ``boot_time``): that is a second at most, and
-#: the rest is for clocks that NTP corrects while the job begins. A number is given to another process only
-#: after all others were used, which takes longer; and a rank wrongly reported dead is worse than one wrongly
-#: reported alive for a moment.
+#: Seconds by which a process may seem younger than its own ring. Its start is counted in clock ticks
+#: (hundredths of a second) from a boot time that the kernel gives in whole seconds and adjusts when the clock
+#: is set (psutil 7.2.2, ``_pslinux.py``: ``create_time``, ``boot_time``): that explains one second at most,
+#: and the rest is for clocks that NTP corrects while the job begins. A process id is reused only after all
+#: other ids, which takes longer; and a rank wrongly reported dead is worse than a rank wrongly reported alive
+#: for a moment.
 SAME_PROCESS_SECONDS = 5.0
 
 
 def is_there(pid: int, started: float) -> bool:
-    """Whether the process with this number, which ran at `started` (current wall clock), still runs.
+    """Return whether the process `pid`, which ran at `started` (current wall clock), still runs.
 
-    A zombie does not, nor does another process that got the number since. One that may not be inspected does.
+    A zombie, or another process with the same id, does not count; a process that may not be inspected does.
     """
     try:
         process = psutil.Process(pid)
@@ -33,7 +33,7 @@ def is_there(pid: int, started: float) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """Return the words of a process's command line; none if it is gone."""
+    """Return the words of a process's command line; none if the process has ended."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):
@@ -42,9 +42,9 @@ def command_line(pid: int) -> tuple[str, ...]:
 
 @functools.cache
 def process_namespace() -> str:
-    """Return the namespace of our process numbers, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
+    """Return the namespace of this process's ids, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
-    Containers that share a folder, and with ``hostNetwork`` the host's name, see nothing of each other's
-    processes: the same number is another process there.
+    Containers that share a folder, and with ``hostNetwork`` the host's name, do not see each other's
+    processes: the same id is another process there.
     """
     return namespace("pid")

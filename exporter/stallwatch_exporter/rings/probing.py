@@ -1,4 +1,4 @@
-"""The agent's end of the probe: the folder that ranks write into, and the reading of it."""
+"""Read the probes' rings and side files in the folder into which ranks write."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # of one ring in one look: more records would add nothing
+_MOST_RECORDS = 256  # records of one ring in one poll: more records would add nothing
 _ORPHAN_SECONDS = 86400.0
 _FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping may leave the file's time unchanged
 _QUOTES = lazy(r"[\"\n\r\\]")
 
 
 def make_folder(home: Path) -> Path:
-    """Make a new folder for the rings of one run, readable by its user only; `OSError` without room.
+    """Create a folder for the rings of one run, readable by its user only. Raises `OSError` without space.
 
-    If the state folder cannot be written, use a temporary one: that is no reason to see less of the run.
+    If the state folder cannot be written, use a temporary folder, so that the probes still work.
     """
     try:
         parent = home / "rings"
@@ -52,14 +52,14 @@ def make_folder(home: Path) -> Path:
 
 
 def _tag() -> str:
-    """Return a short tag for the namespace of our process numbers."""
+    """Return a short tag for the namespace of this process's ids."""
     return hashlib.sha256(process_namespace().encode()).hexdigest()[:12]
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove folders that a killed agent left: ranks that outlive it keep their rings without the names.
+    """Remove the folders of killed agents; surviving ranks keep their open rings without the file names.
 
-    If the agent ran in another container, its number is not one of ours, and only age shows that it is gone.
+    The process id of an agent in another container has no meaning here: only its folder's age decides.
     """
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
@@ -70,7 +70,7 @@ def _remove_orphans(parent: Path) -> None:
 
 
 def _age(folder: Path) -> float:
-    """Return the seconds since anything in the folder was written; 0 if that is unknown."""
+    """Return the seconds since any file in the folder was written; 0 if unknown."""
     try:
         return time.time() - max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
     except OSError:
@@ -81,7 +81,7 @@ def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the environment in which every Python loads the probe."""
     if environ.get(SWITCH_VARIABLE) == "0":
         return dict(environ)
-    # No empty part: Python takes it for the working directory.
+    # Leave out an empty part, which Python takes for the working directory.
     path = os.pathsep.join(part for part in (str(BOOTSTRAP), environ.get("PYTHONPATH", "")) if part)
     return {
         **environ,
@@ -92,25 +92,25 @@ def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 class RankProcess(RingReader):
-    """A process with a ring, and the agent's observations of it."""
+    """A process with a ring, and the agent's observations of the process."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.was_up = False  #: it was seen running: never for another namespace of numbers
-        self.step: int | None = None  #: the last one
+        self.was_up = False  #: last step that the process reported
+        self.step: int | None = None  #: the last step
         self.stepped_at: float | None = None
-        self.words: tuple[str, ...] = ()  #: its command line as it made its first step
-        self.left: bool | None = None  #: it reported that it ends without an error, or with one
+        self.words: tuple[str, ...] = ()  #: its command line at its first step
+        self.left: bool | None = None  #: it reported that it ends without an error (True) or with one (False)
         self.beside = False  #: it started while another process of its rank trained
         self._events_until = 0
 
     @property
     def is_up(self) -> bool:
-        """Whether the process runs."""
+        """Return whether the process runs."""
         return is_there(self.header.pid, steady.wall(self.header.started))
 
     def take(self) -> Batch:
-        """Read the new records."""
+        """Read the new records of the process."""
         batch, stepped = self.read(_MOST_RECORDS), self.step is not None
         for record in batch.records:
             if "step" in record.values:
@@ -120,7 +120,7 @@ class RankProcess(RingReader):
         return batch
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the new text events."""
+        """Yield the new text events of the process."""
         try:
             with os.fdopen(open_file(self.path.with_suffix(".jsonl")), "rb") as file:
                 data = os.pread(file.fileno(), MOST_BYTES, self._events_until)
@@ -129,7 +129,7 @@ class RankProcess(RingReader):
         if self._events_until > MOST_BYTES:  # no probe writes more
             return
         whole = data[: data.rfind(b"\n") + 1]
-        if not whole and len(data) == MOST_BYTES:  # no probe writes this either: the line may never end
+        if not whole and len(data) == MOST_BYTES:  # no probe writes such a line, which may never end
             whole = data
         self._events_until += len(whole)
         for line in whole.splitlines():
@@ -143,7 +143,7 @@ class RankProcess(RingReader):
                 yield event
 
     def end(self, exits: Exits) -> ProcessEnd:
-        """Return how it ended, or that it has not."""
+        """Return how the process ended, or that it is running."""
         return ProcessEnd(
             self.header.pid,
             self.header.rank if self.header.rank >= 0 and self.step is not None else None,
@@ -160,21 +160,21 @@ class RankProcess(RingReader):
 
 
 class Probing:
-    """Reads the rings and side files of one folder."""
+    """Reader of the rings and side files in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lost = 0  #: records and events lost for good, and failures inside the probes
+        self.lost = 0  #: records and events lost permanently, and errors inside the probes
         self._rings: dict[str, RankProcess | None] = {}  # None: the file is not a ring
         self._lost_records = 0
-        self._alive: set[int] = set()  # process numbers; never those of another namespace
+        self._alive: set[int] = set()  # process ids, never from another namespace
         self._exits = Exits()
 
     def read(self) -> list[Record]:
-        """Return the records of all ranks since the last look, in the order of time."""
+        """Return the records of all ranks since the last call, in the order of time."""
         found: list[Record] = []
         for process in self._found():
-            # Checked first: the last records of a process that is gone are complete.
+            # Check this first: the last records of an ended process are complete.
             is_up = process.is_up
             if is_up:
                 process.was_up = True
@@ -182,7 +182,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # an open file for each past process would be too many
+            if not is_up:  # one open file for each past process would be too many
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -190,14 +190,14 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Whether all processes of the last look have ended since, even if others have started."""
+        """Return whether all processes of the last call have ended since, even if others have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the text events since the last look, without secrets.
+        """Yield the text events since the last call, without secrets.
 
-        The end of a rank's worker is left out: readers would take it for the end of the rank.
+        The end of a rank's worker process is left out, because readers would take it for the end of the rank.
         """
         for process in self._found():
             for event in process.events():
@@ -205,19 +205,19 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """Return, for each rank with a ring, the rings whose process is running: none if it is gone."""
+        """Return, for each rank with a ring, the rings of its running processes."""
         return {
             rank: frozenset(each.path for each in own if each.is_up) for rank, own in self._by_rank().items()
         }
 
     def first_rank(self) -> int | None:
-        """Return the rank whose local rank is 0, by the local ranks of those that are up, if they agree."""
+        """Return the rank with local rank 0, if the local ranks of all running ranks agree."""
         up = [process.header for process in self._known() if process.is_up and process.header.rank >= 0]
         found = {each.rank - each.local_rank for each in up if each.local_rank >= 0}
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def exit_codes(self) -> dict[int, int]:
-        """Return, by rank that is gone, the exit code of its last process, if seen; ``-n`` for signal n."""
+        """Return the exit codes of ended ranks' last processes, if seen; ``-n`` for signal n."""
         gone = {rank: own for rank, own in self._by_rank().items() if not any(each.is_up for each in own)}
         last = {
             rank: max(own, key=lambda each: each.header.started).path for rank, own in gone.items() if own
@@ -225,7 +225,7 @@ class Probing:
         return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
 
     def pids(self) -> set[int]:
-        """Return the process numbers of all rings, running or not."""
+        """Return the process ids of all rings, running or not."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
@@ -233,7 +233,7 @@ class Probing:
         return [process.end(self._exits) for process in self._known()]
 
     def close(self) -> None:
-        """Remove the folder of a run that is over. All that is worth keeping was read."""
+        """Remove the folder of a run that is over, after its content was read."""
         self._exits.close()
         for process in self._known():
             process.close()
@@ -254,7 +254,7 @@ class Probing:
                     self._rings[name] = RankProcess(self.folder / name)
                 except LayoutProblem:
                     self._rings[name] = None
-                except OSError:  # such as no free descriptor: there may be one at the next look
+                except OSError:  # for example, no free descriptor: there may be one at the next call
                     continue
         return self._known()
 
@@ -264,19 +264,19 @@ class Probing:
         return {rank: self._own(rank) for rank in ranks if rank >= 0}
 
     def _ends_rank(self, process: RankProcess) -> bool:
-        """Whether the end of this process is the end of its rank."""
+        """Return whether the end of this process is the end of its rank."""
         own = self._own(process.header.rank)
         if process not in own:
             return False
         if any(each.latest_step_at() is not None for each in own):
             return True
-        # Before any step, the process that came first and is still there is the rank.
+        # Before any step, the earliest process that still runs is the rank.
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that make steps; all of them as long as none does.
+        """Return the processes of a rank that make steps; all of them while none makes steps.
 
-        Others that started while one trained are its workers, even after it is gone.
+        Processes that started while another one trained are its workers, even after it has ended.
         """
         processes = [process for process in self._known() if process.header.rank == rank]
         if len(processes) == 1:
@@ -294,7 +294,7 @@ class Probing:
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """Return the same value with the secrets in its texts masked; `name` is its key.
+    """Return the value with the secrets in its texts masked; `name` is its key.
 
     Each text is masked separately: a mask in the middle of JSON may remove the quote that ends a text.
     """

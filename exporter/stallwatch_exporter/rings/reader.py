@@ -1,9 +1,9 @@
-"""Reads the ring of a rank from outside: new records, the number lost, and nothing half written.
+"""Read the ring of a rank from outside: new records, the number of lost records, nothing half written.
 
-The writer never waits for us, so records may be overwritten while they are read. They are read first and
-trusted after a second look at the counter: records that the writer may have begun to overwrite until then
-count as lost. Reads go through the file, not through a mapping: a file that is cut short gives short reads,
-but a mapping would end us with SIGBUS.
+The writer never waits for a reader, so records may be overwritten while they are read. They are read first,
+and valid only after the counter was read again: records that the writer may have begun to overwrite by then
+count as lost. The reader reads the file, not a mapping: a truncated file gives short reads, but a mapping
+would end the reader with SIGBUS.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_TRIES = 3
 
 
 class Record(msgspec.Struct, frozen=True):
-    """The values of a rank at one moment; fields without a value are absent."""
+    """Values of a rank at one moment; fields without a value are absent."""
 
     rank: int
     number: int
@@ -50,19 +50,19 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """New records since the last look."""
+    """New records since the last call."""
 
     records: list[Record] = []
-    lost: int = 0  #: overwritten before they were read
+    lost: int = 0  #: number of records overwritten before they were read
 
 
 def open_file(path: Path) -> int:
-    """Open a rank's file for reading; a pipe in its place that has no writer is opened at once."""
+    """Open a rank's file for reading, without waiting if it is a pipe without a writer."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 class RingReader:
-    """Follows one ring. Raises `LayoutProblem` if the file is not a ring, `OSError` if it does not open."""
+    """Reader of one ring. Raises `LayoutProblem` if the file is not a ring, `OSError` if it does not open."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # the draft at the last look
+        self._shown = b""  # the draft at the last call
         self._last = Record(self.header.rank, 0, 0.0, {})  # the last record returned
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: records that the writer itself could not write
@@ -100,7 +100,7 @@ class RingReader:
         return batch
 
     def latest_step_at(self) -> float | None:
-        """Return the time of the last whole record, read or not; ``None`` if it is not of a step."""
+        """Return the time of the last complete record, read or not; ``None`` if it contains no step."""
         with self._opened():
             written = self._written()
             latest = self._unpacked(self._slots(written, written), 0, written) if written else None
@@ -108,9 +108,9 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open the file for one look if it is closed; a file that cannot be opened now reads as empty."""
+        """Open a closed file for one call; a file that cannot be opened reads as empty."""
         rested = self._fd is None
-        with contextlib.suppress(OSError):  # removed, or no descriptor is free: the next look finds the same
+        with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
             if rested:
                 self._fd = open_file(self.path)
         try:
@@ -120,14 +120,14 @@ class RingReader:
                 self.close()
 
     def _complete(self, batch: Batch, written: int) -> None:
-        """Add the records up to `written`."""
+        """Add the records up to number `written`."""
         capacity = self.header.capacity
         first = max(self.read_until + 1, written - capacity + 1)
         data = self._slots(first, written)
         now = self._written()
         if now is None:
             return
-        # The record after `now` may be half written, in the place of the one `capacity` before it.
+        # The record after `now` may be half written, in the position of the record `capacity` before it.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
             record = self._unpacked(data, number - first, number) if number >= intact else None
@@ -139,7 +139,7 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """Add the current content of the next record, each time that it holds something new."""
+        """Add the current content of the next record if it contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
         # Read twice: between two stores a step may have another step's numbers.
         for _ in range(_MOST_TRIES):
@@ -155,7 +155,7 @@ class RingReader:
         last = self._last
         step = draft.values.get("step")
         if step is None or (draft.time, step) == (last.time, last.values.get("step")):
-            # Of the next step, or of one that was read as a record.
+            # The draft belongs to the next step, or to a step that was read as a record.
             draft = replace(draft, time=self._clock(), values=_lasting(draft.values))
             if draft.values == _lasting(last.values):
                 return
@@ -163,7 +163,7 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Close the file. Later reads open it for one look."""
+        """Close the file; later reads open it for one call."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
@@ -197,7 +197,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """Return the record at `place`; ``None`` if it is not whole, or not the one with `number`."""
+        """Return the record at `place`; ``None`` if it is incomplete, or has another number than `number`."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None

@@ -1,1 +1,1 @@
-"""``stallwatch run``: the command, its output and signals passed through, and how it ended."""
+"""Run a command for ``stallwatch run``: pass on its output and signals, and find how it ended."""

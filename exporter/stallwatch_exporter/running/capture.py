@@ -1,8 +1,9 @@
-"""Start the command, pass its output through us and into a queue of bytes, and wait for it.
+"""Start the command, pass its output through and into a queue of bytes, and wait for its end.
 
-If our own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress bars; else
-a pipe. The pseudo-terminal is raw: it changes no byte, the real one behind us does its usual work. When
-stdout and stderr are the same terminal they share one, so that output to both stays in order.
+If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
+bars; otherwise, it gets a pipe. The pseudo-terminal is raw: it changes no byte, and the real terminal does
+its usual work. If stdout and stderr are one terminal, they share a pseudo-terminal, so that output stays in
+order.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
-MAX_BYTES = 64 * 1024 * 1024  #: of output that was passed through but is not read yet
+MAX_BYTES = 64 * 1024 * 1024  #: most bytes of output that were passed through but not read yet
 _PORTION = 65536
 _LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_NO_MEMORY_SECONDS = 0.05  # between two attempts
+_NO_MEMORY_SECONDS = 0.05  # seconds between two attempts
 GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
 
 _Made = TypeVar("_Made")
 
 
 class CommandProblem(Exception):
-    """The command could not be started; `exit_code` is what a shell would return."""
+    """The command could not be started; `exit_code` is the code that a shell would return."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -52,26 +53,26 @@ class Chunk(NamedTuple):
     source: str
     data: bytes
     time: float
-    fresh: bool = False  #: not a continuation: the previous bytes were dropped, or are of another file
+    fresh: bool = False  #: the bytes do not continue earlier bytes, which were dropped or of another file
     stream: str = "stdout"
-    rank: int | None = None  #: of the whole source, if it has one
+    rank: int | None = None  #: rank of the whole source, if it has one
 
 
 class ByteQueue:
-    """Bounded queue of output: it drops and counts what does not fit, so that the command never waits."""
+    """Bounded queue of output: drop and count bytes that do not fit, so that the command never waits."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.dropped = 0  #: lines (or parts of one) that did not fit
+        self.dropped = 0  #: number of lines (or parts of lines) that did not fit
         self._max = max_bytes
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
-        self._enough = 0  # bytes that a waiting reader wants
+        self._enough = 0  # number of bytes that a waiting reader wants
         self._gaps: set[str] = set()
         self._closed = False
         self._change = threading.Condition()
 
     def put(self, stream: str, data: bytes, time: float) -> None:
-        """Add bytes; returns at once."""
+        """Add bytes to the queue, without waiting."""
         with self._change:
             if self._bytes + len(data) > self._max:
                 self.dropped += data.count(b"\n") or 1
@@ -84,7 +85,7 @@ class ByteQueue:
                 self._change.notify()
 
     def take(self, timeout: float, most: int = MAX_BYTES) -> list[Chunk]:
-        """Return chunks of at most `timeout` seconds, sooner if `most` bytes wait; none beyond these."""
+        """Return queued chunks after `timeout` seconds, or as soon as `most` bytes are queued."""
         with self._change:
             self._enough = most
             if self._bytes < most and not self._closed:
@@ -98,7 +99,7 @@ class ByteQueue:
             return chunks
 
     def lose(self, stream: str) -> None:
-        """Record that something could not be added."""
+        """Record that output of a stream could not be added."""
         with self._change:
             self.dropped += 1
             self._gaps.add(stream)
@@ -111,21 +112,21 @@ class ByteQueue:
 
     @property
     def waiting(self) -> bool:
-        """Whether chunks are waiting."""
+        """Return whether chunks are in the queue."""
         with self._change:
             return bool(self._chunks)
 
     @property
     def ended(self) -> bool:
-        """Whether the queue is closed and empty."""
+        """Return whether the queue is closed and empty."""
         with self._change:
             return self._closed and not self._chunks
 
 
 class Pump:
-    """Copies `source` to `target` and the queue, until its end or after `finish`, when nothing is left.
+    """Copy `source` to `target` and the queue until its end, or until it is empty after `finish`.
 
-    Its buffer is allocated at the start: if memory runs out, the command continues, unread.
+    The buffer is allocated at the start, so that the output is still passed on if memory runs out.
     """
 
     def __init__(
@@ -152,10 +153,10 @@ class Pump:
             raise
 
     def finish(self, grace: float) -> None:
-        """Wait for the end of the stream for `grace` seconds, then copy only what is waiting, and end."""
+        """Wait `grace` seconds for the end of the stream, then copy only the waiting output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        self._thread.join()  # only our own output, blocked as it would be without us, can hold this up
+        self._thread.join()  # only the agent's own output, blocked as without an agent, can delay this
         os.close(self._wake_write)
         os.close(self._wake_read)
 
@@ -163,7 +164,7 @@ class Pump:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        last: int | None = None  # bytes that may still be copied after `finish` gave up waiting
+        last: int | None = None  # number of bytes that may still be copied after `finish` stopped waiting
         while last is None or last > 0:
             ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:
@@ -192,7 +193,7 @@ class Pump:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all of it. If our output has no reader any more, the command must not notice."""
+        """Write all bytes; if the agent's output has no reader, the command must not notice."""
         written = 0
         while written < count and self._target is not None:
             try:
@@ -206,11 +207,11 @@ class Pump:
             except OSError as error:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
-                return  # such as a full disk behind our stdout: the next portion may fit again
+                return  # for example, a full disk behind stdout: the next bytes may fit again
 
 
 def _patiently(work: Callable[[], _Made]) -> _Made:
-    """Do the work; retry until there is memory for it."""
+    """Call a function; retry until there is enough memory for it."""
     while True:
         try:
             return work()
@@ -219,7 +220,7 @@ def _patiently(work: Callable[[], _Made]) -> _Made:
 
 
 class Capture:
-    """The running command. Output appears on `stdout` and `stderr` (our descriptors) and in `queue`."""
+    """The running command, whose output goes to `stdout` and `stderr` (descriptors) and to `queue`."""
 
     def __init__(
         self,
@@ -232,25 +233,25 @@ class Capture:
         clock: Callable[[], float] = steady.now,
     ) -> None:
         environment = dict(os.environ if environ is None else environ)
-        self.problem: str | None = None  #: why the output is not passed through us, or None
+        self.problem: str | None = None  #: reason why the output is not passed through, or None
         self._pumps: list[Pump] = []
-        self._carried: list[tuple[int, int]] = []  # (descriptor that we read, descriptor that we write)
+        self._carried: list[tuple[int, int]] = []  # pairs of a descriptor to read and a descriptor to write
         self._keeper: Keeper | None = None
-        self._terminals: list[tuple[int, int]] = []  # (pseudo-terminal, the real one that it represents)
-        channels: list[int] = []  # descriptors that we made for the command to write to
+        self._terminals: list[tuple[int, int]] = []  # pairs of a pseudo-terminal and its real terminal
+        channels: list[int] = []  # descriptors for the command to write to
         out, err = stdout, stderr
         try:
-            # Before the command starts: it is still possible to do without what cannot be made.
+            # Before the command starts, missing descriptors and threads can still be avoided.
             out = err = self._carry("stdout", stdout, queue, clock, channels)
             if not _same_terminal(stdout, stderr):
                 err = self._carry("stderr", stderr, queue, clock, channels)
-        except (OSError, RuntimeError) as error:  # no descriptor, or no thread, is available
+        except (OSError, RuntimeError) as error:  # no descriptor or no thread is available
             self.problem = f"{type(error).__name__}: {error}"
             self._let_go(channels)
             self._terminals.clear()
             out, err = stdout, stderr
         if self._carried and self.problem is None:
-            with contextlib.suppress(OSError):  # no room for one more process: we must survive
+            with contextlib.suppress(OSError):  # without a keeper process, the agent must survive
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
             # Python buffers up to 8 KiB of its output to a pipe: in a hang, those are the lines that matter.
@@ -265,7 +266,7 @@ class Capture:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
                 raise start_problem(command[0], error) from error
-            # Our own descriptors may be the ones that it lacks.
+            # The agent's own descriptors may be the missing ones.
             self.problem = f"{type(error).__name__}: {error}"
             try:
                 self._child = start(stdout, stderr)
@@ -276,7 +277,7 @@ class Capture:
         self.pid = self._child.pid
 
     def wait(self) -> int:
-        """Wait for the command, and return its exit status as `subprocess` gives it."""
+        """Wait for the command, and return its exit status in the form of `subprocess`."""
         return self._child.wait()
 
     def drain(self, grace: float = GRACE_SECONDS) -> None:
@@ -318,9 +319,9 @@ class Capture:
         return its
 
     def _channel(self, ours: int) -> tuple[int, int]:
-        """Return two descriptors: the one that we read, and the one that the command writes to."""
+        """Return two descriptors: one for the agent to read, and one for the command to write."""
         if os.isatty(ours):
-            with contextlib.suppress(OSError, termios.error):  # no pseudo-terminal left: a pipe will do
+            with contextlib.suppress(OSError, termios.error):  # no pseudo-terminal is left: use a pipe
                 return self._terminal(ours)
         return os.pipe()
 
@@ -337,7 +338,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """End the pumps, because nothing will be written."""
+        """End the pumps, because the command will not write to them."""
         for fd in channels:
             os.close(fd)
         channels.clear()
@@ -352,7 +353,7 @@ def _same_terminal(one: int, other: int) -> bool:
 
 
 def _copy_size(source: int, target: int) -> None:
-    with contextlib.suppress(OSError):  # either may be closed already
+    with contextlib.suppress(OSError):  # a descriptor may be closed already
         fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
 
 
@@ -368,7 +369,7 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
 
 
 def run_unwatched(command: Sequence[str]) -> int:
-    """Run `command` alone, with our own output, if it cannot be watched at all; return its exit code."""
+    """Run `command` with the agent's own output if it cannot be watched at all; return its exit code."""
     with SignalRelay() as relay:
         try:
             child = subprocess.Popen(command, umask=usual_umask())

@@ -1,4 +1,4 @@
-"""``stallwatch run``: run the command, pass its output through, and watch it from a thread."""
+"""Run a command for ``stallwatch run``: pass its output through, and watch it from a thread."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 
 def reporting() -> AbstractContextManager[None]:
-    """Return a context in which SIGTERM and SIGHUP do not end a process that still has to report.
+    """Return a context in which SIGTERM and SIGHUP do not end a process before it has reported.
 
-    A scheduler that ends a job sends them to all of its processes. While the command runs, it gets them;
-    later they would cut off the report, and the messages that leave after it: each has its own bounded time.
+    A scheduler that ends a job sends them to all of its processes. While the command runs, it receives them;
+    later they would interrupt the report and the notifications after it, which have their own time limits.
     Ctrl-C still interrupts.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
@@ -51,9 +51,9 @@ def run_command(
 ) -> int:
     """Run `command` and watch it; return its exit code, 128 + n after signal n.
 
-    127 and 126 mean that it could not be started. `on_end` is called when it has ended; `engine` is where the
-    agents of a run over hosts meet, if not over HTTP. The command starts before anything else is set up, and
-    continues whatever happens to the watching.
+    The codes 127 and 126 mean that it could not be started. `on_end` is called after its end; `engine` opens
+    the transport between the agents of a run over several hosts, if not HTTP. The command starts before
+    anything else is set up, and continues if the watching fails.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(command, settings, notice)
@@ -103,7 +103,7 @@ def run_command(
                 notice(f"the run cannot be watched ({error}); the command continues")
             returncode = capture.wait()
             ended = steady.now()
-            # Signals from here on are too late to have ended the command.
+            # Later signals cannot have ended the command.
             passed_on, interrupted = relay.passed_on, relay.interrupted
             with guard("carrying the last output"):
                 capture.drain()
@@ -122,7 +122,7 @@ def run_command(
 
         result = None
         if reader is not None:
-            # Ctrl-C: the command is gone, and the user does not want to wait for the report.
+            # Ctrl-C: the command has ended, and the user does not want to wait for the report
             with guard("concluding"), suppress(KeyboardInterrupt):
                 result = reader.finish(judge, ended=ended)
         if reader is not None and result is not None:
@@ -132,7 +132,7 @@ def run_command(
                     on_end(diagnosis, ending, agent.folder)
             with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
                 agent.leave()
-            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # nor for readers of /metrics
+            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # Ctrl-C ends the wait, too
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode
 
@@ -140,9 +140,9 @@ def run_command(
 def _probed(
     command: Sequence[str], settings: ExporterSettings, notice: Notice
 ) -> tuple[dict[str, str], Path | None]:
-    """Return the command's environment with the probe in it, and the folder of its rings, else ``None``.
+    """Return the command's environment with the probe, and the folder of its rings or ``None``.
 
-    A replay gets no probe: it prints the steps of another time.
+    A replay gets no probe, because it prints the steps of another time.
     """
     environ = dict(os.environ)
     if is_replay(command) or not settings.probe or environ.get(SWITCH_VARIABLE) == "0":

@@ -1,9 +1,9 @@
-"""Decide which process of a run crashed although its command returned 0, from all evidence of its end.
+"""Find the process of a run that crashed although its command returned 0, from all evidence of its end.
 
 A shell returns the status of its last action: ``python train.py | tee log`` that of tee, and ``wait`` without
-arguments always 0. So the command's own exit code is one piece of evidence among several. The others are the
-exit codes of its programs, from the kernel; the last report of each interpreter; how far the run came; and,
-if no process was observed, the log.
+arguments always 0. Therefore the command's own exit code is one piece of evidence among several. The others
+are the exit codes of its programs, from the kernel; the last report of each interpreter; the last step of the
+run; and, if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, Running
 
-_AFTER_SECONDS = 1.0  #: progress that much later than the end of a process is not its own
-#: Of processes that SIGHUP, SIGINT or SIGTERM ended, also as a shell's code for it.
+_AFTER_SECONDS = 1.0  #: progress that much later than the end of a process belongs to another process
+#: Codes of processes that SIGHUP, SIGINT or SIGTERM ended, also in the form of a shell.
 _ASKED = frozenset((-1, -2, -15, 129, 130, 143))
 
 Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """How one process ended, or that it is still running."""
+    """The end of one process, or the fact that it is still running."""
 
     pid: int
     rank: int | None = None  #: ``None``: a program without a rank that reported no step
     up: bool = False
-    code: int | None = None  #: from the kernel, ``-n`` for signal n; ``None``: not observed
-    ended_at: float | None = None  #: steady time, as all times here
-    probed: bool = False  #: it was seen running, with a probe in it that would have reported its end
-    left: bool | None = None  #: its interpreter ended without an error, or with one; ``None``: no report
-    step: int | None = None  #: the last one that it reported
+    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None``: not observed
+    ended_at: float | None = None  #: steady time, like all times in this class
+    probed: bool = False  #: it was running with a probe that would have reported its end
+    left: bool | None = None  #: the interpreter ended without an error (True) or with one; ``None``: unknown
+    step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
-    run_step: int | None = None  #: where the run was when its end was noticed
-    started: float | None = None  #: when it was first seen, or earlier
-    words: tuple[str, ...] = ()  #: its command line, if known
+    run_step: int | None = None  #: last step of the run when the end of the process was noticed
+    started: float | None = None  #: time at which it was first seen, or earlier
+    words: tuple[str, ...] = ()  #: command line, if known
 
     @property
     def fate(self) -> Fate:
-        """How it ended, as far as known."""
+        """How the process ended, as far as known."""
         if self.up:
             return "up"
         if self.code is not None:
@@ -52,42 +52,42 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_rays(self) -> bool:
-        """Whether Ray started it: on shutdown it ends workers by SIGTERM, SIGKILL or an exit code of 1.
+        """Return whether Ray started the process; Ray ends workers by SIGTERM, SIGKILL or exit code 1.
 
         The death of a worker fails the call that waits for it (ray 2.60, ``RayActorError``).
         """
         return bool(self.words) and self.words[0].startswith("ray::")
 
     def retried(self, other: ProcessEnd) -> bool:
-        """Whether it is the same program as `other`, started again after that failed, and ended well."""
+        """Return whether this is the program of `other`, started again after its failure, and ended well."""
         same = bool(self.words) and (self.rank, self.words) == (other.rank, other.words)
         after = self.started is not None and self.started > other.last_seen
         return same and after and self.fate == "well" and other.fate in ("failed", "silent")
 
     @property
     def _in_teardown(self) -> bool:
-        """Whether a signal ended it after its program had ended well: libraries crash at exit."""
+        """Return whether a signal ended the process after a good end: libraries may crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
     def last_seen(self) -> float:
-        """Time of its end, or of its last report; infinity while it runs."""
+        """Time of the process's end or last report; infinity while it runs."""
         if self.up:
             return float("inf")
         return self.ended_at or self.stepped_at or 0.0
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """How far a run came."""
+    """Progress that a run had reached at its end."""
 
     step: int | None = None
     total: int | None = None
-    at: float | None = None  #: when it made its last step
-    complete: bool = False  #: its steps or its output show that it reached its end
+    at: float | None = None  #: time of the run's last step
+    complete: bool = False  #: the run's steps or its output show that it completed
 
     @property
     def short(self) -> bool:
-        """Whether steps are left."""
+        """Return whether the run has steps left."""
         return (
             not self.complete and self.step is not None and self.total is not None and self.step < self.total
         )
@@ -96,8 +96,8 @@ class Reached(msgspec.Struct, frozen=True):
 def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
     """Return the first process whose end credibly ended the run; ``None`` if the run ended well.
 
-    `log_fails` is called if the processes leave it open: whether the log ends in a failure with no output
-    after it.
+    `log_fails` returns whether the log ends in a failure without output after it; it is called if the
+    processes leave the question open.
     """
     ends = [end for end in ends if not end.is_rays]
     ranks = last_of_ranks(ends)
@@ -127,10 +127,10 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
-    """Return, for each rank, the process that ended last: others were retried, or worked beside it.
+    """Return, for each rank, the process that ended last, not retried processes or helpers.
 
     Processes that made steps take precedence: a program that runs after the training may have its rank, too.
-    But a retry that ended well need not step: it may have found all steps done.
+    However, a retry that ended well need not make steps: it may have found all steps done.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -141,7 +141,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
 
 
 def _excused(one: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Whether a process may end like this although the run is well."""
+    """Return whether a process may end like this although the run ended well."""
     stopped = one.code in _ASKED
     if stopped and any(
         other.fate == "well" and other.last_seen <= one.last_seen for other in others if other is not one
@@ -151,7 +151,7 @@ def _excused(one: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) ->
 
 
 def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
-    """Whether other processes made steps after it had ended."""
+    """Return whether other processes made steps after this process had ended."""
     known = one.run_step if one.step is None else one.step
     if known is not None and reached.step is not None and known < reached.step - GONE_ON:
         return True
@@ -161,10 +161,10 @@ def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Return failed programs without a rank that may have trained: which made the steps is unknown.
+    """Return failed programs without a rank that may have trained, if the training program is unknown.
 
-    After the end of the program that trained, no step is made. If another one ended well, it may have been
-    that one, unless steps are missing or the log ends in a failure.
+    After the end of the program that trained, no step is made. If another program ended well, that one may
+    have trained, unless steps are missing or the log ends in a failure.
     """
     dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
     dead = [one for one in dead if not _excused(one, programs, reached)]

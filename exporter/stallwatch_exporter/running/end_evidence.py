@@ -1,4 +1,4 @@
-"""Combine all evidence of how a run ended into one ending."""
+"""Combine all evidence of a run's end into one ending."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
 
-_PATIENCE = 1.0  # seconds for ranks to end, once the command has
-_LOOK_SECONDS = 0.9  # at least, between two looks at the processes …
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # … and during the command's first seconds
+_PATIENCE = 1.0  # seconds for ranks to end after the command
+_LOOK_SECONDS = 0.9  # least seconds between two checks of the processes
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # shorter interval at the command's start, and its duration
 _DIED = ("failed", "killed", "oom-killed")
-_ERROR = 100  # characters
+_ERROR = 100  # number of characters of an error
 
-Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # and whether a diagnosis could be made
+Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, and whether it succeeded
 
 
 class EndEvidence:
@@ -60,13 +60,13 @@ class EndEvidence:
         self._memory = memory
         self._last_lines = last_lines
         self._guarded = guard
-        self.ranks_up: dict[int, frozenset[Path]] = {}  #: result of ``_up`` at the last look
+        self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, from the last check
         self._looked_at = -math.inf
-        self._began: float | None = None  # the first look
-        self._run_steps: dict[Program, int | None] = {}  # the run's step when the end of each was noticed
+        self._began: float | None = None  # time of the first check
+        self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program had ended
 
     def look(self, now: float) -> None:
-        """Find programs that the command has started since the last look, and programs that have ended."""
+        """Find programs that the command has started since the last check, and programs that have ended."""
         if self._began is None:
             self._began = now
         if now - self._looked_at < (_QUICK_SECONDS if self._starts(now) else _LOOK_SECONDS):
@@ -79,9 +79,9 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until a look is due; infinity after the start: once a second is enough then.
+        """Return the seconds until the next check is due; infinity after the command's start.
 
-        The exit code of a process that starts and ends between two looks stays unknown.
+        Later, a check per second is enough. Exit codes of processes that run between checks stay unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
@@ -89,9 +89,9 @@ class EndEvidence:
         return self._began is not None and now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
-        """Return, by rank given by a launcher or script, the rank's processes that are running.
+        """Return the running processes of each rank that a launcher or a script numbered.
 
-        A rank is empty if its last process is known to have failed, and absent if less is known.
+        The set of a rank is empty if its last process is known to have failed. Other ranks are absent.
         """
         up: dict[int, frozenset[Path]] = {}
         codes = self.exit_codes
@@ -102,13 +102,13 @@ class EndEvidence:
 
     @property
     def exit_codes(self) -> dict[int, int]:
-        """Exit codes of those ranks, ``-n`` for signal n."""
+        """Exit codes of the numbered ranks, ``-n`` for signal n."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
         return {one.rank: codes[one] for one in known if one.rank is not None and one in codes}
 
     def with_memory(self, ending: Ending) -> Ending:
-        """Return the ending; if a process was killed, with what is known of its memory."""
+        """Return the ending with the known memory use, if a process was killed."""
         with self._guarded("what held memory"):
             return self._memory.with_memory(ending, list(self._last_lines), os.environ)
         return ending
@@ -116,10 +116,10 @@ class EndEvidence:
     def ending(
         self, command: Ending, probing: Probing | None, diagnose: Diagnose, read_reports: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
-        """Return how the run ended, given the command's own ending, and the diagnosis that matches.
+        """Return the run's ending, given the command's own ending, and the matching diagnosis.
 
-        `read_reports` reads the ranks' reports until they are gone. Call nothing after it: it closes the
-        rings of `probing`.
+        `read_reports` reads the ranks' reports until the ranks have ended. This must be the last call: it
+        closes the rings of `probing`.
         """
         ends: list[ProcessEnd] = []
         with self._guarded("how the processes ended"):
@@ -132,7 +132,7 @@ class EndEvidence:
         return command, diagnose(command)[0]
 
     def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
-        """Return how each observed process ended; `exit_code` is the command's own."""
+        """Return the end of each observed process; `exit_code` is the command's own."""
         rings = probing.ends() if probing is not None else []
         exits = self.programs.exits
         ends = []
@@ -177,7 +177,7 @@ class EndEvidence:
         return ending, replace(found, ending=redacted(ending).detail)
 
     def _log_fails(self) -> bool:
-        """Whether the log ends in a failure; a command that returned 0 continued after a failed start."""
+        """Return whether the log ends in a failure, other than a failed start that the command survived."""
         found = self._reading.diagnose()
         starts = self._reading.catalogue.tagged("start-failed")
         return _died(found) and not (found.primary is not None and found.primary.rule in starts)
@@ -185,11 +185,11 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Return the ends, after giving ranks a moment to end with their command."""
+        """Return the ends of the processes, after ranks had a moment to end with their command."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
-            read_reports()  # after that look: the last reports of ranks that were gone are complete
+            read_reports()  # after the check above, so that the last reports of ended ranks are complete
             if not up or time.monotonic() > deadline:
                 return self._ends(probing, exit_code)
             time.sleep(_PATIENCE / 20)
@@ -216,7 +216,7 @@ def _reached(tracker: ProgressTracker) -> Reached:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return what shows a failure that no exit code reveals: a loss of NaN, or the log."""
+    """Return the evidence of a failure that no exit code shows: a loss of NaN, or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

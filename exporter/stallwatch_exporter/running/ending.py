@@ -1,4 +1,4 @@
-"""Classify the end of the command by its exit status, kernel counters, the scheduler and its last lines."""
+"""Classify the end of a command from its exit status, kernel counters, the scheduler and its last lines."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ TIMEOUT_EXIT = 124  #: exit code of timeout(1) when the time is up
 _SLURM_CANCELLED = lazy(r"CANCELLED AT .* DUE TO (TIME LIMIT|PREEMPTION|NODE FAILURE)")
 _KILLED_CHILD = lazy(r"Signal 9 \(SIGKILL\)|exit ?code:? *:? *-9\b|return code = -9\b|exits with .*code -9\b")
 _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
-# Exit code of sys.exit(-n) in a launcher that passes its worker's status on: 256 - n.
+# Exit codes 256 - n of sys.exit(-n) in a launcher that passes on its worker's status.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}
 _SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
-_MOST_NAMED = 8  # ranks that are still running
+_MOST_NAMED = 8  # number of running ranks to name
 
 Kill = tuple[int | None]  #: a kill, identified by its step
 OomKills = tuple[Mapping[str, int], Mapping[str, int]]  #: results of ``read_oom_kills`` at two moments
 
 
 class EndingWatch:
-    """Reads the kernel's counters before the command starts, and counts OOM kills since then."""
+    """Counter of OOM kills since the command started, from the kernel's counters."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
@@ -34,14 +34,14 @@ class EndingWatch:
         self._host: int | None = None  # the machine's count at the time of that kill
 
     def counted(self) -> bool | None:
-        """Whether the kernel counted an OOM kill since the command started; ``None`` if unreadable."""
+        """Return whether the kernel counted an OOM kill since the start; ``None`` if it is unreadable."""
         before, now = self.counts
         return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
-        """Record that a process of the run was killed: later kills on the machine are not counted.
+        """Record that a process of the run was killed: later kills on the machine do not count.
 
-        ``None`` if the run continued after it.
+        ``None`` means that the run continued after it.
         """
         if kill != self._kill:
             self._kill = kill
@@ -49,7 +49,7 @@ class EndingWatch:
 
     @property
     def counts(self) -> OomKills:
-        """Counts before the command started, and now."""
+        """Counts before the command started, and current counts."""
         now = read_oom_kills(self._proc, self._cgroups)
         return self._before, now if self._host is None else {**now, "host": self._host}
 
@@ -65,10 +65,10 @@ def classify(
     last_lines: Sequence[str] = (),
     slurm_end: float | None = None,
 ) -> Ending:
-    """Return how a command ended. `returncode` is as `subprocess` gives it: ``-n`` for signal n.
+    """Return the ending of a command; `returncode` has the form of `subprocess`: ``-n`` for signal n.
 
-    `oom` is the counts of ``EndingWatch``, `passed_on` a signal that was sent to us and that we sent on,
-    `slurm_end` the job's time limit; `interrupted` means that Ctrl-C was pressed.
+    `oom` holds the counts of ``EndingWatch``, `passed_on` a signal that the agent received and passed on,
+    `slurm_end` the job's time limit; `interrupted` is True if Ctrl-C was pressed.
     """
     killer, how = signal_of(returncode), _status(returncode)
     kills = _more_kills(*oom)
@@ -121,7 +121,7 @@ def signal_of(returncode: int) -> signal.Signals | None:
 
 
 def _status(returncode: int) -> Message:
-    """Describe an exit status, as a part of a sentence."""
+    """Return the description of an exit status, as a part of a sentence."""
     killer = signal_of(returncode)
     if killer is None:
         return message("run.status-unknown" if returncode < 0 else "run.status-code", code=returncode)
@@ -132,7 +132,7 @@ def _status(returncode: int) -> Message:
 
 
 def crash_sentence(crash: Crash) -> Message:
-    """Describe the failure although the command returned 0, and how the command hid it."""
+    """Return the description of a failure that the command hid by returning 0."""
     ended_by = signal_of(crash.code) if crash.code is not None else None
     how: str = crash.by
     if how == "process":
@@ -155,7 +155,7 @@ def crash_sentence(crash: Crash) -> Message:
 
 
 def running_sentence(running: Sequence[Running]) -> Message | None:
-    """Name the ranks that are still running."""
+    """Return a sentence that names the ranks that are still running."""
     if not running:
         return None
     named = ", rank ".join(f"{rank.rank} (PID {rank.pid})" for rank in running[:_MOST_NAMED])
@@ -166,14 +166,14 @@ def running_sentence(running: Sequence[Running]) -> Message | None:
 
 
 def killed_within(last_lines: Sequence[str]) -> bool:
-    """Whether a launcher reports in these lines that SIGKILL ended one of its processes."""
+    """Return whether a launcher reports in these lines that SIGKILL ended one of its processes."""
     return _KILLED_CHILD.search("\n".join(last_lines)) is not None
 
 
 def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
-    """Return the kernel's counts of OOM kills, of our control group ("cgroup") and the machine ("host").
+    """Return the kernel's counts of OOM kills, in this control group ("cgroup") and the machine ("host").
 
-    A control group's own counter includes kills due to a limit further up, or to the whole machine.
+    A control group's own counter includes kills from a limit of an outer group or of the whole machine.
     """
     counts: dict[str, int] = {}
     host = _counter(proc / "vmstat", "oom_kill")
@@ -223,7 +223,7 @@ def _more_kills(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[st
 
 
 def slurm_end(environ: Mapping[str, str]) -> float | None:
-    """Return the time at which Slurm ends the job, Unix seconds; ``None`` outside of a job."""
+    """Return the time at which Slurm ends the job, in Unix seconds; ``None`` outside a job."""
     try:
         return float(environ.get("SLURM_JOB_END_TIME", ""))
     except ValueError:

@@ -1,8 +1,8 @@
-"""Continues to pass on a command's output if the agent is gone: killed, by hand or for its memory.
+"""Continue to pass on a command's output after the agent was killed, by hand or for its memory.
 
-A program whose output has no reader any more ends with a broken pipe. So this process holds the same ends as
-the agent and sleeps; it wakes if the agent dies without dismissing it. It runs as a script of its own and
-costs some megabytes. Imports that only the agent needs are local: they are half of its start.
+A program whose output has no reader ends with a broken pipe. Therefore this process holds the same
+descriptors as the agent and sleeps; it wakes if the agent dies without dismissing it. It runs as a separate
+script and costs some megabytes. Imports that only the agent needs are local: they take half of its start.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import select
 import sys
 
 _PORTION = 65536
-_GOODBYE_SECONDS = 2.0  # it only has to wake and exit
+_GOODBYE_SECONDS = 2.0  # the process only has to wake and exit
 
 
 class Keeper:
-    """The agent's handle: `pairs` are the descriptors that output is read from and written to."""
+    """The agent's handle for the keeper process; `pairs` are descriptors to read from and to write to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal
@@ -46,17 +46,17 @@ class Keeper:
                 os.close(fd)
 
     def dismiss(self) -> None:
-        """End the keeper, because all output has been passed on."""
+        """End the keeper process, because all output has been passed on."""
         import subprocess
 
         try:
             os.write(self._life, b"x")
         except OSError:
-            pass  # it is gone
+            pass  # the process has ended
         os.close(self._life)
         try:
             self._process.wait(_GOODBYE_SECONDS)
-        except subprocess.TimeoutExpired:  # stopped, or starved: no reason to delay the agent's end
+        except subprocess.TimeoutExpired:  # suspended or starved: do not delay the agent's end
             self._process.kill()
 
 
@@ -76,7 +76,7 @@ def _carry_on(pairs: dict[int, int]) -> None:
 
 
 def _write(target: int, data: bytes) -> None:
-    """Write it; if it has no reader any more, the command must not notice."""
+    """Write all bytes; if the output has no reader, the command must not notice."""
     left = memoryview(data)
     try:
         while left:
@@ -86,7 +86,7 @@ def _write(target: int, data: bytes) -> None:
 
 
 def main(life: str, *told: str) -> None:
-    """Wait for the agent to dismiss us; if it dies instead, pass the output on."""
+    """Wait for the agent to dismiss this process; if the agent dies instead, pass the output on."""
     if not os.read(int(life), 1):
         parts = [pair.split(":") for pair in told]
         _carry_on({int(source): int(target) for source, target in parts})

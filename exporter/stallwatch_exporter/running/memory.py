@@ -1,4 +1,4 @@
-"""Memory of a command: its use, its limit, and which rank held it when a process was killed.
+"""Track the memory of a command: its use, its limit, and the rank with most use when one was killed.
 
 A launcher only reports "Signal 9, error_file N/A". The probe reports the memory of each rank, the agent
 measures the command and its processes, and in Kubernetes the pod shows why its container was killed.
@@ -21,27 +21,27 @@ from stallwatch_rules.messages import message, sentences
 
 
 class MemoryHeld:
-    """Highest memory use seen of each rank, and of the whole command."""
+    """Highest memory use of each rank and of the whole command."""
 
     def __init__(self) -> None:
-        self.counted: Callable[[], bool | None] = lambda: None  #: whether the kernel counted an OOM kill
+        self.counted: Callable[[], bool | None] = lambda: None  #: returns if the kernel counted an OOM kill
         self.killed: Callable[[Kill | None], None] = lambda _: None  #: reports a kill to the OOM counter
         self._ranks: dict[int, float] = {}
         self._all = 0
         self._limit = 0
 
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
-        """Take the values that a rank reported."""
+        """Record the memory in the values that a rank reported."""
         held = values.get("resident_bytes", 0.0)
-        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # never where it is NaN
+        if rank >= 0 and held > self._ranks.get(rank, 0.0):  # False for NaN
             self._ranks[rank] = held
 
     def command(self, size: int, limit: int) -> None:
-        """Take the current memory of the command with all its processes, and its limit; bytes."""
+        """Record the current memory of the command with all its processes, and its limit, in bytes."""
         self._all, self._limit = max(self._all, size), limit
 
     def with_memory(self, ending: Ending, last_lines: Sequence[str], environ: Mapping[str, str]) -> Ending:
-        """Return the ending; if a process was killed, with what is known of its memory."""
+        """Return the ending with the known memory use, if a process was killed."""
         killed = ending.signal == "SIGKILL" or ending.kind == "oom-killed" or killed_within(last_lines)
         killed = killed or next(iter(ending.codes.values()), None) == -signal.SIGKILL
         if not killed or ending.kind == "finished":
@@ -52,7 +52,7 @@ class MemoryHeld:
             more.append(message("run.rank-held", rank=most, size=_size(self._ranks[most])))
         if self._all and self._limit:
             more.append(message("run.all-held", size=_size(self._all), limit=_size(self._limit)))
-        if environ.get("KUBERNETES_SERVICE_HOST"):  # the kubelet sets it in every container
+        if environ.get("KUBERNETES_SERVICE_HOST"):  # the kubelet sets this variable in every container
             pod = re.sub(r"[^\w.-]", "", environ.get("HOSTNAME", "")) or "-"
             more.append(
                 message("run.oomkilled" if ending.kind == "oom-killed" else "run.ask-kubernetes", pod=pod)
@@ -61,7 +61,7 @@ class MemoryHeld:
         return replace(ending, detail=sentences(ending.detail, *more), memory=self._known(counted))
 
     def now(self) -> MemoryKnown | None:
-        """Return what is known while the command runs: a process of it may have been killed."""
+        """Return the known memory use while the command runs, of which a process may have been killed."""
         return self._known(self.counted())
 
     def _known(self, counted: bool | None) -> MemoryKnown | None:
@@ -71,7 +71,7 @@ class MemoryHeld:
 
 
 def _size(size: float) -> str:
-    """Format in GiB, so that sizes compare at a glance; below a tenth of one in a smaller unit."""
+    """Return a size in GiB, so that sizes are easy to compare; below 0.1 GiB in a smaller unit."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= 0.1 * unit:
             return f"{size / unit:.1f} {name}"
@@ -79,24 +79,24 @@ def _size(size: float) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of the process and its descendants. Shared pages count once per process."""
+    """Return the resident memory of a process and its descendants; shared pages count once per process."""
     total = 0
     for process in family(pid):
         try:
             total += int(process.memory_info().rss)
         except (psutil.Error, OSError):
-            continue  # ended meanwhile
+            continue  # the process ended meanwhile
     return total
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that all processes here may use: our cgroup's limit, or the machine's memory."""
+    """Return the bytes that all processes may use: this cgroup's limit, or the machine's memory."""
     found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
 
 def _groups(proc: Path) -> list[str]:
-    """Return our cgroup's path, in the form of version 2 (``0::/path``) or version 1 (``9:memory:/path``)."""
+    """Return this cgroup's paths, from version 2 (``0::/path``) or version 1 (``9:memory:/path``)."""
     try:
         lines = (proc / "self/cgroup").read_text().splitlines()
     except OSError:
@@ -106,7 +106,7 @@ def _groups(proc: Path) -> list[str]:
 
 
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """Return the limits of a cgroup and all above it; inside a container its own folder is the root."""
+    """Return the limits of a cgroup and its ancestors; inside a container its own folder is the root."""
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):
@@ -114,6 +114,6 @@ def _limits(cgroups: Path, group: str) -> list[int]:
         for path in (cgroups / place / "memory.max", cgroups / "memory" / place / "memory.limit_in_bytes"):
             try:
                 found.append(int(path.read_text()))
-            except (OSError, ValueError):  # "max": none
+            except (OSError, ValueError):  # "max" means no limit
                 continue
     return [size for size in found if size > 0]

@@ -1,7 +1,7 @@
-"""Find the programs that a command consists of: below shells and launchers, the training processes.
+"""Find the programs of a command: the training processes below shells and launchers.
 
-A shell or a launcher starts programs; a program answers for the processes that it starts itself. So the
-search stops at a Python program that is no launcher, except for children to which a launcher gave a rank.
+A shell or a launcher starts programs; a program is responsible for the processes that it starts itself.
+Therefore the search stops at a Python program that is no launcher, except for children with a rank.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: processes that one search visits; jobs have fewer on one host
+_MOST = 256  #: number of processes that one search visits; jobs have fewer on one host
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A Python program of the command."""
+    """A Python program that a command started."""
 
     pid: int
-    seen: float  #: when it was found, steady time
-    rank: int | None  #: from its environment; ``None`` without one
-    words: tuple[str, ...] = ()  #: its command line
+    seen: float  #: steady time at which it was found
+    rank: int | None  #: rank from its environment; ``None`` without a rank
+    words: tuple[str, ...] = ()  #: command line
 
 
 class Programs:
-    """The programs of a command, whose command line is `words`. Call ``look`` about once a second."""
+    """The programs of a command, whose command line is `words`; call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
-        self.command: int | None = None  #: the command's process
+        self.command: int | None = None  #: process id of the command
         self.script = _script(words)  #: the script, if the command is a shell
         self.exits = Exits()
-        self.known: dict[int, Program] = {}  #: by process number
+        self.known: dict[int, Program] = {}  #: programs by process id
 
     def look(self) -> None:
-        """Find programs that have started since the last look, and watch for their ends."""
+        """Find programs that have started since the last call, and watch for their ends."""
         if self.command is None:
             return
         waiting, seen = [self.command], 0
@@ -56,7 +56,7 @@ class Programs:
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
     def is_up(self, program: Program) -> bool:
-        """Whether the program still runs."""
+        """Return whether the program still runs."""
         return program not in self.exits.ended_at and is_there(program.pid, steady.wall(program.seen))
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ def _rank(pid: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that its main thread started; none if the kernel keeps no such list."""
+    """Return the processes that the main thread started; none if the kernel keeps no such list."""
     return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
 
 

@@ -1,4 +1,4 @@
-"""Signals while the command runs: the command gets them, and we stay to observe its end."""
+"""Pass signals on while the command runs, so that the agent can observe its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
     """Handle these signals with `handler` while entered in the main thread.
 
-    Ignored signals (nohup) stay ignored, here and in the command.
+    Signals that are ignored (nohup) stay ignored, here and in the command.
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -35,13 +35,13 @@ def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator
 class SignalRelay:
     """While entered, pass signals on to the command (`attach`), and a new window size to its terminal.
 
-    It is entered before the command starts, so that no signal is lost between the two.
+    It is entered before the command starts, so that no signal is lost.
 
-    Ctrl-C reaches the command by itself, because it is in the terminal's foreground group as we are; a second
-    copy from us could cut its clean-up short. Without such a terminal it is passed on.
+    Ctrl-C reaches the command directly, because command and agent are in the terminal's foreground group; a
+    second copy could interrupt the command's cleanup. Without such a terminal, Ctrl-C is passed on.
 
-    A signal to the whole process group (``kill -- -PGID``) reaches the command twice, once by itself and once
-    from us: a signal does not show to whom it was sent. Send it to us alone.
+    A signal to the whole process group (``kill -- -PGID``) reaches the command twice, directly and through
+    the agent, because a signal does not show its receiver. Send it only to the agent.
     """
 
     def __init__(self) -> None:
@@ -58,11 +58,11 @@ class SignalRelay:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the command was asked to end (Ctrl-C, SIGTERM, SIGHUP)."""
+        """Return whether the command was asked to end (Ctrl-C, SIGTERM, SIGHUP)."""
         return self.interrupted or self.passed_on is not None
 
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
-        """Pass signals on to the command by `send`, including earlier ones."""
+        """Pass signals on to the command through `send`, including earlier ones."""
         self._send, self._resize = send, resize
         early, self._early = self._early, []
         for number in early:
@@ -93,7 +93,7 @@ class SignalRelay:
 
 
 def in_foreground() -> bool:
-    """Whether we are in the foreground group of a terminal, to which its keys send signals."""
+    """Return whether this process is in the foreground group of a terminal, whose keys send signals."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

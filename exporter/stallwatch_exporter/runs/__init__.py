@@ -1,1 +1,1 @@
-"""The records of a run: its folder and its log copies, and how they are replayed and pruned."""
+"""Store the record of a run in its folder, with log copies; replay and prune records."""

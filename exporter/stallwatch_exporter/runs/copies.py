@@ -1,9 +1,9 @@
-"""The log copies of a run: its output, per rank, with the time of each piece.
+"""Write the log copies of a run: its output, per rank, with the time of each piece.
 
-Pieces are cut where a terminal would: at a newline, or after the carriage return that ends one state of a
-progress bar. Cutting neither loses nor adds bytes, so a replay prints the same; only secrets are masked
-before they reach the disk. A line that is written in parts is cut between its words, and each part is checked
-together with what precedes it: half a token does not look like one.
+Pieces end where a terminal line ends: at a newline, or after the carriage return that ends one state of a
+progress bar. Splitting neither loses nor adds bytes, so a replay prints the same output; only secrets are
+masked before they reach the disk. A line that is written in parts is split between its words, and each part
+is checked together with the text before it, because half a token does not look like a token.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = 1.0  #: a piece without an end is written after this long: a crash must not lose it
-_CONTEXT = 1024  # of the line so far, checked again with its next part
+UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written: a crash must not lose it
+_CONTEXT = 1024  # bytes of the line so far that are checked again with its next part
 _BUFFERED = 1024 * 1024
-_HELD = 4 * 1024 * 1024  # bytes that wait in memory while they cannot be written; the oldest are lost first
+_HELD = 4 * 1024 * 1024  # most bytes that wait in memory for a write; the oldest are dropped first
 _MOST_GAPS = 16
-# Left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
+# Space left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: read by a diagnosis of the folder; a log may claim any number of ranks
+MOST_FILES = 20_000  #: most files that a diagnosis of the folder reads; a log may claim any number of ranks
 _UNRANKED = "output.log"
 
 
@@ -44,13 +44,13 @@ class _Stream(msgspec.Struct):
     held: bytes = b""
     held_ns: int = 0
     rank: int | None = None
-    file: str | None = None  # of the unfinished line; None at a line's start
-    context: bytes = b""  # the part of it that was written
-    after_key: bool = False  # the last line was one of a private key
+    file: str | None = None  # file of the unfinished line; None at a line's start
+    context: bytes = b""  # part of the unfinished line that was written
+    after_key: bool = False  # the last line was part of a private key
 
 
 class Gap(msgspec.Struct):
-    """Records that the copies lack, between two times."""
+    """Records missing in the copies, between two times."""
 
     lines: int
     since: float
@@ -58,7 +58,7 @@ class Gap(msgspec.Struct):
 
 
 class RankCopies:
-    """Writes ``ranks/rank<N>.log`` and ``output.log`` below `folder`, `max_bytes` at most."""
+    """Writer of ``ranks/rank<N>.log`` and ``output.log`` in `folder`, with at most `max_bytes`."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class RankCopies:
         max_bytes: float = float("inf"),
     ) -> None:
         self.folder = folder
-        self.lost = 0  #: pieces that could not be written
-        self.gaps: list[Gap] = []  #: where they are missing, in steady time
+        self.lost = 0  #: number of pieces that could not be written
+        self.gaps: list[Gap] = []  #: times of the missing pieces, in steady time
         self.files: set[str] = set()  #: files that have been written to, relative to the folder
-        self._named: set[str] = set()  # the same, plus files with buffered records
+        self._named: set[str] = set()  # files that were written to or have buffered records
         self._redact = redact
         self._notice = notice
         self._max_bytes = max_bytes
@@ -79,7 +79,7 @@ class RankCopies:
         self._streams: dict[str, _Stream] = {}
         self._buffer: deque[tuple[str, int, bytes]] = deque()  # each record with its file and time
         self._buffered = 0
-        self._stuck = ""  # why the last write failed; the next one is tried at the next flush
+        self._stuck = ""  # reason of the last failed write; the next flush tries again
         self._in_gap = False
         self._last_ns = 0
         self._reported: set[str] = set()
@@ -94,9 +94,9 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Take bytes that `source` printed on `stream`. `rank` is that of the whole source, if it has one.
+        """Add bytes that `source` printed on `stream`; `rank` is that of the whole source, if it has one.
 
-        With `fresh` they do not continue the previous bytes: an unfinished line ends there.
+        With `fresh`, the bytes do not continue the previous bytes: an unfinished line ends there.
         """
         state = self._streams.setdefault(source, _Stream(stream))
         if fresh and (state.held or state.file is not None):
@@ -125,7 +125,7 @@ class RankCopies:
         state.held = text[start:]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Write pieces that have been unfinished for a while (or all), and empty the buffers to disk."""
+        """Write pieces that have been unfinished for a while (or all), and empty the buffer to disk."""
         for state in self._streams.values():
             overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
             if not state.held or not (everything or overdue):
@@ -137,7 +137,7 @@ class RankCopies:
         self._to_disk(last=everything)
 
     def _stamp(self, time: float) -> int:
-        # Strictly increasing over all streams: a replay merges the files in the order of printing.
+        # The times increase strictly over all streams, because a replay merges the files by time.
         self._last_ns = max(self._last_ns + 1, int(time * 1e9))
         return self._last_ns
 
@@ -169,7 +169,7 @@ class RankCopies:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        if state.after_key or self._redact(text) != text:  # one pass for many lines: secrets are rare
+        if state.after_key or self._redact(text) != text:  # one pass for many lines, because secrets are rare
             context, masked = state.context, []
             for piece in pieces:
                 masked.append(self._masked(context, piece))
@@ -188,11 +188,11 @@ class RankCopies:
         same = next(
             (at for at, (one, other) in enumerate(zip(text, masked, strict=False)) if one != other), None
         )
-        # If a secret began before this piece, its mask is here.
+        # If a secret began before this piece, this piece contains its mask.
         return masked[len(context) if same is None else min(len(context), same) :]
 
     def _to_disk(self, *, last: bool = False) -> None:
-        """Write the buffer. Records that cannot be written wait for a while, until the `last` call."""
+        """Write the buffer; records that cannot be written wait for a while, until the `last` call."""
         if not self._buffer:
             return
         most = 0 if last else _HELD
@@ -201,7 +201,7 @@ class RankCopies:
             return
         try:
             disk = shutil.disk_usage(self.folder)
-            # The last lines of a run are few, and show why it ended: they may use the spare space.
+            # The last lines of a run are few, and show why it ended, so they may use the spare space.
             spare = 0 if last else min(_SPARE_BYTES, disk.total // _SPARE_PART)
             if disk.free < spare + self._buffered:
                 self._hold("the disk is nearly full: no log copies are written until there is room", most)
@@ -214,7 +214,7 @@ class RankCopies:
             self._stuck, self._in_gap = "", False
 
     def _write(self) -> None:
-        """Append each file's records in one go; failed ones stay in the buffer, from that file on."""
+        """Append the records of each file at once; after an error, the remaining files stay in the buffer."""
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
@@ -234,7 +234,7 @@ class RankCopies:
                 self._buffer = deque(entry for entry in self._buffer if entry[0] not in done)
 
     def _hold(self, why: str, most: int) -> None:
-        """Keep `most` bytes in memory. Drop the oldest, and record where they are missing."""
+        """Keep `most` bytes in memory; drop the oldest records, and record the gap."""
         self._stuck = why
         while self._buffer and self._buffered > most:
             _, time_ns, record = self._buffer.popleft()
@@ -253,16 +253,16 @@ class RankCopies:
 
 
 _BLANKS = (b" ", b"\t", b"\r")
-_MARKS = (b'"', b"'", b",", b";", b"&")  # between the words of text without blanks, such as dense JSON
+_MARKS = (b'"', b"'", b",", b";", b"&")  # separators of words in text without blanks, such as dense JSON
 
 
 def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] = _BLANKS) -> int:
-    """Return the last place after which a word begins; 0 if there is none."""
+    """Return the last position at which a word begins; 0 if there is none."""
     return max(text.rfind(mark, start, end) for mark in marks) + 1
 
 
 def _follow(context: bytes, text: bytes) -> bytes:
-    """Return the context with which to check the next piece of the line, after `text` was written."""
+    """Return the context for the check of the line's next piece, after `text` was written."""
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     return (context + text if not start else text[start:])[-_CONTEXT:]
 
@@ -272,7 +272,7 @@ def _blot_key_end(piece: bytes) -> bytes:
 
 
 def _file_of(rank: int | None, piece: bytes) -> str:
-    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # else no prefix can name a rank
+    if b"]" in piece or b"ank" in piece or b"ANK" in piece:  # otherwise, no prefix can name a rank
         named, _ = take_rank(piece[:400].decode("utf-8", "replace"))
         rank = rank if named is None else named
     return _UNRANKED if rank is None or rank >= _MOST_RANKS else f"ranks/rank{rank}.log"
@@ -289,12 +289,12 @@ class CriRecord(NamedTuple):
 
     time_ns: int  #: Unix time in nanoseconds
     stream: str  #: "stdout" or "stderr"
-    full: bool  #: whether a newline follows the text
+    full: bool  #: a newline follows the text
     text: bytes
 
     @property
     def printed(self) -> bytes:
-        """The bytes that the program wrote."""
+        """Bytes that the program wrote."""
         return self.text + b"\n" if self.full else self.text
 
 
@@ -304,7 +304,7 @@ def _second(seconds: int) -> bytes:
 
 
 def format_record(record: CriRecord) -> bytes:
-    """Return one line of a log copy, including the newline. The text must not contain a newline."""
+    """Return one line of a log copy, including the newline; the text must not contain a newline."""
     seconds, nanos = divmod(record.time_ns, 1_000_000_000)
     flag = b"F" if record.full else b"P"
     return b"%b.%09dZ %b %b %b\n" % (_second(seconds), nanos, record.stream.encode(), flag, record.text)
@@ -318,7 +318,7 @@ def parse_record(line: bytes) -> CriRecord | None:
     year, month, day, hour, minute, second = (int(found[i]) for i in range(1, 7))
     try:
         seconds = calendar.timegm((year, month, day, hour, minute, second))
-    except ValueError:  # no such day
+    except ValueError:  # the date does not exist
         return None
     nanos = int((found[7] or b"0").ljust(9, b"0"))
     return CriRecord(seconds * 1_000_000_000 + nanos, found[8].decode(), found[9] == b"F", found[10] or b"")

@@ -1,4 +1,4 @@
-"""Names of runs, from the user or else from the script, as a label and as a folder."""
+"""Make names of runs, from the user or from the script, as labels and as folders."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-LONGEST = 100  #: characters of a label, and of each part of a folder's name
+LONGEST = 100  #: most characters of a label, and of each part of a folder's name
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
-_SOME_SECRET = "x1234567"  # masked after the name of a secret
+_SOME_SECRET = "x1234567"  # text that is masked after the name of a secret
 
 
 def run_name(command: Sequence[str], now: float) -> str:
-    """Return a name for a run without one: the script's stem and the local time it started."""
+    """Return a name for a run without one: the script's stem and the local start time."""
     return sanitise(f"{script_name(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
 
 
 def script_name(command: Sequence[str]) -> str:
-    """Return the name of what the command runs: the script's stem, or the program's name, without secrets."""
+    """Return the name of the command's script or program, without secrets."""
     return redact(_stem(redacted_command(command)))
 
 
@@ -52,7 +52,7 @@ def sanitise(name: str) -> str:
 def folder_names(label: str, host: str | None) -> Iterator[str]:
     """Yield names of folders for a run, the best first.
 
-    `host` is given if the run may have several agents: they share the label, and each has a folder.
+    `host` is given if the run may have several agents, which share the label and have separate folders.
     """
     yield label
     second = label if host is None else f"{label}+{sanitise(host)}"
@@ -64,15 +64,15 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 
 
 def label_of(folder: str, label: str) -> str:
-    """Return the label in the run's record if the folder's name belongs to it; else the folder's name.
+    """Return the label in the run's record if it matches the folder's name; otherwise the folder's name.
 
-    A record could lead out of the state folder otherwise.
+    A record with another label could lead out of the state folder.
     """
     return label if label and folder.startswith(f"{label}+") else folder
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:
-    """Return the command without its secrets: those within a word, and words that are one as a whole."""
+    """Return the command without its secrets: those within a word, and words that are secrets as a whole."""
     return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
 
 

@@ -1,4 +1,4 @@
-"""Remove old runs: by age, then by size, and never one that is marked to be kept."""
+"""Remove old runs: by age, then by size, but never a run that is marked to be kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
 
-KEEP = "KEEP"  #: a file of this name in a run's folder keeps it for good
+KEEP = "KEEP"  #: a file with this name in a run's folder keeps the run permanently
 _DAY = 86400.0
 _TRASH = ".removed-"
 
@@ -19,7 +19,7 @@ class _Old(msgspec.Struct, frozen=True):
     path: Path
     ended_at: float
     bytes: int
-    kept: bool  # marked, or still running
+    kept: bool  # marked to be kept, or still running
 
 
 def prune(
@@ -34,7 +34,7 @@ def prune(
         if run.kept or not (too_old or total > keep_gb * 1e9):
             continue
         try:
-            # Hide it at once: removing takes a while, and may be interrupted.
+            # Hide the run at once, because removing takes a while and may be interrupted.
             run.path.rename(run.path.with_name(_TRASH + run.path.name))
         except OSError:
             continue
@@ -59,7 +59,7 @@ def _runs(home: Path, now: float) -> Iterator[_Old]:
     for path in folders:
         if path.name.startswith("."):
             continue
-        # A folder without a record is not ours to remove, nor is the target of a link.
+        # Do not remove a folder without a record, or the target of a link.
         info = None if path.is_symlink() else read_info(path)
         if info is not None:
             ended = info.ended_at or info.updated_at
@@ -72,5 +72,5 @@ def _size(folder: Path) -> int:
         try:
             total += path.lstat().st_size
         except OSError:
-            continue  # removed meanwhile
+            continue  # the file was removed meanwhile
     return total

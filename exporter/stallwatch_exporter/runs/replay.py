@@ -13,22 +13,22 @@ from typing import BinaryIO
 from stallwatch_exporter.runs.copies import CriRecord, parse_record
 from stallwatch_exporter.runs.runfolder import read_info
 
-# Within a file a piece may follow a later one: it has the time of its start, and is written at its end.
+# Within a file a piece may follow a later piece: it has the time of its start, and is written at its end.
 _LOOK_AHEAD = 1024
 
 
 class NoRecording(ValueError):
-    """The folder holds no log copies, or none with records."""
+    """The folder contains no log copies, or none with records."""
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """Return the log copies of one run's folder."""
+    """Return the log copies in one run's folder."""
     names = ("*.log", "*.log.gz", "ranks/*.log", "ranks/*.log.gz")
     return sorted({path for name in names for path in folder.glob(name) if path.is_file()})
 
 
 def read_records(path: Path) -> Iterator[CriRecord]:
-    """Yield the records of one copy in the order of their times; lines that are not records are skipped."""
+    """Yield the records of one copy in the order of their times; other lines are skipped."""
     ahead: list[tuple[int, int, CriRecord]] = []
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         for number, line in enumerate(lines):
@@ -56,9 +56,9 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder`, `speed` times as fast, and return its exit code.
+    """Print the run in `folder`, `speed` times as fast; return its exit code.
 
-    The silence before the recorded end is kept too: a run that hung hangs again. `max_gap` (seconds of
+    The silence before the recorded end is replayed, too: a run that hung hangs again. `max_gap` (seconds of
     waiting) shortens silences. Raises `NoRecording` if there is nothing to print.
     """
     files = recorded_files(folder)

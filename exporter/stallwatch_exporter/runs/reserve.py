@@ -1,4 +1,4 @@
-"""Writes that a full disk cannot lose: a block that is on the disk before it is needed, and whole appends."""
+"""Make writes that a full disk cannot lose: a block reserved on the disk in advance, and whole appends."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import weakref
 from contextlib import suppress
 from pathlib import Path
 
-NAME = "record.json"  #: of the reserved block, in a run's folder
+NAME = "record.json"  #: name of the reserved block in a run's folder
 SIZE = 32 * 1024
 _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Reserve:
-    """A file of `SIZE` blanks. A run's ending is written over them, with no new space or descriptor.
+    """A file of `SIZE` blanks, over which a run's ending is written without new space or descriptors.
 
-    Raises `OSError` if there is no room for it now.
+    Raises `OSError` if there is no space for the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Minus the umask, as for the run's other files.
+        # the mode is limited by the umask, as for the run's other files
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
         self._close = weakref.finalize(self, os.close, self._fd)
         try:
@@ -30,7 +30,7 @@ class Reserve:
             raise
 
     def write(self, data: bytes) -> bool:
-        """Store `data`, of `SIZE` bytes at most; return whether readers of the path see it."""
+        """Store `data`, of at most `SIZE` bytes; return whether readers of the path see it."""
         try:
             self._overwrite(data)
             return os.path.samestat(os.fstat(self._fd), self._path.stat()) and os.access(self._path, os.R_OK)
@@ -38,7 +38,7 @@ class Reserve:
             return False
 
     def blank(self) -> None:
-        """Empty the block, if it holds anything: a file of the folder has newer content."""
+        """Empty the block, if it has content, because a file of the folder has newer content."""
         if not self._is_blank:
             self.write(b"")
 
@@ -48,17 +48,17 @@ class Reserve:
         while left:
             count = os.pwrite(self._fd, left, at)
             left, at = left[count:], at + count
-        os.fsync(self._fd)  # NFS and delayed allocation report a full disk only here
+        os.fsync(self._fd)  # NFS and delayed allocation report a full disk only at this call
 
     def remove(self) -> None:
-        """Free the space: the run's other files hold all of the content."""
+        """Free the space, after the run's other files contain the whole record."""
         self._close()
         with suppress(OSError):
             self._path.unlink()
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append `data` to the file, or nothing of it: a truncated line would spoil the next one, too."""
+    """Append `data` to the file, or nothing of it: a truncated line would damage the next line, too."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
     try:
         size, left = os.fstat(fd).st_size, memoryview(data)

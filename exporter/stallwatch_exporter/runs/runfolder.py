@@ -1,4 +1,4 @@
-"""A run's folder, ``<home>/runs/<run>/``, and its ``agent.json``, by which others find the agent."""
+"""Manage a run's folder, ``<home>/runs/<run>/``, with ``agent.json``, which describes its agent."""
 
 from __future__ import annotations
 
@@ -39,29 +39,29 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _Record = TypeVar("_Record")
 _Folder = TypeVar("_Folder", str, Path)
-#: Of an agent that merged a run over hosts: the run's incidents, as users were notified of them.
+#: File of an agent that merged a run over hosts: the run's incidents, as users were notified of them.
 RUN_INCIDENTS = "run-incidents.jsonl"
 State = Literal["starting", "training", "stalled", "finished", "failed"]
-#: Agents write ``agent.json`` every few seconds. NFS may cache a file for a minute (acregmax,
-#: nfs(5)), and clocks of hosts may differ.
+#: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
+#: may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
-#: One host has one clock, and one cache of NFS: this is only as long as a disk may hang.
+#: The same for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
 #: A running agent writes more often: after a longer silence, the facts about it are outdated.
 LATE_SECONDS = 10.0
-_AHEAD_SECONDS = 86400.0  # by which the clock of a writing host may be ahead of ours
+_AHEAD_SECONDS = 86400.0  # seconds by which the clock of a writing host may be ahead
 _LOOK_SECONDS = 0.5
-_UNSENT_SECONDS = 600.0  # messages may have waited this long for one that explains them, or for a lock
+_UNSENT_SECONDS = 600.0  # seconds for which notifications may have waited for an explanation or a lock
 _AWAITED_SECONDS = 86400.0
-_WRITE_SECONDS = 1.0  # for a write that usually takes no time
+_WRITE_SECONDS = 1.0  # seconds for a write that usually takes no time
 _MOST_RUN_INCIDENTS = 1000
 _MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
-    """Content of ``agent.json``: the state of one run. Times are Unix seconds."""
+    """Content of ``agent.json``: the state of one run; times are Unix seconds."""
 
-    run: str  #: the label
+    run: str  #: label of the run
     pid: int
     host: str
     command: list[str]
@@ -69,63 +69,63 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     started_at: float
     updated_at: float
     ended_at: float | None = None
-    endpoint: str | None = None  #: such as "http://127.0.0.1:19400/metrics"
+    endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds of quiet that are a stall in the run's last phase
-    step: int | None = None  #: the last step seen
+    threshold: float | None = None  #: seconds of quiet after which the run's last phase is a stall
+    step: int | None = None  #: last step seen
     total_steps: int | None = None
     loss: float | None = None
-    namespace: str = ""  #: of `pid`: see ``presence.process_namespace``
-    reported: bool = True  #: its incidents were passed on to the chats: false until its agent has exited
+    namespace: str = ""  #: namespace of `pid`: see ``presence.process_namespace``
+    reported: bool = True  #: incidents were passed to the destinations; false until the agent has exited
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
     gaps: list[Gap] = []  #: records missing in the copies
-    partial: str = ""  #: why something else is missing in the record; empty if nothing is
-    job: str = ""  #: the scheduler's or launcher's name of the job, if the run may have several agents
-    attempt: int = 0  #: which start of the job this is
-    key: str = ""  #: equal in all agents of one run: see ``cluster.identity``
-    node: int | None = None  #: the number of this host in the run
+    partial: str = ""  #: why another part of the record is missing; empty if none is
+    job: str = ""  #: job name from the scheduler or launcher, if the run may have several agents
+    attempt: int = 0  #: number of the job's start
+    key: str = ""  #: equal for all agents of one run: see ``cluster.identity``
+    node: int | None = None  #: index of this host in the run
     agents: int | None = None  #: number of agents of the run, if its scheduler gives it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
-    first_rank: int | None = None  #: the rank with local rank 0, if known
-    folder: str = ""  #: the name of the folder of this record
+    first_rank: int | None = None  #: rank with local rank 0, if known
+    folder: str = ""  #: name of this record's folder
 
 
 class Kept(msgspec.Struct):
-    """Content of the reserved block of a run's folder, once a file of the folder could not be written."""
+    """Content of the reserved block of a run's folder, after a file of the folder could not be written."""
 
     info: AgentInfo
     diagnosis: Diagnosis | None = None
 
 
 def runs_home(home: Path) -> Path:
-    """Return the folder that holds one folder per run."""
+    """Return the folder that contains one folder per run."""
     return home / "runs"
 
 
 class RunFolder:
-    """An agent's folder of a run: in the state folder, else in ``$TMPDIR``, else nowhere for lack of room.
+    """An agent's folder of a run: in the state folder, otherwise in ``$TMPDIR``, or only in memory.
 
-    A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has a
-    block of its own on the disk (`Reserve`).
+    A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has its
+    own block on the disk (`Reserve`).
     """
 
     def __init__(self, run: str, path: Path, info: AgentInfo) -> None:
         self.run = run
         self.path = path
         self.info = info
-        self.problem: str | None = None  #: why nothing is kept, or None
-        self.moved = ""  #: why it is not in the state folder, if it is not
+        self.problem: str | None = None  #: reason why nothing is stored, or None
+        self.moved = ""  #: reason why it is not in the state folder, if so
         self.failed_writes = 0
-        self.reported_until = math.inf  #: for what earlier agents wrote to it; see the function
+        self.reported_until = math.inf  #: limit for incidents of earlier agents; see the function
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
-        self._diagnosis: Diagnosis | None = None  # of the end, until all of the record is in its files
-        self._waiting: deque[tuple[str, bytes]] = deque()  # lines, each with the name of its file
+        self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
+        self._waiting: deque[tuple[str, bytes]] = deque()  # lines with the names of their files
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
-        self._lacks = False  # something is lost that no later write restores
+        self._lacks = False  # data was lost that no later write restores
 
     @classmethod
     def create(
@@ -138,9 +138,9 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Make the folder. A taken name gets ``-2``, ``-3`` … unless `reuse` asks to continue in it.
+        """Create the folder; a name in use gets ``-2``, ``-3`` …, unless `reuse` continues in its folder.
 
-        With an `identity`, the run has the same label in all its agents, and only its folder differs.
+        With an `identity`, the run has the same label for all its agents, and only its folders differ.
         """
         now = time.time() if now is None else now
         if identity is not None:
@@ -166,7 +166,7 @@ class RunFolder:
         return folder
 
     def _placed(self, home: Path, *, reuse: bool = False) -> str:
-        """Make the run's folder and its reserve below `home`; return why that failed, else ""."""
+        """Create the run's folder and its reserve in `home`; return the reason of a failure, or ""."""
         parent, made, reserve = runs_home(home), None, None
         try:
             make_home(home)
@@ -179,7 +179,7 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            self._write("agent.json", self.info)  # first: a run that is killed before this has no record
+            self._write("agent.json", self.info)  # comes first: a run killed earlier has no record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:
@@ -192,13 +192,13 @@ class RunFolder:
         return ""
 
     def _is_anothers(self, name: str) -> bool:
-        """Whether the state folder has another run of this name: while it is full, it can still be read."""
+        """Return whether the state folder has another run with this name: a full disk is still readable."""
         known = runs_home(self._home) / name
         info = read_info(known)
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
 
     def _move(self, why: str) -> None:
-        """Keep the run in ``$TMPDIR`` from now on; if that cannot be written either, in memory."""
+        """Move the run to ``$TMPDIR`` from now on, or to memory if that folder cannot be written either."""
         home = temporary_home(self._home)
         self._reserve, self.moved = None, why
         with suppress(OSError):
@@ -209,7 +209,7 @@ class RunFolder:
     def write_info(self, **changes: Any) -> None:
         """Apply `changes` and write ``agent.json``, at the end of a run with its diagnosis.
 
-        If a file cannot be written, the record goes into the reserve, freed once the files hold all of it.
+        If a file cannot be written, the record goes into the reserve, until the files contain all of it.
         """
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -230,7 +230,7 @@ class RunFolder:
             self._diagnosis = None
 
     def write_json(self, name: str, record: Any) -> bool:
-        """Write one record as a JSON file of this folder, in one piece; return whether that succeeded."""
+        """Write one record as a JSON file of this folder, atomically; return whether that succeeded."""
         if self.problem is not None:
             return False
         try:
@@ -245,13 +245,13 @@ class RunFolder:
         _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store how the run ended, before anything else of its end is written: in place, or elsewhere."""
+        """Store the ending of the run before other data about it: in its folder, or in another one."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
         if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
             return
-        # If the whole state folder is gone, its mount is: do not make it again below the mount point.
+        # If the whole state folder is missing, its mount is: do not create it again below the mount point.
         is_gone = self.problem is None and not self._home.is_dir()
         self._lacks, self.info.partial = True, "it was gone or read-only at the end"
         if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
@@ -260,12 +260,12 @@ class RunFolder:
             self._reserve.write(_smallest(self.info, diagnosis))
 
     def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Write the whole record of a run that ended. If it fits, the reserve is freed."""
+        """Write the complete record of an ended run; free the reserve if the record fits."""
         self._diagnosis = diagnosis
         self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
-        """Return where the run is kept, if that is not the state folder; else ""."""
+        """Return the location of the run's record if it is not in the state folder; otherwise ""."""
         if self.problem is not None:
             return message("run.kept-nowhere", why=self.problem)
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
@@ -275,9 +275,9 @@ class RunFolder:
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append a change of an incident of all hosts to ``run-incidents.jsonl``: one thread at a time.
+        """Append a change of the run's incident to ``run-incidents.jsonl``; not for concurrent calls.
 
-        Waits for a moment only: a hanging disk must not hold up the other hosts, whose reports are merged.
+        The call waits only for a moment: a hanging disk must not delay the reports of other hosts.
         """
         is_stuck = self._writer is not None and self._writer.is_alive()
         self._run_incidents.append(msgspec.json.encode(incident) + b"\n")
@@ -288,7 +288,7 @@ class RunFolder:
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:
-            with suppress(OSError):  # the agent that takes over from this one has it, too
+            with suppress(OSError):  # the next agent that merges has the incident, too
                 append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:
@@ -306,7 +306,7 @@ class RunFolder:
             self._lacks = True
 
     def _write_waiting(self) -> None:
-        """Append the waiting lines, in order, until one cannot be written."""
+        """Append the waiting lines, in order, until a write fails."""
         while self._waiting and self.problem is None:
             name, line = self._waiting[0]
             try:
@@ -342,12 +342,12 @@ def list_runs(home: Path) -> list[AgentInfo]:
 
 
 def _identity(info: AgentInfo) -> tuple[object, ...]:
-    """Return what all records of one run share: part of it may be kept elsewhere, under another name."""
+    """Return the values that identify a run in all its records, which may have different folder names."""
     return info.host, info.namespace, info.pid, info.started_at
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Return each agent's folder and record, newest first, including ``$TMPDIR``; of duplicates the newer."""
+    """Return each agent's folder and newest record, including ``$TMPDIR``; the newest run is first."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
@@ -385,13 +385,13 @@ def by_start(
 ) -> list[list[tuple[_Folder, AgentInfo]]]:
     """Group the agents of one job by start, oldest first.
 
-    The agents of a start run at the same time. An agent that began after all others had ended, or after the
-    one of its own host, belongs to another start of a job that only the user's name or the launcher's address
-    identifies; so does one that began more than `within` seconds after the one before.
+    The agents of a start run at the same time. An agent that began after all others, or the agent of its own
+    host, had ended, belongs to another start of a job that only the user's name or the launcher's address
+    identifies; so does an agent that began more than `within` seconds after the previous one.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
-    ended: dict[str, float] = {}  # by host
+    ended: dict[str, float] = {}  # end of the last agent, by host
     for folder, info in sorted(agents, key=lambda each: each[1].started_at):
         is_up = info.started_at <= ended.get(info.host, max(ended.values(), default=-math.inf))
         if is_up and info.started_at - began <= within:
@@ -406,7 +406,7 @@ def by_start(
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` in which this run's record continues; its own if there is none."""
+    """Return the folder in ``$TMPDIR`` in which this run's record continues; otherwise its own folder."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder
@@ -418,14 +418,14 @@ def latest_folder(folder: Path) -> Path:
 
 
 def where_kept(folder: Path) -> Path:
-    """Return the folder; for a run that did not fit into its state folder, that in ``$TMPDIR``."""
+    """Return the folder, or the folder in ``$TMPDIR`` of a run that did not fit into the state folder."""
     place = temporary_home(folder.absolute().parent.parent)
     other = runs_home(place) / folder.name
     return other if not folder.exists() and is_own_folder(place) and other.is_dir() else folder
 
 
 def read_info(folder: Path) -> AgentInfo | None:
-    """Return the newest record of one run's folder; ``None`` if there is no readable one."""
+    """Return the newest record in one run's folder; ``None`` if no record is readable."""
     info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, Kept)
     if kept is not None and (info is None or kept.info.updated_at >= info.updated_at):
         return kept.info
@@ -433,14 +433,14 @@ def read_info(folder: Path) -> AgentInfo | None:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis | None:
-    """Return the diagnosis stored at the run's end: whole, else the part that fitted into the reserve."""
+    """Return the diagnosis stored at the run's end, complete or as far as it fitted into the reserve."""
     whole = read_record(folder / "diagnosis.json", Diagnosis)
     kept = read_record(folder / NAME, Kept) if whole is None else None
     return kept.diagnosis if kept is not None else whole
 
 
 def read_record(path: Path, kind: type[_Record]) -> _Record | None:
-    """Return the content of a JSON file of a run's folder; ``None`` if there is no readable one."""
+    """Return the content of a JSON file in a run's folder; ``None`` if it is not readable."""
     try:
         with open_regular(path) as file:
             return from_json(file.read(), kind)
@@ -449,16 +449,16 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 
 
 def mark_reported(folder: Path, known: AgentInfo) -> None:
-    """Record in the folder of an agent that is gone that its incidents were passed on to the chats.
+    """Record in the folder of a lost agent that its incidents were passed to the destinations.
 
-    Do nothing if it was only silent and has written since it was `known`, or if another continues there.
+    Do nothing if the agent has written after the record `known`, or if another agent continues there.
     """
     info = read_info(folder)
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
         return
-    # Newer by the smallest step: the reserve, with what no file had room for, stays unchanged.
+    # Newer by the smallest step, so that the reserve, with data that fitted into no file, stays unchanged.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
-    with suppress(OSError):  # the next agent sends again what is not recorded as sent
+    with suppress(OSError):  # the next agent sends again the incidents that are not recorded as sent
         _write_record(folder / "agent.json", info)
 
 
@@ -467,11 +467,11 @@ def _write_record(path: Path, record: Any) -> None:
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
-    """Whether the agent still runs: the single check for listing, closing, pruning and continuing runs.
+    """Return whether the agent still runs: the check for listing, closing, pruning and continuing runs.
 
-    Its process decides, if its number is one of ours. The number from another host, container or boot may be
-    any process here: such an agent is gone once it has been silent for `SILENT_SECONDS`, or, if the host has
-    our name, for `SILENT_HERE_SECONDS`.
+    If its process id belongs to this namespace, its process decides. An id from another host, container or
+    boot may be any process here: such an agent is gone once it has been silent for `SILENT_SECONDS`, or, if
+    its host has the same name, for `SILENT_HERE_SECONDS`.
     """
     if info.ended_at is not None:
         return False
@@ -487,9 +487,9 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return until when this run's incident changes were reported, if its agent is gone; else infinity.
+    """Return the time until which a lost agent's incident changes were reported; otherwise infinity.
 
-    The last messages of a killed agent were not stored yet. After a day, they are not sent any more.
+    The last notifications of a killed agent were not stored yet. After a day, they are no longer sent.
     Incidents that it left open may have waited for longer: see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
@@ -497,10 +497,10 @@ def reported_until(info: AgentInfo, now: float) -> float:
 
 
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Whether no agent watches this run any more, so that its folder may be continued.
+    """Return whether no agent watches this run, so that its folder may be continued.
 
-    A container or host that restarts comes back under its name before its agent has been silent for long:
-    then wait, for `SILENT_HERE_SECONDS` at most, for whether that agent writes again.
+    A container or host that restarts returns under its name before its agent has been silent for long: then
+    wait, for at most `SILENT_HERE_SECONDS`, to see whether that agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0
@@ -508,7 +508,7 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
         restarted = fresh.host == socket.gethostname() and fresh.namespace not in ("", process_namespace())
         if not restarted or known is None or fresh.updated_at != known.updated_at:
             return False
-        if waited > SILENT_HERE_SECONDS:  # its writer's clock was ahead
+        if waited > SILENT_HERE_SECONDS:  # the clock of the writing agent was ahead
             return True
         sleep(_LOOK_SECONDS)
         waited += _LOOK_SECONDS
@@ -517,13 +517,13 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
 
 
 def _smallest(info: AgentInfo, diagnosis: Diagnosis | None) -> bytes:
-    """Encode the record so that it fits into the reserved block, without its least important parts."""
+    """Return the encoded record, reduced to fit into the reserved block."""
     data = b""
     for small in _smaller(Kept(info, diagnosis)):
         data = msgspec.json.encode(small)
         if len(data) <= SIZE:
             return data
-    return data[:SIZE]  # unreadable; not reached, because the last one is bounded
+    return data[:SIZE]  # unreadable, but never reached, because the last version is bounded
 
 
 def _smaller(kept: Kept) -> Iterator[Kept]:
@@ -552,7 +552,7 @@ def _smaller(kept: Kept) -> Iterator[Kept]:
 def _claim(
     parent: Path, names: Iterator[str], reuse: bool, is_taken: Callable[[str], bool]
 ) -> tuple[Path, bool]:
-    """Make or reuse a folder in `parent` with the first free name; return it, and whether it is new."""
+    """Create or reuse a folder in `parent` with the first free name; return it, and whether it is new."""
     path = parent
     for name in names:
         path = parent / name

@@ -1,1 +1,1 @@
-"""The numbers in logs as a table: rows, CSV, Parquet, frames."""
+"""Extract the numbers in logs as a table: rows, CSV, Parquet, data frames."""

@@ -23,13 +23,13 @@ class MissingLibrary(Exception):
 
 
 def has_arrow() -> bool:
-    """Whether pyarrow can be imported."""
+    """Return whether pyarrow can be imported."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples; return their number."""
-    if has_arrow():  # the same bytes, faster
+    """Write all samples as CSV; return their number."""
+    if has_arrow():  # the same bytes, but faster
         from pyarrow import csv
 
         from stallwatch_exporter.sampling.tables import SCHEMA, write_tables
@@ -46,7 +46,7 @@ def write_csv(sampling: Sampling, out: BinaryIO) -> int:
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
-    """Write all samples; return their number."""
+    """Write all samples as Parquet; return their number. Raises `MissingLibrary` without pyarrow."""
     if not has_arrow():
         raise MissingLibrary(f"Parquet needs pyarrow: {EXTRA}, or name a file that ends in .csv")
     from pyarrow import parquet
@@ -59,17 +59,17 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
 
 HEADER = ",".join(COLUMNS) + "\n"
 
-_EPOCH = datetime(1970, 1, 1)  # in UTC
+_EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
 _LEAST = -5  # digits before the point: below, an exponent is shorter
 
 
 def row_text(row: Row) -> str:
-    """Return the row's line, including its newline."""
+    """Return the row's line in CSV, including its newline."""
     return ",".join(["" if value is None else write(value) for write, value in zip(_WRITERS, row)]) + "\n"  # noqa: B905 - hot
 
 
 def seconds_text(time: float) -> str:
-    """Format a time since the epoch, in UTC, to the microsecond."""
+    """Return a time since the epoch as text, in UTC, to the microsecond."""
     if not math.isfinite(time):
         return ""
     moment = _EPOCH + timedelta(microseconds=round(time * 1e6))
@@ -77,7 +77,7 @@ def seconds_text(time: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return the shortest digits for this number; with an exponent if it is small or large."""
+    """Return the shortest text for this number, with an exponent if it is small or large."""
     value = float(value)
     if not math.isfinite(value):
         return str(value)
@@ -111,11 +111,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _TYPES = dict.fromkeys(FIELDS, "float64") | {"phase": str, "file": str}
-_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # these may be missing
+_TYPES |= dict.fromkeys(("rank", "step", "total_steps", "line"), "Int64")  # integers that may be missing
 
 
 def frame_of(paths: Sequence[str | os.PathLike[str]]) -> pd.DataFrame:
-    """Return all samples of the paths; warn of files that could not be read."""
+    """Return all samples in the paths as a data frame; warn of files that could not be read."""
     try:
         import pandas as pd
     except ImportError as error:

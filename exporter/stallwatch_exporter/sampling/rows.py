@@ -1,4 +1,4 @@
-"""Read every sample of the user's logs as rows, file by file."""
+"""Read every sample in the user's logs as rows, file by file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stallwatch_rules.samples.series import SeriesReader
 from stallwatch_rules.samples.table import Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
-BLOCK = 4 * 1024 * 1024  #: bytes that are searched at once
+BLOCK = 4 * 1024 * 1024  #: number of bytes that are searched at once
 _ROWS = 10_000
-_FIRST_LINES = 1000  # they show the kind of log
+_FIRST_LINES = 1000  # number of lines that show the kind of log
 
 
 class Sampling:
-    """Reads the samples of some paths; ``problems`` lists what could not be read."""
+    """Reader of the samples in some paths; ``problems`` lists the inputs that could not be read."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Sampling:
         self._reader = ProgressReader(self.files, progress)
 
     def rows(self, named: Callable[[str], str] = str) -> Iterator[list[Row]]:
-        """Yield all rows, file by file, in lists neither tiny nor endless; `named` gives the files' names."""
+        """Yield all rows, file by file, in lists of bounded size; `named` returns the names of files."""
         for file in self.files:
             held: list[Row] = []
             for rows in _rows_of(file, self._reader.chunks(file, self.problems), named(file.name)):

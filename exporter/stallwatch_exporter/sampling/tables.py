@@ -1,4 +1,4 @@
-"""Samples as Arrow tables: needs pyarrow (the extra ``samples``)."""
+"""Convert samples to Arrow tables; needs pyarrow (the extra ``samples``)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCHEMA = pa.schema(
 
 
 def write_tables(sampling: Sampling, writer: Any, named: Callable[[str], str] = str) -> int:
-    """Write all samples with a writer of Arrow tables; return their number. `named` names the files."""
+    """Write all samples with a writer of Arrow tables; return their number. `named` returns file names."""
     count = 0
     for rows in sampling.rows(named):
         count += len(rows)
@@ -35,13 +35,13 @@ def write_tables(sampling: Sampling, writer: Any, named: Callable[[str], str] = 
 
 
 def table_of(rows: list[Row]) -> pa.Table:
-    """Return rows as a table."""
+    """Return rows as an Arrow table."""
     columns = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
     return pa.Table.from_arrays(list(map(_array, columns, SCHEMA.types)), schema=SCHEMA)
 
 
 def _array(values: tuple[Any, ...], type_: pa.DataType) -> pa.Array:
-    """Return the column as an array, from its buffers: ``pa.array`` would import pandas."""
+    """Return the column as an array, made from buffers because ``pa.array`` would import pandas."""
     length = len(values)
     missing = values.count(None)
     if missing == length:  # most logs have few of the columns

@@ -1,1 +1,1 @@
-"""A run's numbers for Prometheus, and the server that exposes them."""
+"""Serve a run's metrics to Prometheus."""

@@ -1,7 +1,7 @@
-"""Access to /metrics and the relay: bearer tokens and passwords, as Prometheus sends them.
+"""Check access to /metrics and the relay, by bearer tokens and passwords as Prometheus sends them.
 
-They are in files, which are read at each request: a changed file counts at once, and an unreadable one denies
-everyone.
+The credentials are in files, which are read at each request: a changed file is valid at once, and an
+unreadable file denies all callers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REALM = 'realm="stallwatch"'
 
 
 class Access:
-    """Decides which requests a server answers."""
+    """Decide which requests a server answers."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Access:
         is_authenticated: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`names` and `tokens` count in addition to those of the settings.
+        """Set up access control; `names` and `tokens` are accepted besides those in the settings.
 
-        `is_authenticated`: the connection itself is, by a client certificate. `report` is called once, if a
-        name is refused: the sender of such requests may send many.
+        `is_authenticated`: a client certificate authenticates the connection. `report` is called once, when a
+        name is refused, because the sender of such requests may send many.
         """
         self._settings = settings
         self._names = normalised((*settings.allowed_hosts, *names))
@@ -48,12 +48,12 @@ class Access:
 
     @property
     def has_files(self) -> bool:
-        """Whether the settings name a file of tokens or passwords."""
+        """Return whether the settings name a file of tokens or passwords."""
         return self._settings.token_file is not None or self._settings.basic_auth_file is not None
 
     @property
     def challenges(self) -> list[tuple[str, str]]:
-        """Headers of a 401 answer: the accepted credentials; none if none are needed."""
+        """Headers of a 401 answer that name the accepted credentials; empty if none are needed."""
         schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
         if self._settings.basic_auth_file:
             schemes.append(f'Basic {_REALM}, charset="UTF-8"')
@@ -67,9 +67,9 @@ class Access:
         *,
         is_open: bool = False,
     ) -> Refusal | None:
-        """Return why a request with these headers is refused; ``None`` if it is not.
+        """Return why a request with these headers is refused; ``None`` if it is accepted.
 
-        Credentials are needed if there are any, unless the requested page `is_open` to all.
+        Credentials are needed if any are configured, unless the requested page `is_open` to all.
         """
         is_known = self._is_known(authorization[0] if len(authorization) == 1 else "")
         if self.challenges and not is_known and not is_open:
@@ -82,7 +82,7 @@ class Access:
         return refusal
 
     def _is_known(self, authorization: str) -> bool:
-        """Whether the header carries one of the credentials. Takes equally long for each wrong one."""
+        """Return whether the header contains valid credentials, in equal time for all wrong ones."""
         scheme, _, sent = authorization.partition(" ")
         if scheme.lower() == "bearer":
             known = {*_lines(self._settings.token_file), *(token.encode() for token in self._tokens)}
@@ -97,7 +97,7 @@ class Access:
 
 
 def own_authorization(settings: ServerSettings) -> str:
-    """Return an ``Authorization`` header that servers with these settings accept; "" if they need none."""
+    """Return an ``Authorization`` header that servers with these settings accept; "" if none is needed."""
     for token in _lines(settings.token_file):
         return f"Bearer {token.decode('latin-1')}"
     for pair in _lines(settings.basic_auth_file):
@@ -106,7 +106,7 @@ def own_authorization(settings: ServerSettings) -> str:
 
 
 def problems(settings: ServerSettings) -> list[str]:
-    """Return what is wrong with the names and the files of credentials, with the remedy."""
+    """Return the problems of the host names and credential files, with their remedies."""
     found = [
         f"allowed_hosts under [server]: {name!r} is no host name; write a name such as node7 or *.example.org"
         for name in settings.allowed_hosts
@@ -131,7 +131,7 @@ def problems(settings: ServerSettings) -> list[str]:
 
 
 def _lines(path: Path | None) -> list[bytes]:
-    """Return the entries of a file of credentials; none if it cannot be read, which denies everyone."""
+    """Return the entries of a credential file; none if it cannot be read, which denies all callers."""
     try:
         return [] if path is None else _read(path)
     except OSError:
@@ -144,5 +144,5 @@ def _read(path: Path) -> list[bytes]:
 
 
 def _is_one_of(sent: bytes, known: Iterable[bytes]) -> bool:
-    matches = [hmac.compare_digest(sent, one) for one in known]  # all are compared, even after a match
+    matches = [hmac.compare_digest(sent, one) for one in known]  # compare all entries, even after a match
     return any(matches)

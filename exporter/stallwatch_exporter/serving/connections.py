@@ -1,4 +1,4 @@
-"""Limits for our HTTP servers: the number of connections, and how long one may keep them waiting.
+"""Limit the connections of Stallwatch's HTTP servers: their number, and how long a server waits for one.
 
 A connection costs a thread and a descriptor, and the watching of a run needs descriptors, too.
 """
@@ -18,29 +18,29 @@ from operator import itemgetter
 from socketserver import ThreadingMixIn
 from typing import Any
 
-_HEAD = 64 << 10  # bytes of a request's head
+_HEAD = 64 << 10  # most bytes in a request's head
 _LEAVING = 1.0  # seconds for a thread to notice the end of its connection
 
 
 class Peer:
-    """The other end of a connection, and until when the server waits for it."""
+    """The client of a connection, with the time until which the server waits for it."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
-        self.deadline: float | None = deadline  #: ``None`` while the server works for it
+        self.deadline: float | None = deadline  #: ``None`` while the server works for the client
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """Wake the thread that waits for it; with `SHUT_RD` only a thread that waits for a request."""
+        """Wake the thread that waits for the client; with `SHUT_RD`, only if it waits for a request."""
         with contextlib.suppress(OSError):
-            # Not `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
+            # Do not call `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
-    """Serves at most `most` connections; the peer that waits longest makes room for the next.
+    """Server of at most `most` connections; the client that waits longest makes room for the next.
 
     The head of a request, with its TLS handshake, has to arrive within `seconds`. Each `piece` of a body or
-    an answer has as many again, and all of it `whole`.
+    an answer has the same time, and all pieces together have `whole` seconds.
     """
 
     daemon_threads = True
@@ -59,13 +59,13 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         *,
         bound: socket.socket | None = None,
     ) -> None:
-        """Bind; `OSError` if the address is not available. Or serve on a socket that is `bound`."""
+        """Bind to the address, or serve on the `bound` socket. Raises `OSError` if it is not available."""
         host, port = address
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         self._context = context
         self._changed = threading.Condition()
-        self.peers: dict[Any, Peer] = {}  #: by connection
+        self.peers: dict[Any, Peer] = {}  #: clients by connection
         super().__init__((str(found[0][4][0]), port), handler, bind_and_activate=False)
         if bound is not None:
             self.socket.close()
@@ -79,14 +79,14 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             raise
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; a TLS handshake is left to its thread."""
+        """Accept a connection; its thread performs the TLS handshake."""
         request, address = super().get_request()
         if self._context is not None:
             request = self._context.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection if there is room for it, or if room can be made."""
+        """Start a thread for the connection; at the limit, first end an idle connection."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -100,26 +100,26 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         super().process_request(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Handle the connection; in its own thread."""
+        """Handle the connection in its own thread."""
         if self._context is not None:
             request.do_handshake()
         super().finish_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close the connection, and free its place."""
+        """Close the connection, and free its slot."""
         with self._changed:
             super().shutdown_request(request)
             self.peers.pop(request, None)
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """End the server's loop at once rather than at its next look; only Linux wakes it this way."""
+        """End the server's loop at once, without waiting for its next poll; only Linux wakes the loop."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
 
     def server_close(self) -> None:
-        """Close, and end all connections; answers in progress have a moment to be sent."""
+        """Close the server and all connections; answers in progress get a moment to be sent."""
         super().server_close()
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
@@ -128,7 +128,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
                 self._changed.wait_for(lambda: not self.peers, _LEAVING)
 
     def service_actions(self) -> None:
-        """End overdue connections; the server's loop calls this at least twice a second."""
+        """End overdue connections; the server's loop calls this method at least twice a second."""
         with self._changed:
             now = self.clock()
             for peer in self.peers.values():
@@ -136,14 +136,14 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
                     peer.end()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: a closed connection needs no traceback on our terminal."""
+        """Print nothing: a closed connection needs no traceback on the terminal."""
 
     def next_deadline(self) -> float:
-        """Return the deadline for data that is due from now on."""
+        """Return the deadline for data that is expected from now on."""
         return self.clock() + self.seconds
 
     def pieces(self, peer: Peer, length: int) -> Iterator[int]:
-        """Yield the sizes in which to read or write `length` bytes, and give each size a deadline."""
+        """Yield the sizes in which to read or write `length` bytes, and set a deadline for each."""
         end = self.clock() + self.whole
         for start in range(0, length, self.piece):
             peer.deadline = min(self.next_deadline(), end)
@@ -154,7 +154,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
 
 
 class ServerThread:
-    """A server in a thread of its own, until it is closed."""
+    """A server in its own thread, until it is closed."""
 
     def __init__(self, server: BoundedServer, name: str, poll_seconds: float = 0.5) -> None:
         self._server = server
@@ -165,30 +165,30 @@ class ServerThread:
 
     @property
     def port(self) -> int:
-        """The bound port."""
+        """Port that the server is bound to."""
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Stop accepting, and free the port."""
+        """Stop accepting connections, and free the port."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
 class BoundedHandler(BaseHTTPRequestHandler):
-    """Handles a connection of a `BoundedServer`; a subclass calls `arrived` after the whole request."""
+    """Handler of a connection of a `BoundedServer`; a subclass calls `arrived` after the whole request."""
 
     server: BoundedServer
     rfile: io.BufferedReader
 
     def setup(self) -> None:
-        """Open the streams."""
+        """Open the streams of the connection."""
         super().setup()
         self._peer = self.server.peers[self.request]
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request; time runs from the first byte for the next one on the same connection."""
+        """Wait for a request; on a kept connection, the deadline starts with the first byte."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)
@@ -196,7 +196,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        """Read the head, whose size is limited as a whole and not only by its lines."""
+        """Read the head of a request, whose total size is limited, not only the size of its lines."""
         stream = self.rfile
         self.rfile = _Head(stream)  # type: ignore[assignment]
         try:
@@ -205,18 +205,18 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether two readers, such as a proxy before us, see the request end at the same place."""
+        """Return whether two readers, such as a proxy and this server, agree on the end of the request."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
     def body(self, length: int) -> bytes:
-        """Read the body, shorter if the connection ends within it; the request is then complete."""
+        """Read the body of the request, which is shorter if the connection ends within it."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
         self.arrived()
         return body
 
     def arrived(self) -> None:
-        """Record that the request is complete: the server need not wait for this peer."""
+        """Record that the request is complete, so that the server does not wait for this client."""
         self._peer.deadline = None
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -224,7 +224,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
 
 
 class _Head:
-    """The lines of a request's head; more than `_HEAD` bytes count as one line that is too long."""
+    """Reader of a request's head; more than `_HEAD` bytes count as one line that is too long."""
 
     def __init__(self, stream: io.BufferedReader) -> None:
         self._stream = stream
@@ -239,7 +239,7 @@ class _Head:
 
 
 class _Answer(io.BufferedIOBase):
-    """Writes to a connection, whose peer has to read it in time."""
+    """Writer to a connection whose client has to read the answer in time."""
 
     def __init__(self, connection: socket.socket, peer: Peer, server: BoundedServer) -> None:
         self._connection = connection
@@ -250,7 +250,7 @@ class _Answer(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        before = self._peer.deadline  # a body is still to come after "100 Continue"
+        before = self._peer.deadline  # a body may follow after "100 Continue"
         rest = memoryview(data)
         try:
             for size in self._server.pieces(self._peer, len(rest)):

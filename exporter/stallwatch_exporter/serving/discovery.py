@@ -1,6 +1,6 @@
-"""Announces endpoints to Prometheus: one file per endpoint in a folder that ``file_sd_configs`` reads.
+"""Announce endpoints to Prometheus: one file per endpoint in a folder that ``file_sd_configs`` reads.
 
-Several accounts may share the folder. Files are written in one piece, and only our own are removed.
+Several accounts may share the folder. Files are written atomically, and only this account's are removed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from stallwatch_exporter.private import make_open
 from stallwatch_exporter.rings.presence import is_there, process_namespace
 from stallwatch_rules.files import open_private, replace
 
-_META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabelling
+_META = "__meta_stallwatch_"  # Prometheus drops labels with two underscores after relabeling
 _MOST_BYTES = 64 * 1024
 
 
 def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     """Write the file for an endpoint (``host:port``) of this process, and return its path.
 
-    First remove our own files whose processes are gone. Raises `OSError` if the folder is not writable.
+    First, remove this account's files of ended processes. Raises `OSError` for an unwritable folder.
     """
-    make_open(folder)  # Prometheus has an account of its own
+    make_open(folder)  # Prometheus has its own account
     _remove_stale(folder)
     port = target.rpartition(":")[2]
     labels = {
@@ -36,7 +36,7 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
         "pid": str(os.getpid()),
         "namespace": process_namespace(),
     }
-    # Not a plain label: if the metrics have the same one (run), theirs would become exported_run.
+    # Do not use plain labels: if the metrics have the same label (run), theirs would become exported_run.
     shown = {f"{_META}{name}": text for name, text in labels.items()}
     if tls:
         shown["__scheme__"] = "https"
@@ -46,13 +46,13 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
 
 
 def withdraw(path: Path) -> None:
-    """Remove the file of an endpoint that is closed."""
+    """Remove the file of a closed endpoint."""
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove the files that killed processes of this account left here."""
+    """Remove the files that killed processes of this account left in the folder."""
     for path in folder.glob("stallwatch-*.json"):
         with contextlib.suppress(
             OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError
@@ -63,16 +63,16 @@ def _remove_stale(folder: Path) -> None:
 
 
 def _own(path: Path) -> tuple[float, Mapping[str, Any]]:
-    """Return the time and the labels of a file of this account. Raises `OSError` for others' files."""
+    """Return the time and the labels of this account's file. Raises `OSError` for other accounts' files."""
     with open_private(path, others=0) as file:
         return os.fstat(file.fileno()).st_mtime, json.loads(file.read(_MOST_BYTES))[0]["labels"]
 
 
 def _is_gone(labels: Mapping[str, Any], written: float) -> bool:
-    """Whether the process that wrote these labels has ended, as far as can be known here."""
+    """Return whether the process that wrote these labels has ended, as far as this host can know."""
     if labels[f"{_META}host"] != socket.gethostname():
         return False
     theirs, ours = str(labels[f"{_META}namespace"]), process_namespace()
     if theirs == ours:
         return not is_there(int(labels[f"{_META}pid"]), written)
-    return theirs.partition("/")[0] != ours.partition("/")[0]  # of an earlier boot
+    return theirs.partition("/")[0] != ours.partition("/")[0]  # the file is from an earlier boot

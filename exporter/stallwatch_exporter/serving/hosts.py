@@ -1,8 +1,8 @@
-"""Which requests are meant for a server of ours: by the names in their ``Host`` and ``Origin`` headers.
+"""Decide which requests are meant for this server, by the names in their ``Host`` and ``Origin`` headers.
 
-A web page in a browser may let its own name resolve to this machine ("DNS rebinding"), and then read what we
-serve under that name. So a server answers only under names that no other party can claim: addresses,
-``localhost``, the machine's own names, and configured ones.
+A web page in a browser may let its own name resolve to this machine ("DNS rebinding"), and then read the
+server's pages under that name. Therefore a server answers only under names that no other party can claim:
+addresses, ``localhost``, the machine's own names, and configured names.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:
 #: Names by which a container reaches the machine that runs it (Docker, Podman). ``.internal`` is reserved: no
 #: public name server can answer for it.
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
-_MOST_LETTERS = 253 + len(".:65535")  #: of a name in the DNS (RFC 1035, 2.3.4), and of a port
+_MOST_LETTERS = 253 + len(".:65535")  #: longest name in the DNS (RFC 1035, 2.3.4), with a port
 _PORTS = {"http": ":80", "https": ":443"}
-_ASKED_SECONDS = 60.0  #: until a name server is queried again: it may have been down
+_ASKED_SECONDS = 60.0  #: seconds until a name server is queried again, because it may have been down
 _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 
 class Refusal(NamedTuple):
-    """Why a request is not answered."""
+    """Status and reason of a refused request."""
 
     status: HTTPStatus
     reason: str
@@ -46,7 +46,7 @@ def host_name(authority: str) -> str | None:
 
 
 def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
-    """Whether a server may answer under this ``Host`` header. `names` are further names and ``*.domain``."""
+    """Return whether a server may answer under this ``Host`` header; `names` may include ``*.domain``."""
     name = host_name(authority)
     if name is None:
         return False
@@ -56,12 +56,12 @@ def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
 
 
 def is_same_origin(origin: str, authority: str) -> bool:
-    """Whether a page of this ``Origin`` came from the very host and port that it now addresses.
+    """Return whether a page of this ``Origin`` came from the host and port that it now addresses.
 
     Browsers omit the scheme's default port; a proxy may write it.
     """
     scheme, _, rest = origin.lower().partition("://")
-    port = _PORTS.get(scheme)  # no others: "null", which a sandboxed frame sends
+    port = _PORTS.get(scheme)  # no other scheme: a sandboxed frame sends "null"
     return port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)
 
 
@@ -73,10 +73,10 @@ def refusal_of(
     url: str = "",
     known_caller: bool = False,
 ) -> Refusal | None:
-    """Return why a request with these ``Host`` and ``Origin`` headers is refused; ``None`` if it is not.
+    """Return the reason to refuse a request with these ``Host`` and ``Origin`` headers, or ``None``.
 
     `url` is the address at which users reach the server, whatever ``Host`` their proxy sends. An
-    authenticated caller (`known_caller`) may use any name: no page of a stranger can be one.
+    authenticated caller (`known_caller`) may use any name, because a foreign page cannot be authenticated.
     """
     host = hosts[0] if len(hosts) == 1 else ""
     if not known_caller and not is_allowed_host(host, configured) and not is_allowed_host(host, own_names()):
@@ -90,24 +90,24 @@ def refusal_of(
 
 
 def normalised(names: Iterable[str]) -> frozenset[str]:
-    """Return configured names as ``refusal_of`` compares them: lower case, Punycode, no port."""
+    """Return configured names in the form that ``refusal_of`` compares: lower case, Punycode, no port."""
     return frozenset(filter(None, map(pattern_of, names)))
 
 
 def pattern_of(name: str) -> str | None:
-    """Return one configured name, ``*.domain`` or ``*`` in that form; ``None`` if no request can have it."""
+    """Return a configured name, ``*.domain`` or ``*`` in that form; ``None`` if no request can have it."""
     below = "*." if name.strip().startswith("*.") else ""
     if name.strip() == "*":
         return "*"
     try:
         found = host_name(name.strip().removeprefix(below).encode("idna").decode("ascii"))
-    except UnicodeError:  # such as a label that is too long
+    except UnicodeError:  # for example, a label that is too long
         return None
     return found and below + found
 
 
 def name_in(url: str) -> list[str]:
-    """Return the host name of an address as a list; an empty one if it has none."""
+    """Return the host name of an address in a list; an empty list if it has none."""
     try:
         name = urlsplit(url).hostname
     except ValueError:
@@ -116,17 +116,17 @@ def name_in(url: str) -> list[str]:
 
 
 def own_names() -> frozenset[str]:
-    """Return the names of this machine. At most one caller a minute waits for a name server."""
+    """Return the names of this machine; at most one caller per minute waits for a name server."""
     name = socket.gethostname()
-    # mDNS: ``.local`` is reserved, too.
+    # mDNS: ``.local`` is also reserved.
     local = [] if not name or "." in name else [f"{name}.local"]
     return normalised(filter(None, (name, *local, _full_name(), *_FROM_CONTAINERS)))
 
 
 class _FullName:
-    """The name that a name server has for this machine.
+    """The name of this machine from a name server.
 
-    While one caller waits for it, the others get its last answer: a page could make many wait.
+    While one caller waits for the name server, other callers get the last name: a page could make many wait.
     """
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class _FullName:
         if time.monotonic() >= self._until and self._asking.acquire(blocking=False):
             try:
                 found = socket.getfqdn()
-                # Without an answer, this is the short name: the last known name still holds.
+                # Without an answer, the result is the short name, and the last known name stays valid.
                 self._name = found if "." in found else self._name
                 self._until = time.monotonic() + _ASKED_SECONDS
             finally:
@@ -150,7 +150,7 @@ _full_name = _FullName()
 
 
 def _is_of(origin: str, url: str) -> bool:
-    """Whether a page of this ``Origin`` is one of the site at this address."""
+    """Return whether a page of this ``Origin`` belongs to the site at this address."""
     scheme, _, rest = url.lower().partition("://")
     authority = rest.partition("/")[0]
     return bool(authority) and origin.lower().startswith(f"{scheme}://") and is_same_origin(origin, authority)

@@ -1,7 +1,7 @@
-"""The numbers of one run, as Prometheus reads them. ``docs/metrics.md`` describes each.
+"""Maintain the metrics of one run for Prometheus; ``docs/metrics.md`` describes each metric.
 
-Every agent has a registry of its own. Labels are `run` and `rank`, and if needed a phase or a rule: never
-text of a log. An unknown rank is the empty label, which Prometheus treats as none.
+Every agent has its own registry. Labels are `run` and `rank`, and if needed a phase or a rule, but never the
+text of a log. An unknown rank is the empty label, which Prometheus treats as no label.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-MOST_LABELS = 20_000  #: distinct ranks: a log may claim any number, and each has a dozen series
+MOST_LABELS = 20_000  #: most distinct ranks: a log may claim any number, and each has a dozen series
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
 _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
@@ -53,8 +53,8 @@ _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
         "grad_norm": "Last reported gradient norm.",
         "learning_rate": "Last reported learning rate.",
         "loss_scale": "Last reported loss scale of mixed precision.",
-        "memory_allocated_bytes": "Accelerator memory allocated, where log or probe tells.",
-        "memory_peak_bytes": "Highest accelerator memory allocated, where log or probe tells.",
+        "memory_allocated_bytes": "Accelerator memory allocated, as the log or the probe reports it.",
+        "memory_peak_bytes": "Highest accelerator memory allocated, as the log or the probe reports it.",
         "memory_reserved_bytes": "Accelerator memory that the allocator holds, by the probe.",
         "rank_resident_bytes": "Resident memory of a rank, by the probe.",
         "rank_step": "Last optimizer step of a rank, by the probe.",
@@ -85,12 +85,12 @@ _FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
         "end_timestamp_seconds": "Unix time at which the run ended.",
     },
 }
-# Values of a sample whose last one a gauge shows.
+# Names of a sample's values whose last value a gauge shows.
 _SHOWN = {
     **{name: name for name in _FAMILIES["gauge", _BY_RANK] if not name.startswith(("rank_", "last_"))},
     "resident_bytes": "rank_resident_bytes",
 }
-_TOTALS = ("allocation_retries", "out_of_memory", "warnings")  # running totals of a rank's records
+_TOTALS = ("allocation_retries", "out_of_memory", "warnings")  # running totals in a rank's records
 _INVALIDATIONS = ("invalidations_mismatch", "invalidations_short", "invalidations_external")
 _NAME = lazy(r"[a-z][a-z0-9_-]{0,40}")
 _SHORT = lazy(r"[\w.+:-]{1,60}")
@@ -128,12 +128,12 @@ class RunMetrics:
         self._dropped_total = 0
         self._steps_at: int | None = None
         self._skipped_until: dict[str, float] = {}
-        self._hooked: set[str] = set()  # reported by the probe, so the log's values are ignored
+        self._hooked: set[str] = set()  # values that the probe reports, so that the log's are ignored
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
-        self._longest_interval = 0.0  # between two checkpoints
+        self._longest_interval = 0.0  # longest seconds between two checkpoints
         for name in _FAMILIES["counter", _BY_RUN]:
-            self._series(name)  # shown as 0 from the start
+            self._series(name)  # create the series, which starts at 0
         self.stalled_now(False)
         self.phase("init")
 
@@ -148,7 +148,7 @@ class RunMetrics:
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Take the numbers of one line, or with `hooked` of a rank itself."""
+        """Set the gauges from the numbers of one line, or with `hooked` from those of a rank's probe."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
@@ -156,7 +156,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count overflows one by one, or by their total in DeepSpeed's step line."""
+        """Count overflows, one by one or from the total in DeepSpeed's step line."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -164,10 +164,10 @@ class RunMetrics:
             self._skipped_until[rank] = now
 
     def hooked(self, record: Record) -> None:
-        """Take the record of a rank."""
+        """Set the gauges and counters from a rank's record."""
         rank, values = self._rank(record.rank), record.values
         for key in values.keys() - self._hooked:
-            if key in _SHOWN:  # the log's value, perhaps without a rank, would never be updated
+            if key in _SHOWN:  # the log's value, maybe without a rank, would never be updated
                 self._families[_SHOWN[key]].clear()
         self._hooked.update(values)
         self.sample(Sample(record.rank, record.time, values=values), hooked=True)
@@ -181,7 +181,7 @@ class RunMetrics:
                 self._count(name, rank, values[name])
 
     def _count(self, name: str, rank: str, total: float) -> None:
-        """Add the growth of a running total of a rank, which starts again when the rank does."""
+        """Add the growth of a rank's running total, which starts at zero again when the rank restarts."""
         before = self._counted.get((name, rank), 0.0)
         self._series(name, rank).inc(total - before if total >= before else total)
         self._counted[name, rank] = total
@@ -194,15 +194,15 @@ class RunMetrics:
 
     def warning(self, rank: int | None) -> None:
         """Count a logged warning."""
-        if "warnings" not in self._hooked:  # else the ranks count their own
+        if "warnings" not in self._hooked:  # otherwise, the ranks count their own warnings
             self._series("warnings", self._rank(rank)).inc()
 
     # ---- how it goes
 
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
-        """Take how far the run is. After a restart from a checkpoint the repeated steps count again.
+        """Set the run's step; after a restart from a checkpoint, the repeated steps count again.
 
-        With `counted` the steps until this one are in the sum already, perhaps under other numbers.
+        With `counted`, the sum already contains the steps until this one, maybe under other numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -214,11 +214,11 @@ class RunMetrics:
             self._series("target_steps").set(total)
 
     def stepped(self, rank: int | None, when: float) -> None:
-        """Set when a rank last made a step."""
+        """Set the time of a rank's last step."""
         self._series("last_step_timestamp_seconds", self._rank(rank)).set(steady.wall(when))
 
     def step_took(self, seconds: float, steps: int = 1) -> None:
-        """Record that the last `steps` steps took `seconds` each."""
+        """Record that each of the last `steps` steps took `seconds`."""
         for _ in range(min(steps, 1000)):
             self._durations.observe(seconds)
 
@@ -227,7 +227,7 @@ class RunMetrics:
         self._phase.state(phase)
 
     def thresholds(self, thresholds: dict[Phase, float]) -> None:
-        """Set the stall thresholds learnt so far."""
+        """Set the stall thresholds learned so far."""
         for phase, seconds in thresholds.items():
             self._series("stall_threshold_seconds", phase).set(seconds)
 
@@ -236,7 +236,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled: its suspicion is confirmed."""
+        """Set whether the run is stalled, after its suspicion was confirmed."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -268,7 +268,7 @@ class RunMetrics:
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Set whether each known rank is running: its value is true while a process of it exists."""
+        """Set whether each known rank is running: the rank's value in `up` is true while it has a process."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)
@@ -279,9 +279,9 @@ class RunMetrics:
         self._dropped_total = max(total, self._dropped_total)
 
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
-        """Set how many of several hosts a coordinator expects, which report, and which fell silent.
+        """Set the numbers of hosts that a coordinator expects, that report, and that are silent.
 
-        ``None`` from an agent that does not merge (any more): only one agent may report this.
+        ``None`` comes from an agent that does not merge: only one agent may report these numbers.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
@@ -294,9 +294,9 @@ class RunMetrics:
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job and versions; long words are left out."""
+        """Set the run's host, job and versions; long texts are left out."""
         facts = {"host": info.host, "stallwatch": __version__, **versions}
-        if info.job:  # not "job": Prometheus uses that label for its targets
+        if info.job:  # not "job", which Prometheus uses for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}
             if info.node is not None:
                 facts["node"] = str(info.node)
@@ -309,7 +309,7 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """Return a rank's label; "" for impossible ranks and, beyond the limit, for the last ones seen."""
+        """Return a rank's label; "" for impossible ranks and for new ranks beyond the limit."""
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

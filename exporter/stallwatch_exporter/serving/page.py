@@ -1,9 +1,9 @@
-"""The page of a run's metrics: gauges and counters whose lines are ready before a request.
+"""Render the page of a run's metrics from gauges and counters whose lines are prepared before a request.
 
 ``prometheus_client`` (0.26, ``exposition.py``) builds each line of a page anew, with its labels, which takes
-several microseconds a line. Here a series keeps its line until its value changes, and then renders the value
-alone. The library still defines the format: it renders each line once, when the series is created. Decision
-17 gives the gain.
+several microseconds per line. Here a series keeps its line until its value changes, and then renders only the
+value. The library still defines the format: it renders each line once, when the series is created. Decision
+17 states the gain.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
 Kind = Literal["gauge", "counter"]
-END = b"# EOF\n"  #: the end of a page in the OpenMetrics format
+END = b"# EOF\n"  #: end of a page in the OpenMetrics format
 
 
 class Metrics(Collector):
-    """A collector of only these metrics, for the library to render."""
+    """Collector of given metrics, for the library to render."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """Return the metrics."""
+        """Return the given metrics."""
         return self._metrics
 
     def page(self, *, open_metrics: bool) -> str:
-        """Return their part of a page, without its end."""
+        """Return the metrics' part of a page, without the end of the page."""
         text: bytes = openmetrics(self) if open_metrics else generate_latest(self)  # type: ignore[no-untyped-call]
         return text.removesuffix(END).decode()
 
 
 class Series:
-    """One value, and its line on the page. Only one thread may call `inc`."""
+    """One value and its line on the page; only one thread may call `inc`."""
 
     __slots__ = ("_line", "_prefix", "_shown", "value")
 
@@ -51,19 +51,19 @@ class Series:
         self._line = ""
 
     def set(self, value: float) -> None:
-        """Set the value."""
+        """Set the value of the series."""
         self.value = float(value)
 
     def inc(self, amount: float = 1.0) -> None:
-        """Increase the value. Raises `ValueError` for a negative amount: only counters call this."""
+        """Increase the value of a counter. Raises `ValueError` for a negative amount."""
         if amount < 0:
             raise ValueError("a counter only counts upwards")
         self.value += amount
 
     def line(self) -> str:
-        """Return the line, including its newline."""
+        """Return the line of the series, including its newline."""
         value = self.value
-        if value is not self._shown:  # not `!=`: 0.0 and -0.0 are shown differently, NaN as itself
+        if value is not self._shown:  # not `!=`: 0.0 and -0.0 are shown differently, and NaN equals nothing
             shown = floatToGoString(value)  # type: ignore[no-untyped-call]
             self._line = f"{self._prefix} {shown}\n"
             self._shown = value
@@ -71,10 +71,10 @@ class Series:
 
 
 class Family(Collector):
-    """A gauge or a counter with labels. The library uses ``collect``; ``page`` is faster."""
+    """A gauge or a counter with labels; the library uses ``collect``, while ``page`` is faster."""
 
     def __init__(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> None:
-        """`name` is without ``_total``; `text` is its help text."""
+        """Set up without series; `name` excludes ``_total``, and `text` is the help text."""
         self._kind = kind
         self._name = name
         self._text = text
@@ -83,11 +83,11 @@ class Family(Collector):
         self._heads = {way: Metrics([self._metric()]).page(open_metrics=way) for way in (False, True)}
 
     def forget(self, *values: str) -> None:
-        """Remove the series with these values of its labels, if there is one."""
+        """Remove the series with these label values, if it exists."""
         self._series.pop(values, None)
 
     def labels(self, *values: str) -> Series:
-        """Return the series with these values of its labels, which begins at 0."""
+        """Return the series with these label values, which starts at 0."""
         series = self._series.get(values)
         if series is None:
             if len(values) != len(self._labels):
@@ -96,22 +96,22 @@ class Family(Collector):
         return series
 
     def clear(self) -> None:
-        """Remove all series: the page no longer shows them."""
+        """Remove all series from the page."""
         self._series.clear()
 
     def describe(self) -> list[Metric]:
-        """Return the family without its series, so that no other takes its name."""
+        """Return the family without its series, so that no other family can use its name."""
         return [self._metric()]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the family in the library's form."""
+        """Yield the family as a metric of the library."""
         metric = self._metric()
         for values, series in list(self._series.items()):
             self._add(metric, values, series.value)
         yield metric
 
     def page(self, *, open_metrics: bool) -> str:
-        """Return the family's part of a page. Both formats share the series' lines; only the head differs."""
+        """Return the family's part of a page; the formats differ only in its head."""
         return self._heads[open_metrics] + "".join([series.line() for series in list(self._series.values())])
 
     def _metric(self) -> Metric:
@@ -129,7 +129,7 @@ class Family(Collector):
 
 
 class RunRegistry(CollectorRegistry):
-    """A registry that renders families by itself and leaves the rest to the library.
+    """Registry that renders its families itself and leaves other collectors to the library.
 
     Creation times are left out, and the last metric is the duration of the collection.
     """
@@ -140,12 +140,12 @@ class RunRegistry(CollectorRegistry):
         self._in_order: list[Collector] = []
 
     def register(self, collector: Collector) -> None:
-        """Add a collector. The page shows collectors in this order."""
+        """Add a collector; the page shows collectors in order of registration."""
         super().register(collector)
         self._in_order.append(collector)
 
     def family(self, kind: Kind, name: str, text: str, labels: Iterable[str]) -> Family:
-        """Return a new gauge or counter."""
+        """Create, register and return a gauge or a counter."""
         made = Family(kind, name, text, labels)
         self.register(made)
         return made

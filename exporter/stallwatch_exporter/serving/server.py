@@ -1,6 +1,6 @@
-"""Serves /metrics to authorized readers, and announces its address; a failure never stops the training.
+"""Serve /metrics to authorized readers and announce its address; a failure never stops the training.
 
-If the wanted port is taken, the next free one is used.
+If the requested port is in use, the server takes the next free port.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Handler(BoundedHandler, WSGIRequestHandler):
 
 
 class MetricsServer(ServerThread):
-    """A running endpoint at `url`."""
+    """A running metrics endpoint at `url`."""
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class MetricsServer(ServerThread):
         super().__init__(server, "stallwatch-metrics")
 
     def linger(self, limit: float) -> bool:
-        """Let a Prometheus that scraped before read the current values; wait at most `limit` seconds.
+        """Wait up to `limit` seconds until a Prometheus that scraped before has read the current values.
 
-        Return at once, with `False`, if none has scraped.
+        Return at once, with `False`, if there was no scrape before.
         """
         return self._scrapes.wait_for_one(limit)
 
@@ -121,7 +121,7 @@ def serve(
 def _announced(
     settings: ExporterSettings, port: int, registry: CollectorRegistry, notice: Callable[[str], None]
 ) -> Path | None:
-    """Return the file that announces the endpoint to Prometheus, if one is wanted and can be written."""
+    """Return the file that announces the endpoint to Prometheus, if configured and writable."""
     if settings.sd_dir is None:
         return None
     everywhere = settings.host in ("", "0.0.0.0", "::")
@@ -140,7 +140,7 @@ def _announced(
 def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     """Return the server's TLS context; ``None`` if no TLS is configured.
 
-    A partial configuration raises `ValueError`: its user wants protection, so it must not end in plain HTTP.
+    A partial configuration raises `ValueError`, because its user does not want plain HTTP.
     """
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
@@ -151,7 +151,7 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = certificate
     try:
-        context.load_cert_chain(certificate, key)  # one PEM file may hold both
+        context.load_cert_chain(certificate, key)  # one PEM file may contain certificate and key
         if authority is not None:
             path = authority
             context.load_verify_locations(authority)
@@ -174,7 +174,7 @@ WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Gate:
-    """Wraps the endpoint's application and answers only requests that are allowed."""
+    """Wrapper of the endpoint's application that answers only allowed requests."""
 
     def __init__(self, app: WSGIApp, access: Access) -> None:
         self._app = app
@@ -183,7 +183,7 @@ class Gate:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer like the wrapped application, or with the reason for the refusal.
 
-        A header that was sent twice is one value with a comma here (wsgiref), which none of these may have.
+        wsgiref joins a repeated header with a comma, which is invalid for these headers.
         """
         names = ("HTTP_HOST", "HTTP_ORIGIN", "HTTP_AUTHORIZATION")
         refusal = self._access.refusal(*([environ[name]] if name in environ else [] for name in names))
@@ -196,8 +196,8 @@ class Gate:
         return [f"{refusal.reason}\n".encode()]
 
 
-# Sent with every scrape by Prometheus 2 (scrape/scrape.go) and by those that share its code or follow
-# it: vmagent, Grafana Alloy, the OpenTelemetry collector. People and dashboards do not send it.
+# Sent with every scrape by Prometheus 2 (scrape/scrape.go) and by programs that share or follow its code:
+# vmagent, Grafana Alloy, the OpenTelemetry collector. People and dashboards do not send it.
 _SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 _GAPS = 5
 _LATE = 1.5  # a scraper may be late by half an interval, and a second
@@ -205,14 +205,14 @@ _GRACE = 1.0
 
 
 class Scrapes:
-    """Wraps the endpoint's application and records when scrapers came."""
+    """Wrapper of the endpoint's application that records the times of scrapes."""
 
     def __init__(self, app: WSGIApp, clock: Callable[[], float] = time.monotonic) -> None:
         self._app = app
         self._clock = clock
         self._changed = threading.Condition()
         self._began: deque[float] = deque(maxlen=_GAPS)
-        self._served: float = float("-inf")  # when the newest answered scrape began
+        self._served: float = float("-inf")  # start of the newest answered scrape
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer like the wrapped application."""
@@ -227,7 +227,7 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the seconds that the next scrape may take to come; at most `limit`, 0 without a scraper."""
+        """Return the seconds until the next scrape should come; at most `limit`, 0 without a scraper."""
         with self._changed:
             began = list(self._began)
         if not began:
@@ -236,7 +236,7 @@ class Scrapes:
         if not gaps:
             return limit
         wait = _LATE * max(gaps) + _GRACE
-        # A scraper that has not come for so long will not come now.
+        # A scraper that is so late will not come.
         return max(0.0, min(limit, began[-1] + wait - self._clock()))
 
     def wait_for_one(self, limit: float) -> bool:
@@ -247,11 +247,11 @@ class Scrapes:
             return self._changed.wait_for(lambda: self._served >= began, patience)
 
 
-_QUICKLY = 1  # a page shrinks to a twelfth; to a sixteenth with the library's 9, which takes far longer
+_QUICKLY = 1  # compression level: a page shrinks to a twelfth; level 9 gives a sixteenth, but far slower
 _TEXT = "text/plain; version={}; charset=utf-8"
 _OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-# Content types for which our page equals the library's answer, and whether they are OpenMetrics. Names
-# outside the legacy set are escaped by several schemes: ours are within it, and these leave them unchanged.
+# Content types for which this page equals the library's answer, and whether they are OpenMetrics. Names
+# outside the legacy set are escaped by several schemes: all names here are within it, and stay unchanged.
 _OURS = {_TEXT.format("0.0.4"): False, _OPEN: True}
 for _escaping in ("underscores", "allow-utf-8"):
     _OURS[f"{_TEXT.format('1.0.0')}; escaping={_escaping}"] = False
@@ -259,14 +259,14 @@ for _escaping in ("underscores", "allow-utf-8"):
 
 
 class Endpoint:
-    """Wraps the application with which ``prometheus_client`` serves a registry."""
+    """Wrapper of the application with which ``prometheus_client`` serves a registry."""
 
     def __init__(self, app: WSGIApp, registry: RunRegistry) -> None:
         self._app = app
         self._registry = registry
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Return the page; pass any request that is not simply for it to the wrapped application."""
+        """Return the page; pass on any request except a plain request for the page."""
         _, content_type = choose_encoder(environ.get("HTTP_ACCEPT") or "")
         simple = environ["REQUEST_METHOD"] == "GET" and environ.get("PATH_INFO") != "/favicon.ico"
         some = "name[]" in parse_qs(environ.get("QUERY_STRING", ""))

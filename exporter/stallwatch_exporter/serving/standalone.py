@@ -1,6 +1,6 @@
-"""A rank that watches itself, without an agent: a thread reads its own ring and serves /metrics.
+"""Let a rank watch itself without an agent: a thread reads the rank's ring and serves /metrics.
 
-The training thread writes into the ring and does not know this thread.
+The training thread writes into the ring and does not use this thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LOOK_SECONDS = 1.0
 
 
 class Standalone:
-    """The metrics of this process, updated by a daemon thread until the process ends."""
+    """Metrics of this process, updated by a daemon thread until the process ends."""
 
     def __init__(self, run: str, settings: ExporterSettings, local_rank: int = 0) -> None:
         self.folder: Path = make_folder(settings.home)
@@ -44,7 +44,7 @@ class Standalone:
         atexit.register(self.close)
 
     def look(self) -> None:
-        """Take the new records of the ring."""
+        """Process the new records of the ring, and update the metrics."""
         for record in self._probing.read():
             self.metrics.hooked(record)
             self._progress.hooked(record)
@@ -54,7 +54,7 @@ class Standalone:
         self.metrics.dropped(self._probing.lost)
 
     def close(self) -> None:
-        """Stop serving and remove the ring. A forked child has nothing to close."""
+        """Stop serving and remove the ring; a forked child has nothing to close."""
         if self._ended.is_set() or os.getpid() != self._pid:
             return
         self._ended.set()
@@ -67,5 +67,5 @@ class Standalone:
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception:  # the next look may succeed; the training must not notice this failure
+            except Exception:  # the next call may succeed; the training must not notice this error
                 continue

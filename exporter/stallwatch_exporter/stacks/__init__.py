@@ -1,1 +1,1 @@
-"""The evidence at a stall: the stacks of each local rank, queried after the incident was opened."""
+"""Collect the evidence at a stall: the stacks of each local rank, queried after the incident opened."""

@@ -1,4 +1,4 @@
-"""Looks at the stacks of the ranks, from a thread of their own: the agent never waits for one."""
+"""Take stack snapshots of the ranks in a separate thread, so that the agent never waits for one."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the k
 
 
 class LookResult(msgspec.Struct, frozen=True):
-    """The result of one look."""
+    """The result of one snapshot."""
 
     answers: list[RankAnswer]  #: empty if there is no rank on this host
     stacks: StallStacks | None = None
-    suspended: bool = False  #: the whole command is stopped or frozen by its control group
-    unanswered: str = ""  #: why no rank could be queried
+    suspended: bool = False  #: the whole command is stopped, or frozen by its control group
+    unanswered: str = ""  #: reason why no rank could be queried
 
 
 class Evidence:
-    """`look` starts a look, `take` returns its result once it is available."""
+    """Snapshots of the ranks: `look` starts one, `take` returns its result once it is available."""
 
     def __init__(
         self,
@@ -46,31 +46,31 @@ class Evidence:
         notice: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.command: int | None = None  #: the process that `stallwatch run` started
+        self.command: int | None = None  #: id of the process that `stallwatch run` started
         self._rings = rings
         self._folder = folder  # None: nothing is written
         self._run = run
         self._notice = notice
         self._clock = clock
-        self._number = 0  # of the current look, or of the last one
-        self._began: float | None = None  # when the current look began; None: it is over
+        self._number = 0  # number of the current or last snapshot
+        self._began: float | None = None  # start of the current snapshot; None: it is over
         self._results: dict[int, LookResult] = {}
-        self._file = ""  # with the stacks of the newest look of this quiet period
+        self._file = ""  # name of the file with the stacks of this quiet spell's newest snapshot
 
     @property
     def possible(self) -> bool:
-        """Whether there is a process to look at, as far as known without looking."""
+        """Return whether there may be a process to query, without a search."""
         return self._rings is not None or self.command is not None
 
     @property
     def under_way(self) -> bool:
-        """Whether a look has begun and has no result yet."""
+        """Return whether a snapshot has begun and has no result yet."""
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Start a look, which writes the stacks to a file; return at once. `progressed`: a rank trained.
+        """Start a snapshot and return at once; `progressed`: a rank made steps.
 
-        A look without a result within `PATIENCE_SECONDS` is abandoned.
+        The snapshot writes the stacks to a file. Without a result within `PATIENCE_SECONDS`, it is abandoned.
         """
         self._number += 1
         self._began = self._clock()
@@ -83,7 +83,7 @@ class Evidence:
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:
-        """Return the result of the current look, once; ``None`` while there is none."""
+        """Return the result of the current snapshot, once; ``None`` while there is none."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
@@ -93,7 +93,7 @@ class Evidence:
         return found
 
     def drop(self, *, reported: bool) -> None:
-        """Discard the looks of a past quiet period, and their stacks unless a stall was `reported`."""
+        """Discard the snapshots of a past quiet spell, and their file unless a stall was `reported`."""
         self._number += 1
         self._began = None
         self._results.clear()
@@ -107,7 +107,7 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if not progressed:  # a program without a step may be anything: look only at ranks
+            if not progressed:  # a program without a step may be anything: query only ranks
                 ranks = [one for one in ranks if one.ring is not None and one.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)

@@ -1,4 +1,4 @@
-"""Query all local ranks for their stacks, one method after another, each for a bounded time."""
+"""Query all local ranks for their stacks with several methods, each with a time limit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Condition, RankAnswer
 
-ANSWER_SECONDS = 2.0  #: for the answering thread in the rank
-COLLECTIVES_SECONDS = 1.0  #: for torch's flight recorder, from the first answer on
-SIGNAL_SECONDS = 1.5  #: for faulthandler
-SPY_SECONDS = 10.0  #: for py-spy
-WORKERS_SECONDS = 1.5  #: for all workers of one rank's data loader
+ANSWER_SECONDS = 2.0  #: limit for the answering thread in the rank
+COLLECTIVES_SECONDS = 1.0  #: limit for torch's flight recorder, from the first answer
+SIGNAL_SECONDS = 1.5  #: limit for faulthandler
+SPY_SECONDS = 10.0  #: limit for py-spy
+WORKERS_SECONDS = 1.5  #: limit for all workers of one rank's data loader
 _LOOK_SECONDS = 0.02
 _SPIES = 4
 
@@ -30,10 +30,10 @@ _Waiting = TypeVar("_Waiting")
 
 
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
-    """Query each rank; never raises for one that cannot be queried.
+    """Query each rank, and never raise an error for a rank that cannot be queried.
 
-    A process in which no thread of ours waits is read by py-spy if it is installed. The signal comes second
-    and only if it may `interrupt`: a program in ``signal.pause()`` continues after it.
+    If no answering thread waits in a process, py-spy reads it, if installed. The signal is the second method,
+    and used only if it may `interrupt`: a program in ``signal.pause()`` continues after it.
     """
     pairs = [(one, RankAnswer(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
@@ -45,7 +45,7 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAn
     with_pipe = {one.rank for one, _ in queried}
     _from_outside([pair for pair in probed if pair[0].rank not in with_pipe])
     _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
-    for _, record in queried:  # its thread got the question, and could not answer
+    for _, record in queried:  # the thread received the query and could not answer
         record.locked_out = record.origin == "signal"
     _late_answers(queried, question)
     _from_outside(_silent(pairs))
@@ -56,7 +56,7 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAn
 def wait_for(
     waiting: Iterable[_Waiting], is_done: Callable[[_Waiting], object], patience: float
 ) -> list[_Waiting]:
-    """Check each until all are done, or `patience` seconds are over; return those that are not done."""
+    """Check all items until they are done or `patience` seconds are over; return those not done."""
     waiting, end = list(waiting), time.monotonic() + patience
     while (waiting := [one for one in waiting if not is_done(one)]) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
@@ -72,7 +72,7 @@ def _silent(pairs: _Pairs) -> _Pairs:
 
 
 def _take_answer(one: LocalRank, record: RankAnswer, question: str) -> bool:
-    """Record the answer of the rank's own probe: its threads, and the totals that it counts."""
+    """Record the answer of the rank's own probe: its threads and its counters."""
     answer = queries.answer(one.ring, question) if one.ring else None
     if answer is None:
         return False
@@ -86,7 +86,7 @@ def _take_answer(one: LocalRank, record: RankAnswer, question: str) -> bool:
 
 
 def _take_recorder(one: LocalRank, record: RankAnswer, question: str) -> bool:
-    """Record the content of torch's flight recorder; it arrives after the stacks."""
+    """Record the content of torch's flight recorder, which arrives after the stacks."""
     answer = queries.answer(one.ring, question, COLLECTIVES) if one.ring else None
     if answer is not None:
         record.recorded = read_recorder(answer)
@@ -100,7 +100,7 @@ def _numbers(found: Any) -> dict[str, float]:
 
 
 def _late_answers(pairs: _Pairs, question: str) -> None:
-    """Correct ranks whose thread answered late: no call keeps the interpreter lock from it."""
+    """Correct the ranks whose thread answered late: no call holds the interpreter lock there."""
     for one, record in pairs:
         if record.locked_out and _take_answer(one, record, question):
             record.locked_out = False
@@ -133,7 +133,7 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Not an executor: it waits for its threads when the interpreter ends, and a py-spy may be unkillable.
+    # Do not use an executor: it waits for its threads at exit, and a py-spy may be unkillable.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:
@@ -143,16 +143,16 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """Add the kernel's facts, last: which ranks are still blocked, and which wait for a lock."""
+    """Add the kernel's facts last: which ranks are still blocked, and which wait for a lock."""
     holders = processes.lock_holders()
     names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
     for one, record in pairs:
         now = _condition(one)
-        # A moment in the disk's queue is no blockade: it counts if both looks find it.
+        # A moment in the disk's queue does not count as blocked: both checks must find it.
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and one.ring is not None and queries.has_left(one.ring):
-            record.condition = "ended"  # all except its process: torch and the kernel take their time
+            record.condition = "ended"  # only the process remains, while torch and the kernel end it
         if record.condition == "ended":
             record.left = one.ring is not None and queries.has_left(one.ring, well=True)
         else:

@@ -1,6 +1,6 @@
-"""The ranks on this host: those with a ring, and Python processes of the command without one.
+"""Find the ranks on this host: processes with a ring, and Python processes of the command without one.
 
-If there are neither, the command may be a single Python program: then that program counts as rank 0.
+If there are neither, the command may be a single Python program, which then counts as rank 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stallwatch_exporter.stacks.processes import condition, family
 from stallwatch_rules.text.lazy import lazy
 
 _NAME = lazy(r"(\d+)-(\d+)-(\d+)")
-# In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has a RANK of its own.
+# In clusters that number their pods (Kubeflow's PyTorchJob), a launcher has its own RANK.
 _LAUNCHERS = {"torchrun", "torch.distributed.run", "torch.distributed.launch", "deepspeed", "accelerate"}
 _LAUNCHERS |= {"deepspeed.launcher.runner", "deepspeed.launcher.launch", "accelerate.commands.launch"}
 
@@ -30,12 +30,12 @@ _LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
 
 
 class LocalRank(msgspec.Struct, frozen=True):
-    """One rank's process."""
+    """The process of one rank."""
 
     rank: int
     pid: int
-    started: float  #: Unix seconds, of the process or of its ring
-    ring: Path | None = None  #: the probe answers beside it, even if the ring itself is missing
+    started: float  #: Unix seconds at which the process started or its ring was created
+    ring: Path | None = None  #: path of the ring, beside which the probe answers, even if the ring is missing
     ended: bool = False
 
 
@@ -52,7 +52,7 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     if chosen:
         began = min(process.started for process in chosen.values())
         for process in sorted(probed, key=lambda each: each.started):
-            # Ranks of an attempt that ended before these began do not count.
+            # Ranks of an attempt that ended before these started do not count.
             if (
                 process.ended
                 and process.rank not in {each.rank for each in alive}
@@ -63,13 +63,13 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program, as rank 0; none if there are several, or only launchers.
+    """Return the command's only Python program as rank 0; none if there are several, or only launchers.
 
     Processes that this program started itself, such as workers of a data loader, do not count.
     """
     found = []
     for process in family(command):
-        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile
+        with contextlib.suppress(psutil.Error, OSError):  # the process ended meanwhile
             if _is_python(process):
                 found.append(LocalRank(0, process.pid, process.create_time()))
     alone = _outermost(found)
@@ -77,10 +77,10 @@ def sole_program(command: int | None) -> list[LocalRank]:
 
 
 def is_alone(rings: Path | None, command: int | None) -> bool:
-    """Whether the command is a single Python program that belongs to no job of several processes.
+    """Return whether the command is a single Python program that belongs to no job of several processes.
 
-    If a launcher set a rank or a size for it, or it has children (workers, ``ssh``), it may be one of
-    several.
+    If a launcher set a rank or a size for it, or it has children (workers, ``ssh``), it may belong to such a
+    job.
     """
     try:
         pythons = [one for one in family(command) if _is_python(one)]
@@ -93,14 +93,14 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
 
 
 def is_launching(rings: Path | None, command: int | None) -> bool:
-    """Whether the command is a launcher that has started nothing yet: it waits for other nodes itself.
+    """Return whether the command is a launcher that has started nothing yet and waits for other nodes.
 
     A launcher with children other than launchers has started ranks elsewhere, through ``ssh``, ``pdsh`` or
     ``mpirun``.
     """
     try:
         members = family(command)
-        launchers = [one for one in members if _launches(one.pid)]  # by name it may be "torchrun"
+        launchers = [one for one in members if _launches(one.pid)]  # the name of a launcher may be "torchrun"
         started = [child for one in launchers for child in one.children() if child not in launchers]
         others = [one for one in members if one not in launchers and _is_python(one)]
     except (psutil.Error, OSError):
@@ -109,15 +109,15 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """Return the single Python program that the command is; none if there are several."""
+    """Return the single Python program of the command; none if there are several."""
     running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
-    # Files that a process left when it called ``exec`` have its number, too.
+    # Files that a process left when it called ``exec`` have the same process id.
     alone = _outermost(list({one.pid: one for one in running}.values()))
     return alone if len(alone) == 1 else []
 
 
 def _named(folder: Path, suffix: str) -> list[LocalRank]:
-    """Return processes by the files with this suffix in the folder of rings."""
+    """Return processes from the files with this suffix in the folder of rings."""
     paths, found = list[Path](), list[LocalRank]()
     with contextlib.suppress(OSError):
         paths = sorted(folder.glob(f"*{suffix}"))
@@ -133,7 +133,7 @@ def _without_ring(command: int | None, known: set[int]) -> list[LocalRank]:
     """Return Python processes below the command that have a launcher's rank, but no probe."""
     found = []
     for process in family(command)[1:]:
-        with contextlib.suppress(psutil.Error, OSError):  # ended meanwhile, or another user's
+        with contextlib.suppress(psutil.Error, OSError):  # the process ended, or belongs to another user
             environ = process.environ() if process.pid not in known and _is_python(process) else {}
             rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
             if rank.isdigit() and condition(process.pid) != "ended":
@@ -146,7 +146,7 @@ def _is_python(process: psutil.Process) -> bool:
 
 
 def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
-    """Leave out launchers, and workers that a rank started and that inherited its number."""
+    """Return the ranks without launchers, and without workers that inherited their rank's number."""
     ranks = [rank for rank in ranks if not _launches(rank.pid)]
     by_pid = {rank.pid: rank for rank in ranks}
     found = []
@@ -161,7 +161,7 @@ def _outermost(ranks: list[LocalRank]) -> list[LocalRank]:
 
 
 def _launches(pid: int) -> bool:
-    """Whether it is a launcher: ``python …/torchrun …`` or ``python -u -m torch.distributed.run …``."""
+    """Return whether a process is a launcher, such as ``python …/torchrun`` or ``torch.distributed.run``."""
     try:
         return launches(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):
@@ -169,7 +169,7 @@ def _launches(pid: int) -> bool:
 
 
 def launches(words: list[str]) -> bool:
-    """Whether this command line is that of a launcher."""
+    """Return whether this command line belongs to a launcher."""
     words = words[1:]
     while words and words[0].startswith("-") and words[0] != "-m":
         words = words[1:]
@@ -178,7 +178,7 @@ def launches(words: list[str]) -> bool:
 
 
 def rank_environ(pid: int) -> dict[str, str]:
-    """Return the environment that a process was started with; empty if it is gone, or another account's."""
+    """Return the environment at the start of a process; empty if it is unreadable or has ended."""
     try:
         return psutil.Process(pid).environ()
     except (psutil.Error, OSError):

@@ -1,6 +1,6 @@
-"""Facts about a process from outside: stopped, blocked, ended, or waiting; and its children.
+"""Read facts about a process from outside: its state, its waits, its use of processor, and its children.
 
-The files of Linux's ``/proc`` (proc(5)) are read; elsewhere, or if they may not be read, nothing is known.
+The functions read the files of Linux's ``/proc`` (proc(5)); without readable files, nothing is known.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _STATES: dict[str, Condition] = {
 
 
 def family(command: int | None) -> list[psutil.Process]:
-    """Return the command and all its descendants; nothing if it has ended, or is not known."""
-    if command is None:  # psutil takes it for this process
+    """Return the command and all its descendants; nothing if it has ended or is unknown."""
+    if command is None:  # psutil takes None for this process
         return []
     try:
         leader = psutil.Process(command)
@@ -40,7 +40,7 @@ def family(command: int | None) -> list[psutil.Process]:
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
-    """Return whether the process runs, is stopped or blocked, or is gone."""
+    """Return whether the process runs, is stopped or blocked, or has ended."""
     status = _read(proc / str(pid) / "status")
     if status is None:
         return "ended" if proc.is_dir() else "alive"
@@ -49,7 +49,7 @@ def condition(pid: int, proc: Path = PROC) -> Condition:
 
 
 def kernel_place(pid: int, proc: Path = PROC) -> str:
-    """Return the kernel function in which the process waits, ``folio_wait_bit_common``; mostly for root."""
+    """Return the kernel function in which a process waits, if readable, which mostly needs root."""
     stack = _read(proc / str(pid) / "stack") or ""
     found = re.search(r"^\[<[0-9a-f]+>\] (\w+)", stack, re.MULTILINE)
     if found:
@@ -66,14 +66,14 @@ def transferred(pid: int, proc: Path = PROC) -> int | None:
 
 
 def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
-    """Return the main thread's processor seconds so far (proc_pid_stat(5)); ``None`` if it is gone."""
+    """Return the main thread's processor seconds so far (proc_pid_stat(5)); ``None`` if it has ended."""
     text = _read(proc / str(pid) / "task" / str(pid) / "stat") or ""
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS if len(fields) > 12 else None
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the processes that it started itself, the oldest first."""
+    """Return the processes that a process started itself, oldest first."""
     try:
         return [child.pid for child in psutil.Process(pid).children()]
     except (psutil.Error, OSError):
@@ -81,7 +81,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def children_seconds(pid: int) -> float | None:
-    """Return the processor seconds of all processes below this one so far; ``None`` if it has none."""
+    """Return the processor seconds of all descendants so far; ``None`` without descendants."""
     found = []
     for child in family(pid)[1:]:
         with contextlib.suppress(psutil.Error, OSError):
@@ -91,9 +91,9 @@ def children_seconds(pid: int) -> float | None:
 
 
 def is_suspended(command: int) -> bool:
-    """Whether the command and all its descendants are stopped, or frozen by their control group.
+    """Return whether the command and all its descendants are stopped, or frozen by their control group.
 
-    A single stopped process is not a suspended job: it alone was stopped.
+    A single stopped process is not a suspended job.
     """
     members = family(command)
     if len(members) > 1 and all(condition(one.pid) == "stopped" for one in members):
@@ -102,13 +102,13 @@ def is_suspended(command: int) -> bool:
 
 
 def is_frozen(pid: int, proc: Path = PROC, groups: Path = Path("/sys/fs/cgroup")) -> bool:
-    """Whether the control group (version 2) of the process is frozen (cgroup.events, ``frozen``)."""
+    """Return whether the control group (version 2) of the process is frozen (cgroup.events, ``frozen``)."""
     found = re.search(r"^0::/(.*)$", _read(proc / str(pid) / "cgroup") or "", re.MULTILINE)
     return found is not None and "frozen 1" in (_read(groups / found[1] / "cgroup.events") or "")
 
 
 def lock_holders(proc: Path = PROC) -> dict[int, int]:
-    """Return processes that wait for a file lock, each with the process that holds it."""
+    """Return the processes that wait for a file lock, each with the process that holds the lock."""
     waiting: dict[int, int] = {}
     holder: int | None = None
     for line in (_read(proc / "locks") or "").splitlines():
@@ -123,7 +123,7 @@ def lock_holders(proc: Path = PROC) -> dict[int, int]:
 
 
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Whether the process has a handler for a signal and does not block it: without one it would die."""
+    """Return whether the process handles and does not block a signal, which otherwise would kill it."""
     try:
         masks = signal_masks(str(proc / str(pid) / "status"))
     except OSError:
@@ -139,7 +139,7 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` unless `count` files can be opened: a failed look would be taken for no answer."""
+    """Raise `OSError` unless `count` files can be opened: a failed check would look like no answer."""
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -1,4 +1,4 @@
-"""Query the stacks of a rank: by its pipe, by the signal of faulthandler, or from outside by py-spy."""
+"""Query the stacks of a rank: through its pipe, by the signal of faulthandler, or with py-spy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; a busy machine pauses within one
+_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; busy machines pause writing
 
 
 def send(ring: Path, question: str) -> bool:
-    """Write to the pipe beside the ring; return whether a reader has it open."""
+    """Write a query to the pipe beside the ring; return whether a reader has the pipe open."""
     try:
         fd = os.open(ring.with_suffix(ASK), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # ENXIO: it has no reader
+    except OSError:  # ENXIO: the pipe has no reader
         return False
     try:
         os.write(fd, f"{question}\n".encode())
@@ -37,7 +37,7 @@ def send(ring: Path, question: str) -> bool:
 
 
 def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return this part of the rank's answer to this question, or to a later one, once it exists."""
+    """Return a part of the rank's answer to this or a later query, once it exists; otherwise ``None``."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -47,9 +47,9 @@ def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | 
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Whether the rank reported the end of its program, or even that it ended `well`.
+    """Return whether the rank reported the end of its program, and if `well`, an end without an error.
 
-    Its process may take a while to end.
+    The process of the rank may take a while to end.
     """
     try:
         with ring.with_suffix(".jsonl").open("rb") as file:
@@ -62,7 +62,7 @@ def has_left(ring: Path, *, well: bool = False) -> bool:
 
 
 class FaultDump:
-    """Makes faulthandler write the stacks of one process; ``text`` returns them once they are complete."""
+    """Dump of one process's stacks by faulthandler; ``text`` returns the stacks once they are complete."""
 
     def __init__(self, ring: Path, pid: int) -> None:
         self._path = ring.with_suffix(FAULT)
@@ -72,7 +72,7 @@ class FaultDump:
         self.sent = self._send(ring)
 
     def text(self) -> str | None:
-        """Return the dump; ``None`` while there is none, or while it still grows."""
+        """Return the dump; ``None`` while it does not exist, or still grows."""
         try:
             size = self._path.stat().st_size
             now = time.monotonic()
@@ -87,7 +87,7 @@ class FaultDump:
             return None
 
     def _send(self, ring: Path) -> bool:
-        """Send the signal, if it is certain to do no more than that; return whether it was sent."""
+        """Send the signal, if it certainly reaches faulthandler's handler; return whether it was sent."""
         try:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()
@@ -108,9 +108,9 @@ _WORKER_LOOP = "_worker_loop"  # torch/utils/data/_utils/worker.py
 
 
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
-    """Return the data loader's worker of a rank that runs the user's own code, and its stack.
+    """Return the data worker of a rank that runs the user's own code, and its stack.
 
-    The other workers wait for what to load next. Without py-spy, return nothing.
+    The other workers wait for their next batch. Without py-spy, return nothing.
     """
     program, end = find_py_spy(), time.monotonic() + patience
     for child in children_of(pid) if program is not None else ():
@@ -127,14 +127,14 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
 
 
 def find_py_spy() -> str | None:
-    """Return the path of py-spy: beside the Python that we run on, or on the path."""
+    """Return the path of py-spy: beside the current Python, or on the path."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process; none if py-spy may not read it under the system's rules for ptrace."""
-    # Not blocking: by default py-spy stops the process while it reads.
+    """Return the threads of a process; none if the system's rules for ptrace forbid py-spy to read it."""
+    # Do not block: by default py-spy stops the process while it reads.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The reaction to a run's stall: looks at its ranks before it, and ``[stall] on_stall`` after it."""
+"""React to a run's stall: take snapshots of its ranks before it, and run ``[stall] on_stall`` after it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
 
 COMMAND_SECONDS = 300.0  #: the command is killed after this time
-OUTPUT_BYTES = 64 * 1024  #: of the end of its output that are kept
-_REST_SECONDS = 2.0  # for a killed process to end, and for the last of the output to be read
+OUTPUT_BYTES = 64 * 1024  #: number of bytes kept from the end of its output
+_REST_SECONDS = 2.0  # seconds for a killed process to end, and for the last output to be read
 
 
 def run_line(
@@ -46,7 +46,7 @@ def run_line(
 ) -> None:
     """Run a line in the shell, with the incident as JSON in this language on its standard input.
 
-    Its output is kept in `folder`, if one is given; one notice reports how it ended and where that is.
+    The output is stored in `folder`, if one is given; one notice reports the exit status and the file.
     """
     begin, when = time.monotonic(), time.time()
     try:
@@ -63,7 +63,7 @@ def run_line(
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
-    """Return its exit status and output; ``None`` if it took too long and its whole group was killed."""
+    """Return exit status and output; the status is ``None`` if its group was killed after `patience`."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
         stdin=subprocess.PIPE,
@@ -75,7 +75,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)
-    # Threads that may outlive the command: processes that it leaves behind may hold the pipes.
+    # The threads may outlive the command, because its remaining processes may hold the pipes.
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
     threading.Thread(target=_write, args=(process.stdin, incident), daemon=True).start()
@@ -84,7 +84,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # not yet waited for, so the number is still its own
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)
@@ -92,26 +92,26 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
 
 
 def _write(pipe: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(OSError), pipe:  # the command need not read it
+    with contextlib.suppress(OSError), pipe:  # the command need not read its input
         pipe.write(data)
 
 
 class _Output:
-    """Reads a pipe to its end and keeps the last of it, in bounded memory."""
+    """Reader of a pipe that keeps the last output, in bounded memory."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
         self._state = (b"", 0)  # the last bytes, and the total: one object, for two threads
 
     def read(self) -> None:
-        """Read until the last process that holds the pipe is gone."""
+        """Read until the last process that holds the pipe has ended."""
         with contextlib.suppress(OSError), self._pipe:
             while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
                 last, size = self._state
                 self._state = ((last + data)[-OUTPUT_BYTES:], size + len(data))
 
     def kept(self) -> bytes:
-        """Return the output read so far, with a note of what is left out."""
+        """Return the output read so far, with a note on the omitted beginning."""
         last, size = self._state
         if size == len(last):
             return last
@@ -124,14 +124,14 @@ def _last_line(kept: str) -> str:
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return where it is, in words."""
+    """Write the output to a file; return a text with its path."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
         return ""
     path = Path(folder) / f"on-stall-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(when))}.txt"
     try:
-        with path.open("a", encoding="utf-8") as file:  # keeps both of two stalls in the same second
+        with path.open("a", encoding="utf-8") as file:  # keeps the output of two stalls in the same second
             file.write(kept)
     except OSError as error:
         return f" (its output cannot be kept: {error.strerror or error})"
@@ -139,8 +139,8 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
-LOOK_PATIENCE_SECONDS = 5.0  #: for facts about processes, which take milliseconds
+GRACE_SECONDS = 30.0  #: time between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
+LOOK_PATIENCE_SECONDS = 5.0  #: limit for facts about processes, which take milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -153,7 +153,7 @@ def react(
     folder: str = "",
     language: str = "en",
 ) -> threading.Thread | None:
-    """Start what `policy` names, in a thread; `command` is the process to end, if there is one."""
+    """Start the action of `policy` in a thread; `command` is the process to end, if there is one."""
     if policy == ABORT:
         if command is None:
             notice("[stall] on_stall = abort ends nothing here: only stallwatch run knows the command")
@@ -171,21 +171,21 @@ def react(
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
     """Send SIGTERM to the command, which ends its ranks, and SIGKILL to all left after `grace` seconds.
 
-    A query about a process that is stuck in the kernel may never return, so nothing here waits longer than
-    `patience` seconds for one. Without a result only the command is ended: its family is unknown.
+    A query about a process that is stuck in the kernel may never return, so no query waits longer than
+    `patience` seconds. Without a result, only the command is ended, because its descendants are unknown.
     """
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # Its number is its own until its parent has waited for it, and may then be another process's.
+        # The number is its own until its parent has waited for it, and may then be another process's.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
     if not processes:
-        return  # it ended by itself
+        return  # the command ended by itself
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
-    # Each by itself: a stopped rank cannot even handle SIGTERM, and one may not respond.
+    # In separate threads: a stopped rank cannot even handle SIGTERM, and one may not respond.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()
@@ -205,7 +205,7 @@ def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:
 
 
 def _signal(pid: int, number: int) -> bool:
-    """Send a signal, 0 for none; return whether the process exists."""
+    """Send a signal (0 only checks) to a process; return whether the process exists."""
     with contextlib.suppress(OSError):
         os.kill(pid, number)
         return True
@@ -225,7 +225,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def variables(incident: Incident, command: int | None, folder: str) -> dict[str, str]:
-    """Return the command's own environment variables; unknown ones are empty."""
+    """Return the environment variables that describe the incident to the user's command, empty if unknown."""
     stacks = incident.stacks
     facts = {
         "RUN": incident.run,
@@ -249,7 +249,7 @@ def _started(work: Callable[[], None]) -> threading.Thread:
 
 
 class Response:
-    """`evidence` looks at the ranks; ``react`` follows `policy`."""
+    """Reaction to stalls: `evidence` takes snapshots of the ranks; ``react`` follows `policy`."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Response:
         notice: Callable[[str], None],
         language: str = "en",
     ) -> None:
-        self.aborted = False  #: the command was ended by us
+        self.aborted = False  #: the agent ended the command
         self._policy = policy
         self._language = language
         self._notice = notice
@@ -269,33 +269,33 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """Set the process that was started: its descendants may be ranks, and it can be ended."""
+        """Set the started process, whose descendants may be ranks, and which can be ended."""
         self.evidence.command = command
 
     def alone(self) -> bool:
-        """Whether the command is one process that no launcher started, as far as can be seen."""
+        """Return whether the command is one process that no launcher started, as far as can be seen."""
         return is_alone(self._rings, self.evidence.command)
 
     def launching(self) -> bool:
-        """Whether the command is a launcher that has started no rank yet."""
+        """Return whether the command is a launcher that has started no rank yet."""
         return is_launching(self._rings, self.evidence.command)
 
     def explain(self, unanswered: str) -> None:
-        """Report once why no rank could be queried at a stall, if that is so."""
+        """Report once why no rank could be queried at a stall, if `unanswered` is not empty."""
         if unanswered and not self._explained:
             self._explained = True
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return how the command ended; if we ended it, with that fact."""
+        """Return the command's ending, with the fact that the agent ended it, if so."""
         if not self.aborted or ending.kind == "finished":
             return ending
-        ended_by = ending.signal or "SIGTERM"  # a launcher that gets it exits with a code
+        ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with a code
         detail = sentences(message("run.aborted"), ending.detail)
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 
     def react(self, incident: Incident) -> None:
-        """Run the user's action for a stall; returns at once."""
+        """Start the user's action for a stall, without waiting for it."""
         command = self.evidence.command
         folder = str(self._path) if self._path else ""
         started = react(self._policy, incident, command, self._notice, folder=folder, language=self._language)

@@ -1,4 +1,4 @@
-"""The processes that ``stallwatch stacks`` queries: ranks of a run on this host, or below a process."""
+"""Find the processes that ``stallwatch stacks`` queries: ranks of a local run, or below a process."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from stallwatch_logs.rank_files import read_rank_files
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-AGAIN_SECONDS = 1.0  #: between the two looks
+AGAIN_SECONDS = 1.0  #: seconds between the two snapshots
 
 _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """No rank can be queried. `key` is the reason, with these parameters: a message of the command line."""
+    """No rank can be queried; `key` and its parameters identify a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -40,9 +40,9 @@ class NoTargetError(Exception):
 class Target(msgspec.Struct, frozen=True):
     """Processes that may be ranks."""
 
-    run: str  #: empty for a process that was named by its number
-    command: int | None  #: the process below which they are; ``None`` if it is gone
-    rings: Path | None  #: the folder of their rings; ``None`` if they have no probe
+    run: str  #: empty for a process that the user gave by its id
+    command: int | None  #: process whose descendants are ranks; ``None`` if it has ended
+    rings: Path | None  #: folder of their rings; ``None`` if they have no probe
 
     @property
     def name(self) -> str:
@@ -50,12 +50,12 @@ class Target(msgspec.Struct, frozen=True):
         return self.run or f"PID {self.command}"
 
     def ranks(self) -> list[LocalRank]:
-        """Return the existing ranks, or the only Python program that the command is."""
+        """Return the running ranks, or the command's only Python program."""
         return local_ranks(self.rings, self.command) or sole_program(self.command)
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the target that a run's name or folder or a process's number names; "": the only run here."""
+    """Return the target with this run name, run folder or process id; for "", the only run on this host."""
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -91,11 +91,11 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
     _require_own(info.pid)
     for process in _started_by(info.pid):
         return Target(info.run, process.pid, _rings_in(process))
-    return Target(info.run, None, None)  # ``stallwatch tail``
+    return Target(info.run, None, None)  # the agent of ``stallwatch tail``
 
 
 def _started_by(agent: int) -> list[psutil.Process]:
-    """Return the processes that an agent started, except the helper that outlives it."""
+    """Return the processes that an agent started, except the keeper that outlives it."""
     try:
         return [one for one in psutil.Process(agent).children() if keeper.__file__ not in one.cmdline()]
     except (psutil.Error, OSError):
@@ -111,12 +111,12 @@ def _of_process(pid: int) -> Target:
 
 
 def _require_own(pid: int) -> None:
-    """Raise `NoTargetError` if the process belongs to another account, and may not be inspected."""
+    """Raise `NoTargetError` if the process belongs to another account and may not be inspected."""
     try:
         process = psutil.Process(pid)
         if os.geteuid() not in (0, process.uids().effective):
             raise NoTargetError("stacks-not-own", pid=str(pid), user=process.username())
-    except (psutil.Error, OSError):  # it ended meanwhile
+    except (psutil.Error, OSError):  # the process ended meanwhile
         raise NoTargetError("stacks-no-process", pid=str(pid)) from None
 
 
@@ -130,20 +130,20 @@ def _rings_in(process: psutil.Process) -> Path | None:
 
 
 def _rings_of(agent: int, home: Path) -> Path | None:
-    """Return the newest folder of rings that an agent made, by its name."""
+    """Return the newest folder of rings that an agent created, by its name."""
     return max((home / "rings").glob(f"{agent}-*"), default=None)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Where the ranks are now."""
+    """Stacks of the ranks, and their answers."""
 
     stacks: StallStacks
     answers: list[RankAnswer]
-    advances: bool  #: a total grew between two looks: the run continues, and no rank is odd
+    advances: bool  #: a counter grew between two snapshots: the run continues, and no rank is odd
 
 
 def look(target: Target) -> Seen:
-    """Query all ranks, twice if they count anything; raise `NoTargetError` if none can be queried."""
+    """Query all ranks, twice if they count anything. Raises `NoTargetError` if no rank can be queried."""
     ranks = target.ranks()
     if not ranks:
         raise NoTargetError("stacks-nobody", name=target.name)
@@ -162,7 +162,7 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Judge together the output of ``stallwatch stacks --json`` on several hosts, and torch's dumps."""
+    """Judge the output of ``stallwatch stacks --json`` on several hosts together with torch's dumps."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)
@@ -175,7 +175,7 @@ def read_snapshots(paths: Sequence[Path]) -> Seen:
 
 
 def _advanced(before: Sequence[RankAnswer], now: Sequence[RankAnswer]) -> bool:
-    """Return whether a total that a rank counts has grown between two looks."""
+    """Return whether any counter of a rank has grown between two snapshots."""
     earlier = {(one.rank, one.pid): one.counters for one in before}
     return any(
         value > earlier.get((one.rank, one.pid), {}).get(name, value)

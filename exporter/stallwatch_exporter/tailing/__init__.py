@@ -1,1 +1,1 @@
-"""``stallwatch tail``: following growing files through rotation, truncation and loss."""
+"""Follow growing files for ``stallwatch tail`` through rotation, truncation and loss."""

@@ -1,4 +1,4 @@
-"""``stallwatch tail``: watch a run that is already running, by the files that it writes."""
+"""Watch a run that is already running for ``stallwatch tail``, through the files that it writes."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 
 TICK_SECONDS = 1.0
-HASTE_SECONDS = 0.1  #: between two ticks while a notification is due
+HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 _SAVE_SECONDS = 5.0
-POSITIONS = "positions.json"  #: in the run's folder: how far each file was read
+POSITIONS = "positions.json"  #: file in the run's folder with the position reached in each file
 
 
 def tail_files(
@@ -59,15 +59,15 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
 
-    Their present content is history: it teaches the thresholds and is reported in one line, but raises no
-    incident, unless the run is stalled right now and is to be watched until Ctrl-C. A second tail of the same
-    `name` continues where the first stopped.
+    The present content of the files is history: it teaches the thresholds and is reported in one line, but
+    opens no incident, unless the run is stalled now and watched until Ctrl-C. A second tail with the same
+    `name` continues where the first one stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    identity = identify({}, [], settings.join, "")  # of the run: this shell need not belong to its job
+    identity = identify({}, [], settings.join, "")  # this shell need not belong to the run's job
     if identity is not None:
         name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -103,7 +103,7 @@ def tail_files(
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # such a tail may well read a run of long ago
+            if once or until_idle is not None:  # such a tail may read an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
         agent.tick()
         follower = Follower(agent, files)
@@ -128,7 +128,7 @@ def tail_files(
 
 
 class Follower:
-    """Feeds new content of the files to an agent. ``step`` is one round, for tests; ``follow`` continues."""
+    """Feed new content of the files to an agent; ``step`` is one round, for tests."""
 
     def __init__(self, agent: Agent, files: TailSet, clock: Callable[[], float] = steady.now) -> None:
         self._agent = agent
@@ -137,10 +137,10 @@ class Follower:
         self._waker = Waker()
         self._waker.watch(files.folders)
         self._looked = self._ticked = self._saved = self._grown = 0.0
-        self._all_read = clock()  # the last time at which nothing was left unread
+        self._all_read = clock()  # the last time at which nothing was unread
 
     def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
-        """Continue until `stopped`, or until nothing was added for `until_idle` seconds."""
+        """Continue until `stopped`, or until no file has grown for `until_idle` seconds."""
         self._grown = self._clock()
         while not stopped():
             before = self._clock()
@@ -155,10 +155,10 @@ class Follower:
                 return
 
     def step(self, changed: set[Path]) -> float:
-        """Do one round: the changed files, and about once a second all of them and a tick.
+        """Do one round: read the changed files; about once a second, read all files and tick.
 
-        Much may have been written since the last one, so the clock is read within a round, too. Return its
-        last time.
+        Much may have been written since the last round, so the clock is also read within a round. Return the
+        last time read.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -183,7 +183,7 @@ class Follower:
         return now
 
     def _tick(self, now: float, behind: bool) -> None:
-        """Tick; while something is left unread, judge the run as of the time when nothing was."""
+        """Tick; while content is unread, judge the run as of the time when all content was read."""
         self._ticked = now
         self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
         if _is_due(now, self._saved, _SAVE_SECONDS):
@@ -191,11 +191,11 @@ class Follower:
             self._saved = now
 
     def save(self) -> None:
-        """Store how far the files were read."""
+        """Store the positions reached in the files."""
         self._agent.folder.write_json(POSITIONS, self._files.positions)
 
     def close(self) -> None:
-        """Store the positions, and close everything."""
+        """Store the positions, and close all files."""
         self.save()
         self._waker.close()
         self._files.close()
@@ -206,18 +206,18 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name from the file, or the folder that contains the pattern, and the time."""
+    """Return a name from the file, or from the folder that contains the pattern, and the time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # changes within this time cause one wake-up: a busy file must not keep us busy
+_GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, so that a busy file costs little
 
 
 class Waker:
-    """Watches folders. Without inotify (another system, its limits reached) only the timeout wakes."""
+    """Watcher of folders; without inotify (another system, its limits reached), only the timeout wakes it."""
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}
@@ -242,7 +242,7 @@ class Waker:
             try:
                 watch = self._inotify.add_watch(folder, self._mask)
             except OSError:
-                continue  # removed, or too many watches: the slow poll covers it
+                continue  # removed, or too many watches: the slow poll covers the folder
             self._folders[folder] = watch
             self._names[watch] = folder
 
@@ -255,7 +255,7 @@ class Waker:
             self._inotify.read(timeout=max(0, int(seconds * 1000)), read_delay=_GATHER_SECONDS * 1000)
         )
         for event in events:
-            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, and may come back
+            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, and may be created again
                 self._folders.pop(self._names.pop(event.wd, Path()), None)
         return {self._names[event.wd] / event.name for event in events if event.wd in self._names}
 

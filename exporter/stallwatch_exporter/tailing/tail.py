@@ -1,7 +1,7 @@
-"""Follow one growing file through every event that log files are subject to.
+"""Follow one growing file through rotation, truncation, removal and stale handles.
 
-Every look at the file is one call of ``poll``; when to look is decided elsewhere (``follow.Waker``), so that
-tests need no waiting. Bytes are passed on unchanged: the line reader holds back an unfinished last line.
+Each check of the file is one call of ``poll``; ``follow.Waker`` decides when to check, so that tests need no
+waiting. Bytes are passed on unchanged: the line reader holds back an unfinished last line.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ _MARK = 64
 
 
 class Portion(NamedTuple):
-    """Bytes of a file. With `fresh` they do not continue the previous bytes: the file is new."""
+    """Bytes of a file; with `fresh`, the file is new, so they do not continue the previous bytes."""
 
     data: bytes
     fresh: bool
 
 
 class Position(msgspec.Struct, frozen=True):
-    """How far a file was read, and how to recognize it after a restart."""
+    """Position reached in a file, with data to recognize the file after a restart."""
 
     device: int
     inode: int
-    offset: int  #: of the end of the last complete line
+    offset: int  #: offset of the end of the last complete line
     mark: bytes  #: the bytes before the offset
 
 
 class FileTailer:
-    """Reads bytes that are appended to `path`; `position` is where an earlier tailer stopped.
+    """Reader of bytes that are appended to `path`; `position` is where an earlier tailer stopped.
 
     Hazards and answers: renamed and created again (the old file is read to its end, and left only when the
-    new one has content); copied and truncated, even if it grew past the old place in between (the bytes
-    before that place are compared); removed and back; a hole left by truncation (skipped); a stale handle on
-    a network file system (opened again at the next poll). An error while reading is in `problem`.
+    new file has content); copied and truncated, even if it grew past the old position in the meantime (the
+    bytes before that position are compared); removed and created again; a hole left by truncation (skipped);
+    a stale handle on a network file system (opened again at the next poll). A read error is in `problem`.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
         self.path = path
-        self.more = False  #: whether the last poll left something unread
-        self.problem: OSError | None = None  #: why the last look failed, except for a missing file
+        self.more = False  #: True if the last poll left content unread
+        self.problem: OSError | None = None  #: error of the last call, except for a missing file
         self._fd: int | None = None
         self._identity = (0, 0)  # device and inode of the open file
         self._offset = 0
@@ -64,7 +64,7 @@ class FileTailer:
         if fd is None:
             return
         try:
-            successor = self._successor()  # before reading: its first byte means the old file is finished
+            successor = self._successor()  # first: content of the new file means that the old is complete
             yield from self._grown(fd)
             if successor and not self.more:
                 self.close()
@@ -90,7 +90,7 @@ class FileTailer:
         return skipped
 
     def before(self, size: int) -> Iterator[bytes]:
-        """Yield what an earlier tailer has read: the last `size` bytes before our start."""
+        """Yield the last `size` bytes that an earlier tailer has read."""
         fd = self._opened()
         place, end = max(0, self._offset - size), self._offset
         while fd is not None and place < end:
@@ -106,18 +106,18 @@ class FileTailer:
 
     @property
     def position(self) -> Position | None:
-        """Where to continue after a restart: after the last complete line."""
+        """Position at which to continue after a restart: after the last complete line."""
         if self._fd is None:
             return self._saved
         try:
             mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        except OSError:  # a stale handle: the known facts have to suffice
+        except OSError:  # a stale handle: the known values must be enough
             mark = b""
         return Position(*self._identity, self._line_end, mark)
 
     @property
     def modified(self) -> float | None:
-        """When the file was last written to."""
+        """Time of the last write to the file."""
         try:
             return os.fstat(self._fd).st_mtime if self._fd is not None else self.path.stat().st_mtime
         except OSError:
@@ -127,21 +127,21 @@ class FileTailer:
         """Close the file."""
         if self._fd is not None:
             self._saved = self.position
-            with contextlib.suppress(OSError):  # a stale handle may not even close
+            with contextlib.suppress(OSError):  # closing a stale handle may fail, too
                 os.close(self._fd)
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Return the descriptor of the file, after opening it if needed; ``None`` if that fails."""
+        """Return the descriptor of the file, opened if needed; ``None`` if opening fails."""
         if self._fd is not None:
             return self._fd
         try:
-            # O_NONBLOCK: a named pipe must not block us before it is refused.
+            # O_NONBLOCK: a named pipe must not block before it is refused.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             self.problem = None
             return None
-        except OSError as error:  # no descriptor left, no permission
+        except OSError as error:  # no descriptor left, or no permission
             self.problem = error
             return None
         saved = self._saved
@@ -168,12 +168,12 @@ class FileTailer:
         return fd
 
     def _fail(self, error: OSError) -> None:
-        """Close a file that cannot be read just now, so that the path is opened again."""
+        """Close a file that cannot be read, so that its path is opened again."""
         self.problem = error
         self.close()
 
     def _successor(self) -> bool:
-        """Whether the path now leads to another file that has been written to."""
+        """Return whether the path now leads to another file with content."""
         try:
             now = self.path.stat()
         except OSError:
@@ -213,7 +213,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the offset of the first data: after the hole left by a writer that kept its old offset."""
+    """Return the offset of the first data, after the hole left by a writer that kept its old offset."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

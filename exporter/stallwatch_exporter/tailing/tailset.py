@@ -1,4 +1,4 @@
-"""All files of one ``stallwatch tail``: found by their patterns, followed, and stored across restarts."""
+"""Manage all files of one ``stallwatch tail``: find, follow and store their positions for a restart."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAGIC = "*?["
 
 
 class TailSet:
-    """The files that match `patterns`: paths, globs (``**`` too), or folders: all ``*.log`` files below."""
+    """Files that match `patterns`: paths, globs (``**`` too), or folders, whose ``*.log`` files count."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class TailSet:
         for pattern in self._patterns:
             try:
                 found.update(_matches(pattern))
-            except OSError as error:  # such as a folder without permission
+            except OSError as error:  # for example, a folder without permission
                 self._cannot_look(Path(pattern), error)
         for path in sorted(found):
             if path in self.tailers or path in self._refused or not self._is_file(path):
@@ -50,7 +50,7 @@ class TailSet:
         return new
 
     def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, Portion]]:
-        """Yield the bytes appended to these files, or to all."""
+        """Yield the bytes appended to the files `paths`, or to all files."""
         for path in list(self.tailers) if paths is None else paths:
             tailer = self.tailers.get(path)
             if tailer is not None:
@@ -66,19 +66,19 @@ class TailSet:
 
     @property
     def folders(self) -> set[Path]:
-        """Folders to watch: those of the files, and those in which new ones may appear."""
+        """Folders to watch: those of the files, and those in which new files may appear."""
         roots = {_root(pattern) for pattern in self._patterns}
         return {path.parent for path in self.tailers} | {root for root in roots if _is_dir(root)}
 
     @property
     def modified(self) -> float | None:
-        """When any of the files was last written to."""
+        """Time of the last write to any of the files."""
         times = [tailer.modified for tailer in self.tailers.values()]
         return max((time for time in times if time is not None), default=None)
 
     @property
     def positions(self) -> dict[str, Position]:
-        """How far each file was read, for the next set."""
+        """Position reached in each file, for the next set."""
         now = {str(path): tailer.position for path, tailer in self.tailers.items()}
         return {**self._known, **{path: position for path, position in now.items() if position is not None}}
 
@@ -95,8 +95,8 @@ class TailSet:
             return False
 
     def _cannot_look(self, path: Path, error: OSError) -> None:
-        """Report an error once per file and reason: reading is retried each time."""
-        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # about this process, not one of a thousand files
+        """Report an error once per file and reason; reading is retried each time."""
+        ours = error.errno in (errno.EMFILE, errno.ENFILE)  # the error concerns this process, not the file
         key = error.errno if ours else (path, error.errno)
         if key not in self._reported:
             self._reported.add(key)

@@ -1,1 +1,1 @@
-"""The agent that watches a run: log lines in; metrics, findings, stalls and incidents out."""
+"""Watch a run with an agent: read log lines; produce metrics, findings, stalls and incidents."""

@@ -1,7 +1,7 @@
-"""The agent of one run: log lines in; metrics, log copies and incidents out.
+"""The agent of one run: read log lines; produce metrics, log copies and incidents.
 
-It has no thread or clock of its own: ``feed`` brings bytes, ``tick`` brings time. No error raised in here
-reaches the caller (see ``guard``).
+The agent has no thread or clock of its own: ``feed`` receives bytes, ``tick`` receives the time. Errors in
+the agent do not reach the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
-_IDLE_SECONDS = 0.5  #: a progress bar that was not redrawn for this long is read as it is
+_IDLE_SECONDS = 0.5  #: a progress bar that was not redrawn for this long is read in its current form
 _QUIET_SECONDS = 30.0  #: after this long without a line, an unknown exception counts as the end of the log
 _LAST_LINES = 200
 _SHOWN_LINES = 3
-_WRITTEN_SECONDS = 5.0  #: agent.json is rewritten after this time, and at once when it has news
+_WRITTEN_SECONDS = 5.0  #: agent.json is rewritten after this time, and at once when its state changes
 
 
 class Agent:
@@ -68,7 +68,7 @@ class Agent:
         joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """`joining`: if the run may have other hosts; its member gets the incidents instead of `sinks`."""
+        """Set up the agent; with `joining`, the run's member gets the incidents instead of `sinks`."""
         self._joining = joining
         self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
@@ -103,11 +103,11 @@ class Agent:
         self._repeats = Repeats(catalogue)
         self._moving, self._bars = MovingLines(), MovingBars()
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
-        self._ranks: set[int] = set()  # on this host
-        self._first_rank: int | None = None  # of these, if known
+        self._ranks: set[int] = set()  # ranks that run on this host
+        self._first_rank: int | None = None  # the lowest rank on this host, if known
         self._news = False  # there is new input since the last diagnosis
-        self._line_at: float | None = None  # when the last line came, until the silence after it was examined
-        self._stall: StallState | None = None  # its state at the last look
+        self._line_at: float | None = None  # time of the last line, until the silence after it was examined
+        self._stall: StallState | None = None  # state of the stall at the last check, if the run is stalled
         self._responded = False  # the user's action for this stall was started
         self._looked_at = 0.0
         self._size = Stats()
@@ -120,7 +120,7 @@ class Agent:
 
     @property
     def now(self) -> float:
-        """Current time, on the clock that the run is measured with."""
+        """Current time of the clock that measures the run."""
         return self._clock()
 
     @property
@@ -131,7 +131,7 @@ class Agent:
     # ---- lines
 
     def feed(self, *chunks: Chunk) -> None:
-        """Read output that was printed within a short moment; each line keeps the time of its chunk."""
+        """Read chunks of output printed within a short moment; each line keeps the time of its chunk."""
         lines: list[Line] = []
         for chunk in chunks:
             self._keep(chunk)
@@ -143,13 +143,13 @@ class Agent:
             self._take(lines, sum(len(chunk.data) for chunk in chunks), chunks[-1].time)
 
     def copy(self, chunk: Chunk) -> int:
-        """Write output to the copies without reading it, for lack of time; return its number of lines."""
+        """Write a chunk to the log copies without reading it, to save time; return its number of lines."""
         self._keep(chunk)
         self._unread += (lines := chunk.data.count(b"\n"))
         return lines
 
     def _keep(self, chunk: Chunk) -> None:
-        """Write the bytes into the run's copies."""
+        """Write the bytes of a chunk to the log copies."""
         with self._guarded("the log copies"):
             self._copies.write(
                 chunk.source, chunk.stream, chunk.data, chunk.time, chunk.rank, fresh=chunk.fresh
@@ -158,12 +158,12 @@ class Agent:
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
     ) -> None:
-        """Read output from before the agent started. Its own timestamps count, moved by `shift` seconds."""
+        """Read output printed before the agent started; its timestamps are moved by `shift` seconds."""
         with self._guarded("reading the log"):
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history; the files were last written at `last_sign`. Return what is known so far."""
+        """Conclude the history, last written at `last_sign`; return the diagnosis of the run so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -214,10 +214,10 @@ class Agent:
             self._news = self._news or progressed or bool(seen.matches)
 
     def _read_ranks(self, now: float, *, everything: bool = False) -> None:
-        """Read what the ranks reported since the last tick."""
+        """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # before the records: events name what records count
+        events = list(self._probing.events())  # read first: events name the modules that records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -232,7 +232,7 @@ class Agent:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
         running = {rank for rank, rings in up.items() if rings}
-        if not running <= self._ranks:  # else some ranks have ended
+        if not running <= self._ranks:  # otherwise, some ranks have ended
             self._ranks, self._first_rank = running, self._probing.first_rank()
             self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
@@ -242,16 +242,16 @@ class Agent:
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)
-        unsaid = self._intake.unsaid(now, everything=everything)
-        self._take(unsaid, 0, now, counted=False, progress=False)
+        missing = self._intake.unsaid(now, everything=everything)
+        self._take(missing, 0, now, counted=False, progress=False)
 
     # ---- time
 
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
-        """Check the clock, about once a second, with or without new lines.
+        """Update the run's state; call this about once a second, with or without new lines.
 
         While more lines wait to be read, `read_until` is the time of the last line fed. The run is judged as
-        of that time: any silence since then is the agent's own delay.
+        of that time, because any silence since then is the agent's own delay.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -292,18 +292,18 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Return the seconds until the next tick is needed because of what was read; infinity if none is."""
+        """Return the seconds until the input read so far requires the next tick, or infinity."""
         if self.response.evidence.under_way:  # its result should not wait for the next second
             return 0.0
         now = self._clock()
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
 
     def paused(self, seconds: float) -> None:
-        """Account for time in which the agent itself was suspended (Ctrl-Z, a suspended machine)."""
+        """Exclude the seconds for which the agent itself was suspended (Ctrl-Z, a suspended machine)."""
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
-        """Record how many lines were passed through unread so far."""
+        """Record the total number of lines passed through unread so far."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:
@@ -329,7 +329,7 @@ class Agent:
             if state.stalled:
                 self._diagnoser.stacks = self._suspicion.stacks or self._diagnoser.stacks
             diagnosis, sure = self._diagnosis(now)
-            if state.stalled:  # first: a cause that the stall names is not reported a second time
+            if state.stalled:  # this call comes first, so that a cause named by the stall is reported once
                 self._alarms.stalled(
                     state, diagnosis, self._shown_lines(), now, self._diagnoser.stacks, self._severity(state)
                 )
@@ -342,14 +342,14 @@ class Agent:
                 self._alarms.fell_silent(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
-        """Return the severity: a run that computes without progress warns first, and is critical later."""
+        """Return "warning" for a run that computes without progress, and "critical" after a longer time."""
         ruling = self._suspicion.ruling
         busy = ruling is not None and ruling.status == "busy"
         calm = state.seconds < CRITICAL * self._settings.stall_floor_seconds
         return "warning" if busy and calm else "critical"
 
     def _respond(self, *, begins: bool) -> None:
-        """Run the user's `on_stall` action, once the stall is critical and its evidence is in."""
+        """Run the user's `on_stall` action once the stall is critical and the stacks are collected."""
         if begins:
             self._responded = False
             self.response.explain(self._suspicion.unanswered)
@@ -361,10 +361,10 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """Return the state, and whether this is still the same stall; report a recovery in between."""
+        """Return the state of the stall and whether it is the stall of the last check; report a recovery."""
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
-        # A stall that ended and began again between two looks is another stall.
+        # A stall that ended and began again between two checks is a new stall.
         continues = before is not None and before.episode == state.episode and state.stalled
         self._stall = state if state.stalled else None
         if before is not None and not continues:
@@ -374,7 +374,7 @@ class Agent:
         return state, continues
 
     def _diagnosis(self, now: float, ending: Ending | None = None) -> tuple[Diagnosis, bool]:
-        """Return the current diagnosis, and whether it could be made."""
+        """Return the current diagnosis and whether diagnosing succeeded."""
         state = self._stall
         with self._guarded("watching the run"):
             state = self._watch.check(now, begin=False)
@@ -391,13 +391,13 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """Return how the command ended, with what only we know: our own abort, and ranks that had left."""
+        """Return the command's ending, corrected for the agent's own abort and for ranks that left early."""
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
-        """Conclude the run: raise or resolve what is left, and keep the diagnosis."""
+        """Conclude the run: open or resolve the remaining incidents, and store the diagnosis."""
         now = self._clock() if now is None else now
-        present = min(now, self._fed_at) if self._unread else now  # unread lines may show steps
+        present = min(now, self._fed_at) if self._unread else now  # the unread lines may show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
                 # The line keeps its own time: the end of the file is no sign of progress.
@@ -415,7 +415,7 @@ class Agent:
         self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, hear)
         shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
         masked = redacted(self.ending)
-        with self._guarded("the run's record"):  # first: there may be no room for later writes
+        with self._guarded("the run's record"):  # this comes first: the disk may be too full for later writes
             ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown
@@ -434,14 +434,14 @@ class Agent:
         return diagnosis
 
     def leave(self) -> None:
-        """Send the last report to the other hosts of the run; call it after ``end``."""
+        """Send the last report to the other hosts of the run; call this method after ``end``."""
         if self.member is not None:
             self.member.close()
 
     # ---- help
 
     def _join(self) -> None:
-        """Join the run that the ranks name, if it was unknown before."""
+        """Join the run that the ranks name, if the run was unknown before."""
         if self._joining is None or self._probing is None:
             return
         member, before = self._joining.look(self._probing.pids()), self.member
@@ -478,7 +478,7 @@ class Agent:
         )
 
     def _paced(self, rank: int, step: int, own: Own) -> None:
-        """Report to the other hosts how long a step of a rank took."""
+        """Report the duration of a rank's step to the other hosts."""
         if self.member is not None:
             self.member.paces.take(rank, step, own)
 
@@ -488,7 +488,7 @@ class Agent:
             self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:
-        """Handle a rank's warning of something that has not failed yet."""
+        """Report a rank's warning of a failure to come."""
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())
@@ -510,7 +510,7 @@ class Agent:
             self.folder.write_info(updated_at=now, **changes)
 
     def _details(self, now: float) -> dict[str, object]:
-        """Return the other details for the run's record, apart from its state."""
+        """Return the fields of the run's record other than its state."""
         threshold, moved = self._watch.check(now, begin=False).threshold, steady.moved()
         tracker = self._reading.tracker
         return {

@@ -1,7 +1,7 @@
-"""Decide what deserves an incident: a stall, a fatal or harmful finding, a bad end.
+"""Decide which stalls, findings and endings of a run become incidents.
 
-Only decides; it reads neither logs nor clocks. It aims for little noise: notices, harmless findings,
-launchers' summaries and echoes from other ranks raise nothing while the run is up.
+The module reads neither logs nor clocks. To limit noise, notices, harmless findings, launchers' summaries and
+echoes from other ranks open no incident while the run is running.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.stacks.concluding import background
 from stallwatch_rules.stacks.records import StallStacks
 
-#: Time for the other lines of a failure to arrive, and for the run to end: a crash is one message.
+#: Time for the other lines of a failure to arrive, and for the run to end: a crash is one notification.
 GATHER_SECONDS = 2.0
-#: After the last rank that was seen to fail: launchers take some seconds to end the others, and themselves.
+#: Time after the last failed rank: launchers take some seconds to end the other ranks and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # a launcher may restart its ranks, to fail again
-#: A line without a finite loss is fatal if no line with one follows; several in a row warn earlier.
+_ENDING_AT_MOST = 30.0  # a launcher may restart its ranks, which may fail again
+#: A loss that is not finite is fatal only if no finite loss follows; several in a row warn earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
 
 class Pending:
-    """The first match of each rule, until it is due."""
+    """The first match of each rule, kept until the rule is due to be reported."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, Match]] = {}
@@ -45,17 +45,17 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match; `held`: delay it by the time of its rule."""
+        """Add a match of a rule; with `held`, delay it by the time set for its rule."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until the next match is due; infinity if none. `ending`: the run is ending."""
+        """Return the seconds until the next match is due, or infinity; `ending` extends the time."""
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove and return the matches that are due, or all, with their rules."""
+        """Remove and return the due matches, or all of them, as pairs of rule and match."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -66,7 +66,7 @@ class Pending:
         return due
 
     def clear(self) -> None:
-        """Forget all matches."""
+        """Remove all matches."""
         self._until.clear()
 
     def _left(self, until: float, now: float, ending: bool) -> float:
@@ -74,37 +74,37 @@ class Pending:
 
 
 _HARMFUL = ("fatal", "degrading")
-_DEGRADING_AFTER = 2  # judgments in a row: one slow step is not worth a report
+_DEGRADING_AFTER = 2  # number of consecutive judgments: one slow step is not worth a report
 _FINE_AFTER = 6
-_COMPARED_STEPS = WINDOWS[1]  # this many steps, and …
-_COMPARED_SECONDS = 60.0  # … this long, slower steps wait for the rank that slows them
-#: By the kind of ending; any other kind is a failure, which has a message of its own.
+_COMPARED_STEPS = WINDOWS[1]  # slower steps wait this many steps and seconds for the slow rank to be found
+_COMPARED_SECONDS = 60.0
+#: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
 
 class Alarms:
-    """Open and resolve the incidents of one run in its `book`."""
+    """Open and resolve the incidents of one run in `book`, the incident manager."""
 
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        # What is found to be another rule once the memory was looked at.
+        # Rules that become another rule after the memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
-        self.ranks_compared = False  #: several ranks report how long their own part of a step takes
-        self._slow_from, self._slow_at = 0, 0.0  # the step at which steps were first judged slow, and when
-        self.ending = False  #: a rank ends with an error, and the launcher will end the others
+        self.ranks_compared = False  #: True if several ranks report the duration of their own part of a step
+        self._slow_from, self._slow_at = 0, 0.0  # the step and the time at which steps were first judged slow
+        self.ending = False  #: a rank ended with an error, so the launcher ends the other ranks
         self._pending = Pending()
-        self._warnings = Pending()  # of failures to come
-        #: Rules of checkpoint faults found by this agent or an earlier one, and not fixed yet.
+        self._warnings = Pending()  # first matches of rules that announce a later failure
+        #: Rules of unfixed checkpoint faults that this agent or an earlier agent found.
         self.checkpoints = {each.rule for each in book.all_open if says(each.note, f"concern.{CHECKPOINT}")}
         self.ranks = LostRankAlarms(book)
-        self._harmful: dict[str, int] = {}  # judgments in a row, by rule
+        self._harmful: dict[str, int] = {}  # consecutive harmful judgments by rule
         self._fine: dict[str, int] = {}
-        self._known_past: dict[str, int] = {}  # matches by rule
-        self._unknown_past = 0  # exceptions that no rule knows
+        self._known_past: dict[str, int] = {}  # number of matches by rule before the agent started
+        self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Take matches of rules: fatal causes are raised as soon as their lines are complete."""
+        """Add matches of rules; a fatal cause is reported as soon as its lines are complete."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -114,28 +114,28 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """Take a rank's warning of a coming or silent failure: reported once, as soon as it is judged."""
+        """Add a rank's warning of a coming or silent failure, which is reported once, after its judgment."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
             self._warnings.add(match, now)
 
     def due(self, now: float) -> bool:
-        """Whether a fatal finding or a warning waits to be raised."""
+        """Return whether a fatal finding or a warning is due to be reported."""
         return self.due_in(now) <= 0
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until ``due``; infinity if nothing waits."""
+        """Return the seconds until a finding or a warning is due; infinity if none is pending."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
     def forgive(self, diagnosis: Diagnosis) -> None:
-        """Treat findings in the run's past, before the agent started, as known."""
+        """Treat findings from before the start of the agent as known."""
         self._pending.clear()
         self._known_past = {finding.rule: finding.count for finding in diagnosis.findings}
         self._unknown_past = _unknown_count(diagnosis)
 
     def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
-        """Raise the fatal findings that waited long enough (or all), unless the diagnosis withdraws them."""
+        """Open incidents for the due fatal findings (or all), except those the diagnosis withdraws."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule) or findings.get(self._reported_as.get(rule, rule))
@@ -149,7 +149,7 @@ class Alarms:
                 self._raise(rule, severity, diagnosis, finding, now, match)
 
     def judged(self, diagnosis: Diagnosis, now: float) -> None:
-        """Take a new diagnosis of the running run."""
+        """Update the incidents from a new diagnosis of a running run."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         self._harmful = {rule: times for rule, times in self._harmful.items() if rule in findings}
         for rule, finding in findings.items():
@@ -157,9 +157,9 @@ class Alarms:
                 self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an earlier agent saw it: the continuing run does not fix a checkpoint
+                continue  # an earlier agent found this fault: progress of the run does not fix a checkpoint
             if incident.rule in self.ranks.reported:
-                continue  # no line shows it
+                continue  # no line shows this finding
             known = findings.get(incident.rule)
             harmful = known is not None and known.harm in _HARMFUL
             if known is None and _of_unknown(incident):
@@ -169,9 +169,9 @@ class Alarms:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
     def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
-        """After a while without lines, raise an unknown exception after which there was no progress.
+        """Open an incident for an unknown exception that was followed by silence and no progress.
 
-        A later guess at its cause, or another exception after it, is no second incident.
+        A later guess at its cause, or a second exception, opens no second incident.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
@@ -196,10 +196,7 @@ class Alarms:
         stacks: StallStacks | None = None,
         severity: Severity = "critical",
     ) -> None:
-        """Open the incident of this stall, or update it.
-
-        `stacks`: where the ranks are, if known.
-        """
+        """Open or update the incident of a stall; `stacks` are the ranks' stacks, if known."""
         about: IncidentUpdate = {
             **_progress(diagnosis.progress),
             "stalled_seconds": round(state.seconds, 1),
@@ -235,7 +232,7 @@ class Alarms:
             primary = diagnosis.primary
             about: IncidentUpdate = {"stacks": stacks, "rank": rank, "primary": primary}
             if incident.rule == TRACE_CACHE and primary is not None and primary.rule == SILENT_HANG:
-                self._book.judge_anew(incident, SILENT_HANG)  # the stacks contradict it
+                self._book.judge_anew(incident, SILENT_HANG)  # the stacks contradict the rule
                 finding = _finding(diagnosis, SILENT_HANG)
                 about["note"] = finding.note if finding else ""
                 about["count"], about["evidence"] = 1, primary.evidence
@@ -243,7 +240,7 @@ class Alarms:
             self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
-        """Resolve the stall: the run continues in `phase`, after this many seconds without progress."""
+        """Resolve the stall: the run continues in `phase` after this many seconds without progress."""
         facts: IncidentUpdate = {
             **_progress(progress),
             "stalled_seconds": round(seconds, 1),
@@ -253,7 +250,7 @@ class Alarms:
             self._book.resolve(incident, now, "recovered", **facts)
 
     def stepped(self, step: int | None, now: float) -> None:
-        """Resolve a stall that an earlier agent left open at another step."""
+        """Resolve a stall that an earlier agent left open at a different step."""
         for incident in self._book.of_kind("stall"):
             if step is not None and step != incident.step:
                 self._book.resolve(incident, now, "recovered", step=step)
@@ -266,16 +263,16 @@ class Alarms:
         quiet: float | None,
         now: float,
     ) -> None:
-        """Conclude with the command's end, after `quiet` seconds of a stall.
+        """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
 
-        Only a bad end is an incident: users need no message about their own Ctrl-C.
+        Only a failure is an incident: users need no message about their own Ctrl-C.
         """
-        if ending.kind == "unknown":  # we stopped watching; open incidents stay open
+        if ending.kind == "unknown":  # the agent stopped watching, so open incidents stay open
             self.raise_due(diagnosis, now, everything=True)
             self.fell_silent(diagnosis, now)
             return
         self._pending.clear()
-        if ending.kind == "finished":  # a broken last checkpoint is news, however well the run ended
+        if ending.kind == "finished":  # a broken last checkpoint is worth reporting even after a good end
             self.raise_due(diagnosis, now, everything=True)
         self._warnings.clear()
         resolution = RESOLUTIONS.get(ending.kind, "run-failed")
@@ -287,7 +284,7 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # The cause of the end may be reported already. Then it is the same incident, and none of it is over.
+        # If the cause of the end was reported earlier, that incident continues and is not resolved.
         reported = self._death_finding(diagnosis) if ending.failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
         if not ending.failed:
@@ -302,30 +299,34 @@ class Alarms:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or reported.rule == rule:
             self._book.fail(reported, now, rule, **death)
-        else:  # a reported finding explains more than none
+        else:  # a reported finding explains more than a diagnosis without a cause
             facts = {**_progress(diagnosis.progress), "ending": ending}
             self._book.fail(reported, now, reported.rule, **facts)
 
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the run's end.
 
-        It has the same cause, or no step came after it, so the cause known now explains it too. A finding
-        about a checkpoint never does.
+        The finding has the same cause as the end, or no step came after it, so that the cause known now
+        explains both. A finding about a checkpoint never explains the end.
         """
         found = [
-            one
-            for one in self._book.of_kind("finding")
-            if one.severity == "critical" and one.rule not in self.checkpoints
+            incident
+            for incident in self._book.of_kind("finding")
+            if incident.severity == "critical" and incident.rule not in self.checkpoints
         ]
         cause = diagnosis.primary.rule if diagnosis.primary else UNKNOWN_FAILURE
-        same = [one for one in found if cause in (one.rule, self._reported_as.get(one.rule))]
+        same = [
+            incident for incident in found if cause in (incident.rule, self._reported_as.get(incident.rule))
+        ]
         last = diagnosis.progress.last_step or 0
-        # Other ranks may be a step ahead.
-        dying = [one for one in found if one.harm == "fatal" and (one.step or 0) >= last - 1]
-        return min(same or dying, key=lambda one: one.opened_at, default=None)
+        # Other ranks may be one step ahead.
+        dying = [
+            incident for incident in found if incident.harm == "fatal" and (incident.step or 0) >= last - 1
+        ]
+        return min(same or dying, key=lambda incident: incident.opened_at, default=None)
 
     def _by_progress(self, rule: str) -> bool:
-        """Whether only the run's progress shows how much harm this rule does."""
+        """Return whether only the run's progress shows how harmful this rule is."""
         page = self._catalogue.pages.get(rule)
         if page is None or (rule in STANDSTILLS and not page.patterns):
             return False  # a standstill without a line is reported as a stall
@@ -341,24 +342,24 @@ class Alarms:
         if rule == STEP_TIME and self._comparing(diagnosis.progress.last_step or 0, now):
             return
         if any(incident.rule == rule for incident in self._book.of_kind("stall")):
-            return  # already reported, by its consequence
+            return  # the open stall already reports this rule
         if finding.harm == "fatal" or self._harmful[rule] >= _DEGRADING_AFTER:
             self._raise(rule, "critical" if finding.harm == "fatal" else "warning", diagnosis, finding, now)
 
     def _explained(self, rule: str, diagnosis: Diagnosis) -> bool:
-        """Whether another finding already reports the same with its cause."""
+        """Return whether another finding already reports the cause of this rule."""
         if rule != STEP_TIME:
             return False
         late = self._book.get("finding", STRAGGLER)
         if STRAGGLER in self._warnings or (
             late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
-            return True  # it became late when the steps became slow
+            return True  # the rank became late when the steps became slow
         slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
     def _comparing(self, step: int, now: float) -> bool:
-        """Whether a single rank may soon turn out to be what slows the steps."""
+        """Return whether the comparison of ranks may soon name one rank as the cause of slow steps."""
         if self._harmful[STEP_TIME] == 1:
             self._slow_from, self._slow_at = step, now
         soon = (
@@ -382,7 +383,7 @@ class Alarms:
         shown: list[Text] = [line.text] if line else [place.text] if place else []
         where = _progress(diagnosis.progress)
         where["rank"] = line.rank if line else None
-        if place is not None:  # as in the diagnosis, so that messages and pages agree
+        if place is not None:  # use the values of the diagnosis, so that notifications and pages agree
             where["rank"] = where["rank"] if place.rank is None else place.rank
             where["step"] = where["step"] if place.step is None else place.step
         facts: IncidentUpdate = {
@@ -404,7 +405,7 @@ class Alarms:
         *,
         harmful: bool,
     ) -> None:
-        """Resolve an open finding once it was harmless in several judgements in a row."""
+        """Resolve an open finding after several consecutive harmless judgments."""
         if harmful:
             self._fine.pop(incident.rule, None)
             return
@@ -417,7 +418,7 @@ class Alarms:
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
-    """Return the rank that holds up the run: by the stacks, unless the log named a cause."""
+    """Return the rank that holds up the run, from the stacks or from the cause that the log named."""
     if stacks is not None and stacks.odd and rule in STANDSTILLS:
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
@@ -434,7 +435,7 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """Return why the run fails: the `primary` cause with its `finding`, or an unknown exception."""
+    """Return the cause of a failure: `primary` with its `finding`, or an unknown exception."""
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),
@@ -451,13 +452,13 @@ def _unknown_count(diagnosis: Diagnosis) -> int:
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:
-    """Whether the run fails with an exception that no rule knows, whichever page is guessed for it."""
+    """Return whether the run fails with an exception that no rule matches, even if a cause is guessed."""
     guessed = diagnosis.primary is not None and bool(diagnosis.primary.inferred)
     return guessed or diagnosis.verdict == UNKNOWN_FAILURE
 
 
 def _of_unknown(incident: Incident) -> bool:
-    """Whether the finding was raised for such an exception."""
+    """Return whether the incident was opened for an exception that no rule matches."""
     guessed = incident.primary is not None and bool(incident.primary.inferred)
     return guessed or incident.rule == UNKNOWN_FAILURE
 

@@ -1,9 +1,9 @@
-"""Check checkpoints that ranks announce, once they are written, in the agent and never in the rank.
+"""Check the checkpoints that ranks announce, once they are written, in the agent and never in the rank.
 
-They may be on a slow or hanging file system, so a separate thread looks at them, and another at the next
-checkpoints if it does not return. A file that is being written looks broken: a fault counts only if no
-process of the run has a file of the checkpoint open for writing, and if the file was the same at two looks in
-a row, or the run has ended. A fault is withdrawn when a later look no longer finds it.
+Checkpoints may be on a slow or hanging file system, so a separate thread checks them; if that thread does not
+return, another one checks the next checkpoints. A file that is being written looks broken. Therefore a fault
+counts only if no process of the run has a file of the checkpoint open for writing, and if the file did not
+change between two checks, or the run has ended. A fault is withdrawn when a later check no longer finds it.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from stallwatch_rules.text.controls import printable
 if TYPE_CHECKING:
     from stallwatch_exporter.checkpoints.formats import Fault
 
-SETTLED_SECONDS = 10.0  #: after a checkpoint was announced, or found open for writing
-SURE_SECONDS = 30.0  #: between the first look and the one that counts
-MEND_SECONDS = 60.0  #: between looks at a checkpoint known to be broken
-FINISH_SECONDS = 2.5  #: how long the end of a run waits for a look in progress, and for the last one
-PATIENCE_SECONDS = 120.0  #: a look that takes longer is abandoned; the next due paths get another
-_MOST_HUNG = 4  # looks that never return, each with a thread
+SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or found open for writing
+SURE_SECONDS = 30.0  #: seconds between the first check and the check whose result counts
+MEND_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
+FINISH_SECONDS = 2.5  #: how long the end of a run waits for a check in progress, and for the last check
+PATIENCE_SECONDS = 120.0  #: a check that takes longer is abandoned; another thread checks the next due paths
+_MOST_HUNG = 4  # number of checks that never return, each with a thread
 _MOST_WAITING = 1000
 
 Event = Mapping[str, Any]
@@ -41,7 +41,7 @@ Key = tuple[Path, str]  #: the place of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):
-    """A path to check, and the result of the last look at it, or at the same path before."""
+    """A path to check, and the result of the last check of this path."""
 
     path: Path
     event: Event
@@ -49,12 +49,12 @@ class Waiting(msgspec.Struct):
     due: float
     found: list[Fault] = []
     sizes: Sizes = {}
-    open: bool = False  #: for writing
-    settled: list[Fault] = []  #: same as at the previous look, in the same files, which no process writes
+    open: bool = False  #: some process has a file of the checkpoint open for writing
+    settled: list[Fault] = []  #: faults that the last two checks found, in unchanged files without a writer
 
     def look(self, pids: Collection[int]) -> None:
-        """Find what is wrong with it. A path that was removed, as trainers do, has no faults."""
-        from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # few runs announce one
+        """Check the path for faults. A path that a trainer has removed has no faults."""
+        from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # rarely needed
 
         before, sizes_before = self.kinds, self.sizes
         self.found, self.sizes, self.open, self.settled = [], {}, False, []
@@ -74,7 +74,7 @@ class Waiting(msgspec.Struct):
 
     @property
     def kinds(self) -> set[Key]:
-        """Kinds of fault found by the last look."""
+        """Kinds of the faults that the last check found, with their paths."""
         return {_key(fault) for fault in self.found}
 
 
@@ -87,12 +87,12 @@ def _within(sizes: Sizes, path: Path) -> Sizes:
 
 
 def in_background(job: Callable[[], None]) -> None:
-    """Run it in a thread that is never joined."""
+    """Run a function in a thread that is never joined."""
     threading.Thread(target=job, name="stallwatch checkpoints", daemon=True).start()
 
 
 class _Look:
-    """One look of one thread at some paths."""
+    """One check of several paths by one thread."""
 
     def __init__(self, paths: list[Waiting], began: float) -> None:
         self.paths = paths
@@ -101,7 +101,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Look at each path. Keep an internal error, as a thread would print it with its traceback."""
+        """Check each path. Keep an internal error: a thread would print it with its traceback."""
         for waiting in self.paths:
             try:
                 waiting.look(pids)
@@ -111,28 +111,28 @@ class _Look:
 
 
 class CheckpointWatch:
-    """Check the paths that ranks announce; call ``look`` about once a second for what is wrong with them."""
+    """Check the paths that ranks announce; call ``look`` about once a second to get their faults."""
 
     def __init__(self, begin: Begin = in_background) -> None:
         self._begin = begin
         self._waiting: dict[Path, Waiting] = {}
-        self._looks: list[_Look] = []  # in progress, oldest first
+        self._looks: list[_Look] = []  # checks in progress, oldest first
         self._known: dict[Key, str] = {}  # faults that were returned, with their rules
         self._mended: list[str] = []
         self._error: Exception | None = None
 
     def take(self, event: Event, number: int, now: float) -> None:
-        """Take a ``checkpoint`` event, line `number` of the events."""
+        """Add the path of a ``checkpoint`` event, which is line `number` of the events."""
         path = event.get("path")
         if isinstance(path, str) and (len(self._waiting) < _MOST_WAITING or Path(path) in self._waiting):
             fresh = Waiting(Path(path), event, number, now + SETTLED_SECONDS)
             before = self._waiting.get(fresh.path)
-            if before is not None:  # rewritten: an earlier fault is still there if it is found again
+            if before is not None:  # rewritten: an earlier fault remains if the next check finds it again
                 fresh.found, fresh.sizes = before.found, before.sizes
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """Return the faults known now, and start checking what is due. `pids` may be writing it."""
+        """Return the new certain faults and start the due checks; processes `pids` may write the files."""
         matches = [match for one in self._looked() for match in self._judge(one, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
@@ -140,7 +140,7 @@ class CheckpointWatch:
         return matches
 
     def finish(self, now: float) -> list[Match]:
-        """After the run and its writers have ended, check all that is left, for a few seconds."""
+        """Check all remaining paths for a few seconds, after the run and its writers have ended."""
         self._wait()
         for waiting in self._looked():
             self._waiting.setdefault(waiting.path, waiting)
@@ -149,25 +149,25 @@ class CheckpointWatch:
         return [match for waiting in self._looked() for match in self._faults(waiting, waiting.found)]
 
     def take_mended(self) -> list[str]:
-        """Return the rules whose faults are gone, each once."""
+        """Return the rules of the faults that disappeared since the last call, each rule once."""
         mended, self._mended = self._mended, []
         return mended
 
     def raise_error(self) -> None:
-        """Raise an error of a look, once, for the caller to report; everything else was checked."""
+        """Raise the last internal error of a check, once, so that the caller can report it."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def _wait(self) -> None:
-        """Wait for the newest look: older ones have had their time."""
+        """Wait for the newest check: older checks have used up their time."""
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 
     def _hand_over(self, due: list[Waiting], now: float, pids: Collection[int]) -> None:
         for waiting in due:
             del self._waiting[waiting.path]
-        # The content of a waiting folder is checked with it.
+        # The content of a waiting folder is checked together with the folder.
         folders = {waiting.path: waiting for waiting in (*due, *self._waiting.values())}
         alone = []
         for waiting in due:
@@ -182,26 +182,26 @@ class CheckpointWatch:
             self._begin(functools.partial(look.run, pids))
 
     def _looked(self) -> Iterator[Waiting]:
-        """Return the paths of the looks that have finished."""
+        """Return the paths of the finished checks, and remove these checks."""
         for look in [look for look in self._looks if look.done.is_set()]:
             self._looks.remove(look)
             self._error = look.error or self._error
             yield from look.paths
 
     def _judge(self, one: Waiting, now: float) -> list[Match]:
-        """Return the faults that count now, and when to look again."""
+        """Return the certain faults of a path, and schedule the next check of the path."""
         matches = self._faults(one, one.settled)
         if not one.open and not one.found:
             return matches
         unsure = one.kinds - self._known.keys()
         one.due = now + (SETTLED_SECONDS if one.open else SURE_SECONDS if unsure else MEND_SECONDS)
         again = self._waiting.setdefault(one.path, one)
-        if again is not one:  # announced again meanwhile
+        if again is not one:  # the rank announced the path again meanwhile
             again.found, again.sizes = [*again.found, *one.found], one.sizes
         return matches
 
     def _faults(self, one: Waiting, sure: Collection[Fault]) -> list[Match]:
-        """Return the certain faults that are new; note those that are gone."""
+        """Return the new certain faults of a path; record the rules of faults that disappeared."""
         if one.open:
             return []
         below = {key for key in self._known if key[0] == one.path or one.path in key[0].parents}

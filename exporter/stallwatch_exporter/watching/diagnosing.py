@@ -1,4 +1,4 @@
-"""Diagnose a run while it is watched: decide when the next diagnosis is due, and handle a failed one."""
+"""Diagnose a run while it is watched: schedule the diagnoses and handle internal errors in them."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from stallwatch_rules.stacks.concluding import (
 )
 from stallwatch_rules.stacks.records import StallStacks
 
-DIAGNOSE_SECONDS = 5.0  #: between two diagnoses of a run with new input
+DIAGNOSE_SECONDS = 5.0  #: seconds between two diagnoses of a run with new input
 _SHARE = 20  # at most this part (1/20) of the time is spent on diagnosing
 
 
 class Diagnoser:
-    """Diagnose what was read so far, at limited intervals."""
+    """Diagnose the input read so far, at limited intervals."""
 
     def __init__(
         self,
@@ -44,21 +44,21 @@ class Diagnoser:
         self._response = response
         self._guard = guard
         self._clock = clock
-        self.stacks: StallStacks | None = None  #: of the current stall
+        self.stacks: StallStacks | None = None  #: stacks of the ranks in the current stall
         self.left: list[Left] = []  #: ranks that ended by themselves before the others
-        self._launching = False  # the launcher had started no rank yet
+        self._launching = False  # the launcher has not started any rank yet
         self._at = 0.0
         self._wait = 0.0
 
     @property
     def ready(self) -> bool:
-        """Whether enough time has passed since the last diagnosis."""
+        """Return whether enough time has passed since the last diagnosis."""
         return self._clock() - self._at >= self._wait
 
     def diagnose(
         self, now: float, state: StallState | None, ending: Ending | None = None
     ) -> tuple[Diagnosis, bool]:
-        """Return the diagnosis, and whether it could be made: an incident must not wait for it.
+        """Return the diagnosis and whether it succeeded: a failed diagnosis must not delay an incident.
 
         ``state`` comes from the stall watch; ``None`` if it could not be read.
         """
@@ -99,7 +99,7 @@ class Diagnoser:
             self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:
-                self._launching = self._response.launching()  # its processes are gone at the end
+                self._launching = self._response.launching()  # the launcher's processes are gone at the end
             if self._response.alone():
                 found = with_advice(found, ONE_PROCESS)
             elif self._launching and not self._reading.tracker.progressed:

@@ -1,7 +1,8 @@
-"""Fold the troubles of a run into incidents: one for each episode, whatever the number of rules and ranks.
+"""Fold the troubles of a run into one incident per episode, whatever the number of rules and ranks.
 
-A trouble is what the ``IncidentManager`` keeps of one kind and rule. While an episode is open, further
-troubles, stacks and causes are updates of it; it closes when its critical troubles are over, or with the run.
+A trouble is the state that the ``IncidentManager`` keeps for one kind and rule. While an episode is open,
+further troubles, stacks and causes update its incident. It closes with its critical troubles, or with the
+run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import says
 
-#: Critical trouble this long after the last, with steps in between, is another episode.
+#: A critical trouble that opens this long after the last one, with steps between them, begins a new episode.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
 # The worst resolution decides how an episode closed.
@@ -34,7 +35,7 @@ _RESOLUTIONS: Sequence[Resolution] = (
 class Episode(msgspec.Struct):
     """One episode, with the newest state of each of its troubles."""
 
-    troubles: dict[str, Incident] = {}  # by id
+    troubles: dict[str, Incident] = {}  # troubles by id
     history: list[Event] = []
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
@@ -52,10 +53,10 @@ class Episode(msgspec.Struct):
 
 
 class Episodes:
-    """``take`` every change of a trouble, ``flush`` at the end of a tick; `report` receives the incidents.
+    """Fold troubles into episodes: ``take`` each change of a trouble, and ``flush`` after each tick.
 
-    `past`: the changes that earlier agents of this run kept. They are already reported, except for open
-    incidents: the chats know who has received those.
+    `report` receives the incidents. `past` holds the changes that earlier agents of this run stored. They are
+    reported already; only open incidents are sent again, and destinations ignore known ones.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Episodes:
                 report(incident)
 
     def take(self, trouble: Incident) -> None:
-        """Take a change of a trouble."""
+        """Add a changed trouble to its episode."""
         episode = self._of(trouble)
         if episode is None:
             episode = next((one for one in reversed(self._episodes) if self.joins(trouble, one)), None)
@@ -85,12 +86,12 @@ class Episodes:
                 self._episodes.append(episode)
         before = episode.troubles.get(trouble.id)
         episode.troubles[trouble.id] = trouble
-        if not episode.closed:  # else a warning that outlived its episode
+        if not episode.closed:  # otherwise, a warning outlived its episode
             episode.changed = True
             self.note(episode, trouble, before)
 
     def flush(self) -> None:
-        """Report what changed."""
+        """Report the incidents of the episodes that changed."""
         for episode in self._episodes:
             if not episode.changed or episode.closed or not self.is_due(episode):
                 continue
@@ -99,25 +100,25 @@ class Episodes:
             if incident.status == "resolved":
                 episode.closed = True
                 if episode.reported is None and incident.resolution == "recovered":
-                    continue  # it was over before it was reported
+                    continue  # the trouble was over before it was reported
             if self.is_news(incident, episode.reported):
                 episode.reported = incident
                 self._report(msgspec.structs.replace(incident, history=list(incident.history)))
         self._episodes = [one for one in self._episodes if not one.closed or self.outlives(one)]
 
     def incident_of(self, trouble: Incident) -> Incident:
-        """Return the incident that the trouble is part of."""
+        """Return the incident of the episode that contains the trouble."""
         episode = self._of(trouble)
         return trouble if episode is None else self.fold(episode)
 
-    # ---- overridden for a run over several hosts: see ``cluster.merging``
+    # ---- methods that ``cluster.merging`` overrides for a run over several hosts
 
     def begin(self, trouble: Incident) -> Episode:  # noqa: ARG002
-        """Begin the episode of a trouble that joins no other."""
+        """Return a new episode for a trouble that belongs to no open episode."""
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new trouble is part of this episode. A broken checkpoint never is."""
+        """Return whether a new trouble belongs to this episode; a checkpoint fault never does."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -129,20 +130,20 @@ class Episodes:
         if trouble.severity != "critical" or not critical:
             return True
         last = max(critical, key=lambda one: one.opened_at)
-        # Other ranks may be a step ahead.
+        # Other ranks may be one step ahead.
         stepped = (trouble.step or 0) > (last.step or 0) + 1
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
     def is_due(self, episode: Episode) -> bool:  # noqa: ARG002
-        """Return whether its changes are to be reported now."""
+        """Return whether the changes of the episode are to be reported now."""
         return True
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
-        """Return whether it differs from what was reported."""
+        """Return whether the incident differs from its last reported state."""
         return incident != reported
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add a change of a trouble to the history."""
+        """Add the change of a trouble to the history of its episode."""
         _note(episode, trouble, before)
 
     def fold(self, episode: Episode) -> Incident:
@@ -150,14 +151,14 @@ class Episodes:
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether a closed episode is remembered: changes of its troubles are not reported then."""
+        """Return whether to keep a closed episode, so that changes of its open troubles are not reported."""
         return not all(is_over(one) for one in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
         return next((one for one in self._episodes if trouble.id in one.troubles), None)
 
     def replay(self, troubles: Iterable[Incident]) -> None:
-        """Take all changes of a journal, oldest first; those of one moment belong together."""
+        """Process all changes of a journal, oldest first; changes with the same time belong together."""
         at = 0.0
         for trouble in troubles:
             if trouble.updated_at != at:
@@ -168,7 +169,7 @@ class Episodes:
 
 
 def folded(troubles: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents that the troubles of a run's journal make, oldest first."""
+    """Return the incidents that result from the troubles in a run's journal, oldest first."""
     found: dict[str, Incident] = {}
     Episodes(lambda incident: found.update({incident.id: incident})).replay(troubles)
     return list(found.values())
@@ -183,7 +184,7 @@ def is_over(trouble: Incident) -> bool:
 
 
 def is_done(episode: Episode) -> bool:
-    """Whether its critical troubles are over (all troubles if none was critical), or the run is."""
+    """Return whether the run or the episode's critical troubles (all if none was critical) are over."""
     going = [one for one in episode.troubles.values() if not is_over(one)]
     if episode.severity == "critical":
         going = [one for one in going if one.severity == "critical"]
@@ -197,7 +198,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
             episode.history.append(Event(at, what, trouble.kind, trouble.rule, trouble.severity, rank))
 
     if trouble.kind == "ended" and episode.history:
-        return  # the end of the episode covers it
+        return  # the ending of the episode includes this event
     if before is None or (before.kind, before.rule) != (trouble.kind, trouble.rule):
         add("opened" if before is None else "cause", trouble.rank)
     elif RANKS[trouble.severity] > RANKS[before.severity]:
@@ -211,7 +212,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Return the episode as one incident: its leading trouble, with what the others add.
+    """Return the episode as one incident: its leading trouble, completed from the other troubles.
 
     The trouble with the lowest `precedence` leads.
     """
@@ -223,7 +224,7 @@ def folded_episode(
     lead = min(leading or troubles, key=precedence or _precedence)
     stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     opened = min(one.opened_at for one in troubles)
-    # A line may be read late, with a time that is ahead of ours.
+    # A line may be read late, and its time may be ahead of the clock of the agent.
     updated = max(opened, *(one.updated_at for one in troubles))
     history = list(episode.history)
     if closes:
@@ -251,7 +252,7 @@ def folded_episode(
 
 
 def _closing(event: Event, at: float) -> bool:
-    """Whether the end of the episode already includes this closing of one trouble."""
+    """Return whether the closing of the episode already includes this end of one trouble."""
     return event.what == "cleared" and event.at == at
 
 

@@ -1,4 +1,4 @@
-"""The open troubles of one run, by kind and rule, and the sinks: each change is reported once."""
+"""Keep the open troubles of one run by kind and rule, and report each change once to the sinks."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 _UPDATE_SECONDS = 60.0
-# Fields that drift while an incident is open; they are reported now and then, not at each change.
+# Fields that change often while an incident is open; they are reported at intervals, not at each change.
 DRIFTING = {"stalled_seconds", "threshold_seconds", "count", "last_loss"}
 
 
 class IncidentUpdate(TypedDict, total=False):
-    """New facts about an open incident: fields of `Incident`."""
+    """New facts about an open incident, as fields of `Incident`."""
 
     phase: Phase
     rank: int | None
@@ -73,7 +73,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """Return the incident with its times moved, in seconds, as the wall clock was set (``steady.moved``)."""
+    """Return the incident with its times shifted by `moved` seconds, after the wall clock was set."""
     over = incident.resolved_at
     return msgspec.structs.replace(
         incident,
@@ -85,16 +85,13 @@ def by_wall_clock(incident: Incident, moved: float) -> Incident:
 
 
 def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incidents.jsonl") -> list[Incident]:
-    """Return every change of every trouble that earlier agents kept in this run's folder, oldest first.
-
-    Only the last `most` bytes are read. ``RUN_INCIDENTS`` is the `name` of the journal of a run over hosts.
-    """
+    """Return every change of every trouble that earlier agents stored in this run's folder, oldest first."""
     found: list[Incident] = []
     try:
         with open_regular(folder / name) as lines:
             lines.seek(max(0, lines.seek(0, 2) - most))
             for line in lines:
-                with contextlib.suppress(*NOT_JSON):  # a truncated line
+                with contextlib.suppress(*NOT_JSON):  # skip a truncated line
                     found.append(from_json(line, Incident))
     except OSError:
         pass
@@ -102,7 +99,7 @@ def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incident
 
 
 def read_incidents(folder: Path) -> list[Incident]:
-    """Return the last state of each trouble that earlier agents kept in this run's folder."""
+    """Return the last state of each trouble that earlier agents stored in this run's folder."""
     return list({incident.id: incident for incident in read_journal(folder)}.values())
 
 
@@ -118,8 +115,8 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 class IncidentManager:
     """Keep one incident per kind, rule and episode; `notify` receives a copy at every change.
 
-    `past` is what earlier agents of the same run reported: their episodes are counted on, and this agent
-    resolves what they left open, except for ends and unfixed findings, which nothing follows.
+    `past` holds the incidents that earlier agents of the same run reported. Episode numbers continue from
+    them, and this agent resolves those left open, except for endings and unfixed findings, which are final.
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Open an episode, or return the open one."""
+        """Open a new episode of the rule and return its incident, or return the open incident."""
         key = (kind, rule)
         if key in self._open:
             return self._open[key]
@@ -170,7 +167,7 @@ class IncidentManager:
         severity: Severity | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Take new facts about an incident."""
+        """Add new facts to an incident, and report the change."""
         fresh = redacted(msgspec.structs.replace(incident, severity=severity or incident.severity, **facts))
         changed = {name for name in ("severity", *facts) if getattr(fresh, name) != getattr(incident, name)}
         if not changed:
@@ -182,7 +179,7 @@ class IncidentManager:
             self._notify(msgspec.structs.replace(incident))
 
     def judge_anew(self, incident: Incident, rule: str) -> None:
-        """Replace the rule that the incident was opened for; the next update reports it."""
+        """Replace the rule of an open incident; the next update reports the new rule."""
         del self._open[incident.kind, incident.rule]
         incident.rule = rule
         self._open[incident.kind, rule] = incident
@@ -190,7 +187,7 @@ class IncidentManager:
     def resolve(
         self, incident: Incident, now: float, resolution: Resolution, **facts: Unpack[IncidentUpdate]
     ) -> None:
-        """Close an episode; the next one of this rule is a new incident."""
+        """Close an incident; the next trouble with this rule opens a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, **facts))
@@ -198,12 +195,12 @@ class IncidentManager:
             setattr(incident, name, getattr(fresh, name))
         incident.status = "resolved"
         incident.resolution = resolution
-        # It may have been opened by another clock: that of lines that were not read yet.
+        # The incident may have been opened by a clock ahead of `now`, that of unread lines.
         incident.resolved_at = incident.updated_at = max(now, incident.opened_at)
         self._notify(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
-        """Turn an open finding that the run died of, or that led to it, into the incident of its end."""
+        """Turn an open finding that caused the run's end, or led to it, into the incident of that end."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))
@@ -219,9 +216,9 @@ class IncidentManager:
         spare: Incident | None = None,
         **facts: Unpack[IncidentUpdate],
     ) -> None:
-        """Close all open incidents, as the run is over. Mark findings of the rules in `but` as not fixed.
+        """Close all open incidents when the run ends; mark findings of the rules in `but` as not fixed.
 
-        `spare` stays as it is, for another use.
+        The incident `spare` stays open: the caller uses it for the end of the run.
         """
         for incident in list(self._open.values()):
             if incident is spare:
@@ -233,12 +230,12 @@ class IncidentManager:
                 self._notify(msgspec.structs.replace(incident))
 
     def get(self, kind: Kind, rule: str) -> Incident | None:
-        """Return the open incident of this kind and rule."""
+        """Return the open incident of this kind and rule, or ``None``."""
         return self._open.get((kind, rule))
 
     @property
     def all_open(self) -> list[Incident]:
-        """Return all open incidents."""
+        """All open incidents."""
         return list(self._open.values())
 
     def of_kind(self, kind: Kind) -> list[Incident]:
@@ -247,7 +244,7 @@ class IncidentManager:
 
 
 class Heartbeat:
-    """Call ``alive(problem)`` of every sink that has it."""
+    """Call ``alive(problem)`` of every sink that has this method."""
 
     def __init__(self, sinks: Sequence[Any]) -> None:
         found = (getattr(sink, "alive", None) for sink in sinks)
@@ -256,7 +253,7 @@ class Heartbeat:
         self._unread = 0
 
     def beat(self, errors: int, unread: int) -> None:
-        """Report that the agent is alive, with its errors and unread lines so far."""
+        """Report that the agent is alive, with the numbers of its errors and of its unread lines so far."""
         problems = []
         if errors > self._errors:
             problems.append("something went wrong while the run was looked at")
@@ -268,18 +265,18 @@ class Heartbeat:
 
 
 class Reporting:
-    """The `book` of a run's troubles, and the `episodes` that they make; sinks get the incidents of these."""
+    """The `book` of a run's troubles and the `episodes` folded from them; the sinks get the incidents."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder
         self._metrics = metrics
         self._sinks = sinks
         self._guarded = guarded
-        self._reported: dict[str, Incident] = {}  # by id: the open incidents, as last sent to the sinks
+        self._reported: dict[str, Incident] = {}  # open incidents by id, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # By id: how far the wall clock had been set at the first report. An incident is recognized by when it
-        # opened, so all its times are by that clock.
+        # Shift of the wall clock at the first report of each incident, by id. An incident is recognized by
+        # its opening time, so all its times are by that clock.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
         self.episodes = Episodes(self._report, journal, folder.reported_until)
@@ -287,7 +284,7 @@ class Reporting:
             metrics.incident(adopted.rule, adopted.severity, True)
 
     def hand_over(self, sink: Sink) -> list[Incident]:
-        """Report only to this sink from now on; return the open incidents that the others know."""
+        """Report only to this sink from now on; return the open incidents that earlier sinks received."""
         self._sinks = (sink,)
         return list(self._reported.values())
 
@@ -307,7 +304,7 @@ class Reporting:
         if incident.status == "resolved":
             del self._reported[incident.id]
         for sink in self._sinks:
-            with self._guarded("telling of an incident"):
+            with self._guarded("reporting an incident"):
                 sink(incident)
 
     def _by_wall_clock(self, incident: Incident) -> Incident:

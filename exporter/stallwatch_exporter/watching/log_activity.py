@@ -1,10 +1,10 @@
-"""Signs of life in the log of a quiet run: lines that count something, and known messages that repeat.
+"""Find signs of life in the log of a quiet run: lines with growing counts, and repeating known messages.
 
-`MovingLines` finds lines that no parser knows, such as ``val batch 12/80``. A line counts if it mentions
-batches, files and the like, or a position out of a total, if its template came twice before in the same quiet
-spell, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
+`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line counts if it mentions
+batches, files and the like, or a position out of a total, if its template occurred twice before in the same
+quiet spell, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
 (``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that also occurs while the run
-trains. `Repeats` counts known messages: they are no sign of life.
+trains. `Repeats` counts known messages, which are not signs of life.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ _COUNTS = re.compile(
     r"|批|样本|步",
     re.IGNORECASE,
 )
-_AS_USUAL = 3.0  # times the median gap between steps: lines within such gaps are chatter
-_CHATTER = 2  # number of such gaps
+_AS_USUAL = 3.0  # multiple of the median gap between steps: lines within such gaps are chatter
+_CHATTER = 2  # number of such gaps in which a line is chatter
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
-_OFTEN = 5  # matches of a rule since the last step
-_MORE = 3  # times the largest count between two steps
-_LONGEST = 500  # characters
+_OFTEN = 5  # number of matches of a rule since the last step
+_MORE = 3  # multiple of the largest count between two steps
+_LONGEST = 500  # number of characters of a line that are examined
 
 
 class MovingBars:
-    """Progress bars that advance, whatever they count: the main thread draws them."""
+    """Find progress bars that advance, whatever they count: the main thread draws them."""
 
     def __init__(self) -> None:
-        self._at: dict[tuple[int | None, str], int] = {}  # by rank and the total as written
+        self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and by the total as printed
 
     def add(self, lines: Iterable[Line]) -> bool:
-        """Take new lines; return whether a progress bar (tqdm or Keras style) advanced."""
+        """Add new lines; return whether a progress bar (tqdm or Keras style) advanced."""
         moved = False
         for line in lines:
             found = _BAR.search(line.text) if "[" in line.text else None
@@ -63,16 +63,16 @@ class MovingBars:
 
 
 class MovingLines:
-    """Find moving lines, from the lines as they come and the times of the steps."""
+    """Find lines with growing counts, from the log lines and the times of the steps."""
 
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
         self._stepped: float | None = None
-        self._chatter: Counter[str] = Counter()  # usual gaps in which a template came
-        self._seen: dict[str, _Last] = {}  # by template, in this gap
+        self._chatter: Counter[str] = Counter()  # number of usual gaps in which a template occurred
+        self._seen: dict[str, _Last] = {}  # last line by template, in the current gap
 
     def stepped(self, now: float) -> None:
-        """Take a step: the run made progress."""
+        """Record a step of the run at `now`."""
         if self._stepped is not None:
             gap = now - self._stepped
             if self._gaps and gap <= _AS_USUAL * median(self._gaps):
@@ -85,7 +85,7 @@ class MovingLines:
         self._seen.clear()
 
     def add(self, lines: Iterable[Line], now: float) -> bool:
-        """Take lines that came at `now`; return whether one of them counts."""
+        """Add lines printed at `now`; return whether one of them is a sign of life."""
         alive = False
         for line in lines:
             text = line.text[:_LONGEST]
@@ -107,7 +107,7 @@ class MovingLines:
 
 
 class _Last(NamedTuple):
-    """The last line of a template."""
+    """The last line with a template."""
 
     time: float
     numbers: Sequence[float]
@@ -115,7 +115,7 @@ class _Last(NamedTuple):
 
 
 def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
-    """Return which numbers grew by something else than the elapsed time, in seconds or milliseconds."""
+    """Return which numbers grew by an amount other than the elapsed seconds or milliseconds."""
     seconds = now - before.time
 
     def counts(grown: float) -> bool:
@@ -126,7 +126,7 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
 
 
 class Repeats:
-    """Call `add` with the matches of every batch of lines; notices and harmless rules do not count."""
+    """Find known messages that repeat without progress; notices and harmless rules do not count."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._counts = {
@@ -134,11 +134,11 @@ class Repeats:
             for rule, page in catalogue.pages.items()
             if page.harm != "harmless" and page.role != "notice"
         }
-        self._since: Counter[str] = Counter()  # by rule, since the last sign of progress
-        self._usual: Counter[str] = Counter()  # most between two such signs
+        self._since: Counter[str] = Counter()  # matches by rule since the last sign of progress
+        self._usual: Counter[str] = Counter()  # most matches by rule between two signs of progress
 
     def add(self, matches: Sequence[Match], *, progressed: bool) -> None:
-        """Take the matches; `progressed`: the batch held a sign of progress as well."""
+        """Add the matches of a batch of lines; `progressed` is True if the batch shows progress."""
         self._since.update(match.rule for match in matches if match.rule in self._counts)
         if progressed:
             for rule, count in self._since.items():
@@ -146,5 +146,5 @@ class Repeats:
             self._since.clear()
 
     def now(self) -> bool:
-        """Whether a known message repeats since the last sign of progress, more than it did before."""
+        """Return whether a known message repeats more often since the last progress than ever before."""
         return any(count >= max(_OFTEN, _MORE * self._usual[rule]) for rule, count in self._since.items())

@@ -1,4 +1,4 @@
-"""The thread that reads what a command prints, while its output passes through."""
+"""Read the output of a command in a thread, while the output passes through."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0
-HASTE_SECONDS = 0.1  #: between two ticks while a notification is due
+HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 FINISH_SECONDS = 10.0  #: how long the rest may be read after the command ended; later lines are only copied
-REPORT_SECONDS = 10.0  #: and how long copying that (half of it at most) and concluding may take
-SLICE_BYTES = 512 * 1024  #: read in one go: a tick may come in between
+REPORT_SECONDS = 10.0  #: seconds for copying the unread rest (half of them) and concluding the run
+SLICE_BYTES = 512 * 1024  #: most bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-_MEMORY_SELDOM = 40.0  # … while it hardly changes and much is free: a reading looks at all processes
-_MEMORY_STEADY = 0.1  # a change by this share
-MOMENT_SECONDS = 0.25  #: lines that came within it are read together: each reading has a cost
+_MEMORY_SELDOM = 40.0  # longest interval while the use is steady and low: a reading visits all processes
+_MEMORY_STEADY = 0.1  # relative change that counts as steady
+MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-STOOD_STILL = 10.0  #: a wait of a second that took longer than this: we were stopped, or the machine slept
+STOOD_STILL = 10.0  #: a wait of one second that took this long: the process or machine was suspended
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
 Opened = tuple[Agent, MetricsServer | None]
-Judge = Callable[[Sequence[str]], Ending]  # from the last lines to the command's ending
+Judge = Callable[[Sequence[str]], Ending]  # makes the command's ending from the last lines
 
 
 class AgentLoop:
-    """Rounds of the agent: feed it a slice of the queue, and tick about once a second."""
+    """Run the agent in rounds: feed it a part of the queue, and tick about once a second."""
 
     def __init__(
         self,
@@ -58,10 +58,10 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: the command did: its later silence means nothing
+        self.ended = False  #: True after the command ended: later silence means nothing
 
     def round(self) -> None:
-        """Wait for the next tick, read what was printed until then (one slice at most), and tick."""
+        """Wait for the next tick, read the output printed until then (one slice at most), and tick."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
@@ -71,7 +71,7 @@ class AgentLoop:
             self._agent.paused(waited - TICK_SECONDS)
         for together in moments(joined(chunks)):
             self._agent.feed(*together)
-        # The clock before the queue: chunks added after this moment were printed after it, too.
+        # Read the clock before the queue: chunks added after this moment were printed after it.
         now = self._clock()
         behind = self.ended or self._queue.waiting
         after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
@@ -80,7 +80,7 @@ class AgentLoop:
             if self._stop_requested():
                 self._agent.advance.stop_requested(now)
             self._agent.dropped(self._queue.dropped)
-            # While lines wait unread, the run is not known to be silent: judge it as far as the log was read.
+            # While lines are unread, silence is not known: judge the run as of the last line read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
         if now - self._measured >= self._measure_again:
             self._measured = now
@@ -98,7 +98,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Only copy what is left in the queue, while there is time; return the lines copied and dropped."""
+        """Copy the rest of the queue unread, until time is up; return the copied and dropped lines."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -112,7 +112,7 @@ class AgentLoop:
 
 
 class LogReader:
-    """Open the agent in its thread, feed it from `queue`, and get the diagnosis from it at the end."""
+    """Open the agent in its thread, feed it from `queue`, and return its diagnosis at the end."""
 
     def __init__(
         self,
@@ -124,8 +124,9 @@ class LogReader:
         endings: EndingWatch | None = None,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`linger`: seconds that /metrics may stay up after the end; `endings`: counts OOM kills.
+        """Start the thread that reads the output.
 
+        `linger`: seconds that /metrics stays open after the end; `endings`: counts OOM kills;
         `stop_requested`: returns whether the command was asked to end.
         """
         self._stop_requested = stop_requested
@@ -151,10 +152,10 @@ class LogReader:
         ended: float | None = None,
         report: float = REPORT_SECONDS,
     ) -> tuple[Agent, Ending, Diagnosis] | None:
-        """Read the rest after the command ended at `ended`, and conclude; ``None`` if that failed.
+        """Read the remaining output after the command ended, and conclude; return ``None`` if that failed.
 
-        What is not read after `patience` seconds goes only into the copies; then the conclusion has `report`
-        seconds: the caller waits for the exit code and must not be kept waiting.
+        Output that is unread after `patience` seconds is only copied. The conclusion then has `report`
+        seconds, because the caller waits for the exit code.
         """
         self._ended_at = ended
         self._read_until = time.monotonic() + patience
@@ -167,7 +168,7 @@ class LogReader:
         return self._result
 
     def close(self) -> None:
-        """After ``finish``: wait until /metrics is closed."""
+        """Wait until /metrics is closed; call this method after ``finish``."""
         self._thread.join(self._linger + _CLOSING)
 
     def _run(self) -> None:
@@ -207,15 +208,15 @@ class LogReader:
                     )
                 if dropped:
                     self._notice(f"{dropped:,} more lines were neither read nor copied in time")
-            except Exception as error:  # such as a brief lack of memory: the watching must survive it
+            except Exception as error:  # for example, a brief lack of memory; the watching must survive it
                 if not stumbled:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
                 stumbled = True
-                time.sleep(_AFTER_A_FAULT)  # no busy loop, whatever the error
+                time.sleep(_AFTER_A_FAULT)  # avoids a busy loop
 
 
 def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
-    """Join neighbouring pieces of one source that came at the same moment."""
+    """Join neighboring chunks of one source that arrived at the same moment."""
     parts: list[Chunk] = []
     for chunk in chunks:
         first = parts[0] if parts else chunk
@@ -229,7 +230,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks that came within one moment: a backlog may span minutes."""
+    """Group chunks that arrived within one moment: a backlog may span minutes."""
     together: list[Chunk] = []
     for chunk in chunks:
         if together and chunk.time - together[0].time > MOMENT_SECONDS:

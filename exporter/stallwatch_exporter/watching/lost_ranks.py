@@ -1,10 +1,10 @@
-"""Ranks that end while others continue, and their incidents, reported before the stall follows.
+"""Detect ranks that end while others continue, and open their incidents before the stall follows.
 
-A rank that reported a good end may be right: a run's last ranks save, merge or upload. It is an incident (a
-warning) if the run is known to have steps left, or the others continue to make some. Of any other, such as a
-rank that the kernel killed, only the end of the whole run is an excuse. Nothing is reported twice: while the
-run is stalled, the stall's evidence names the missing ranks, and an error that a rank printed is an incident
-of its own.
+A rank that reports an ending without an error may be right: the last ranks of a run save, merge or upload. It
+is an incident (a warning) if the run is known to have steps left, or if the other ranks make further steps.
+Any other lost rank, such as one that the kernel killed, is an incident unless the whole run ends. Nothing is
+reported twice: while the run is stalled, the stall's evidence names the missing ranks, and an error that a
+rank printed has its own incident.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.stream import NO_CODES
 from stallwatch_rules.text.digest import fold_ranks
 
-#: At the end of a run its ranks leave one after another, and a launcher that sees one die ends the others,
-#: or restarts all: none of that takes longer. The alert for Prometheus follows the incident at once.
+#: Seconds for which a rank must be missing: longer than the ranks of a run take to end, and than a launcher
+#: takes to end or restart the others. The Prometheus alert follows at once.
 GONE_SECONDS = 15.0
 
-Processes = Mapping[int, frozenset[Path]]  #: running processes of each known rank, by their rings
+Processes = Mapping[int, frozenset[Path]]  #: running processes of each known rank, identified by their rings
 NO_RANKS: Processes = {}
 
 
 class LostRank(msgspec.Struct, frozen=True):
-    """A rank that is gone."""
+    """A rank whose process ended while others continue."""
 
     rank: int
-    since: float  #: Unix seconds
-    step: int | None = None  #: the last step that it reported
-    well: bool = False  #: it reported that it leaves without an error
-    badly: bool = False  #: it reported that it leaves with one
-    behind: int = 0  #: steps that others made since that report
-    code: int | None = None  #: its exit code, -n for signal n, if observed
+    since: float  #: Unix seconds at which the rank was first missing
+    step: int | None = None  #: last step that the rank reported
+    well: bool = False  #: the rank reported that it ends without an error
+    badly: bool = False  #: the rank reported that it ends with an error
+    behind: int = 0  #: number of steps that other ranks made since that report
+    code: int | None = None  #: exit code, or -n for signal n, if observed
 
 
 class RankExits:
-    """Ranks that ended, by their reports and by the running processes: `left` and `gone`.
+    """Detect ranks that ended, from their reports and the running processes: `left` and `gone`.
 
-    A launcher that sees an exit code other than 0 ends all ranks. If a rank leaves with 0, no process reports
-    that, and the others wait for it until a timeout.
+    A launcher that sees an exit code other than 0 ends all ranks. If a rank exits with 0, no process reports
+    that, and the other ranks wait for it until a timeout.
 
-    A rank is gone if a process continues that was up beside it. So a rank is not gone if it left before the
-    others started (a script that prepares something under a rank's number), if its launcher continues without
-    it after restarting the others, or if we never saw its process. Once any rank has stepped, only ranks that
-    have can continue: a launcher may have a number of its own, that of its pod (Kubeflow's PyTorchJob), and
-    waits for the other hosts when its ranks are gone.
+    A rank is gone if a process continues that was running beside it. Therefore a rank is not gone if it ended
+    before the others started (a script that prepares something under a rank's number), if its launcher
+    continues without it after restarting the others, or if its process was never seen. Once any rank has made
+    a step, only ranks with steps can continue: a launcher may have its own rank number, that of its pod
+    (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
-        self.left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others
-        self.gone: list[LostRank] = []  #: gone for too long for an end of the run; the last ones if all are
-        self.well: dict[int, float] = {}  #: when each rank reported that it leaves without an error
-        self.badly: dict[int, float] = {}  #: … with an error
+        self.left: list[Left] = []  #: ranks that ended without an error before the others
+        self.gone: list[LostRank] = []  #: ranks missing for longer than a run's end; kept once all are gone
+        self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
+        self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
-        self._ended: set[int] = set()  # ranks that left well while others were running that had not
-        self._ends: dict[int, list[float]] = {}  # when each rank left, while no other program steps
-        self._others_then: dict[int, dict[int, int]] = {}  # by rank that left: the others' steps at that time
-        self._beside: dict[int, frozenset[Path]] = {}  # by rank: the others, when it was last seen
+        self._ended: set[int] = set()  # ranks that ended without an error while another rank was running
+        self._ends: dict[int, list[float]] = {}  # times at which each rank ended, until others step
+        self._others_then: dict[int, dict[int, int]] = {}  # by ended rank: the steps of others then
+        self._beside: dict[int, frozenset[Path]] = {}  # by rank: other processes when it was last seen
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Take a ``left`` event: the interpreter of a rank ends."""
+        """Record a ``left`` event: the interpreter of a rank ends."""
         rank = event.get("rank")
         if isinstance(rank, int) and rank >= 0:
             of_its_kind = self.well if event.get("error") is False else self.badly
@@ -82,14 +82,14 @@ class RankExits:
             self._others_then[rank] = {other: step for other, step in self._steps.items() if other != rank}
 
     def record(self, record: Record) -> None:
-        """Take a record: a rank is at some step."""
+        """Record a rank's step from one of its records."""
         for ended in (self.well, self.badly):
-            if record.time > ended.get(record.rank, record.time):  # a launcher restarted it
+            if record.time > ended.get(record.rank, record.time):  # a launcher restarted the rank
                 del ended[record.rank]
         step = record.values.get("step", float("nan"))
         if step == step:
             ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
-            if ended_before and int(step) != self._steps.get(record.rank):  # not a count by its own end
+            if ended_before and int(step) != self._steps.get(record.rank):  # not a report of the rank's end
                 self._forget(record.time)
             self._steps[record.rank] = int(step)
             for left, at in self.well.items():
@@ -98,7 +98,7 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Forget the ranks of the previous program: another one trains now, perhaps with fewer ranks."""
+        """Discard the endings of the previous program: another program trains now, maybe with fewer ranks."""
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]
@@ -107,14 +107,14 @@ class RankExits:
     def look(
         self, up: Processes, now: float, codes: Mapping[int, int] = NO_CODES, unprobed: Processes = NO_RANKS
     ) -> None:
-        """Record which ranks are running, with and without a probe, and the exit codes of the others.
+        """Record the running ranks, with and without a probe, and the exit codes of ended ranks.
 
-        A bare ``raise SystemExit(1)`` is no error that the rank itself could know of.
+        A rank does not report a bare ``raise SystemExit(1)`` as an error.
         """
         for rank in [one for one in self.well if codes.get(one)]:
             self.badly[rank] = self.well.pop(rank)
         self._ended &= self.well.keys()
-        # Its process may take a while to go, after its program has ended.
+        # The process of a rank may continue for a while after its program has ended.
         if any(rings and rank not in self.well for rank, rings in up.items()):
             self._ended |= self.well.keys()
         left = sorted(self._ended | self._silent(codes))
@@ -136,19 +136,19 @@ class RankExits:
         ]
 
     def _behind(self, rank: int) -> int:
-        """Return how many steps another rank has made since this one left: each has a count of its own."""
+        """Return how many steps other ranks have made since this rank ended, each by its own count."""
         others = self._others_then.get(rank, {})
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return ranks that ended with 0 without reporting it, as by ``os._exit(0)``, if others failed."""
+        """Return the ranks that exited with 0 without a report, as by ``os._exit(0)``, if others failed."""
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
         return ended - self.well.keys() - self.badly.keys()
 
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
-        """Return since when ranks are missed; ``None`` if no rank is left to miss them."""
+        """Return when each missing rank was first missed; ``None`` if no rank is left to compare with."""
         everybody = frozenset[Path]().union(*up.values())
         working = self._steps or up
         staying = frozenset[Path]().union(
@@ -169,12 +169,12 @@ class RankExits:
 
 
 _LAST_PHASES = ("save", "idle")
-_ERROR_SECONDS = 45.0  # an unknown exception is reported once the log is silent for 30 seconds
-_BEFORE_SECONDS = 10.0  # a rank may print the cause this long before the end of its process
+_ERROR_SECONDS = 45.0  # an unknown exception is reported after 30 seconds without a line
+_BEFORE_SECONDS = 10.0  # a rank may print the cause this long before its process ends
 
 
 class LostRankAlarms:
-    """Open and resolve these incidents in the run's `book`: one for each way in which ranks end."""
+    """Open and resolve the incidents of lost ranks in `book`: one incident for each kind of ending."""
 
     def __init__(self, book: IncidentManager) -> None:
         self.reported: set[str] = set()  #: rules of the open incidents
@@ -189,9 +189,9 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryKnown | None] = lambda: None,
     ) -> None:
-        """Report the ranks that are missed now; `held`: a stall names them, or the end of the run will.
+        """Report the ranks missing now, unless `held`: then a stall or the run's end names them.
 
-        `memory` is read if a rank may have been killed for lack of it.
+        `memory` is called if a rank may have been killed for lack of memory.
         """
         if not gone and not self.reported:
             return
@@ -215,7 +215,7 @@ class LostRankAlarms:
         self._notify(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
     def _is_news(self, one: LostRank, now: float) -> bool:
-        """Whether nothing reports its end yet, and nothing will."""
+        """Return whether no other incident reports the end of this rank, now or soon."""
         if one.badly and now - one.since < _ERROR_SECONDS:
             return False
         failed = (each for each in self._book.of_kind("finding") if each.severity == "critical")
@@ -258,12 +258,12 @@ class LostRankAlarms:
 
 
 def _of(ranks: Sequence[LostRank], how: str) -> str:
-    """Return the key of the sentence for one rank, or for several."""
+    """Return the message key of the sentence about one rank or several ranks."""
     return f"diagnosis.ranks-{how}" if len(ranks) > 1 else f"diagnosis.rank-{how}"
 
 
 def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
-    """Return the exit code or signal of the ranks, if it is the same for all."""
+    """Return the exit code or signal of the ranks as text, if all ranks have the same."""
     codes = {one.code for one in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:

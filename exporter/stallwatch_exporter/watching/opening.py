@@ -1,4 +1,4 @@
-"""Start ``run`` and ``tail``: the run's folder, its agent, its metrics endpoint, and earlier output."""
+"""Set up a run for ``run`` and ``tail``: its folder, agent, metrics endpoint and earlier output."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import counted, short_duration
 
-NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")  #: in a pod
-_SHOWN = 60  # characters of a given name
+#: file with the namespace of a pod
+NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_SHOWN = 60  # longest requested name in a message, in characters
 Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
 
@@ -53,9 +54,9 @@ def open_agent(
     identity: RunIdentity | None = None,
     engine: Engine | None = None,
 ) -> tuple[Agent, MetricsServer | None]:
-    """Create the run's folder, agent and endpoint.
+    """Create the folder, the agent and the metrics endpoint of a run.
 
-    Parts that cannot be created are reported and left out; old runs are removed in the background.
+    Parts that cannot be created are reported and left out. Old runs are removed in the background.
     """
     wanted = (name or "").strip() or None
     folder = RunFolder.create(
@@ -106,7 +107,7 @@ def open_agent(
 
 
 def identity_here(command: Sequence[str], settings: ExporterSettings, name: str | None) -> RunIdentity | None:
-    """Return the identity of the run that this ``stallwatch run`` belongs to, if it may span hosts."""
+    """Return the identity of the run of this ``stallwatch run`` command, if the run may span hosts."""
     environ = dict(os.environ)
     if "KUBERNETES_SERVICE_HOST" in environ:
         with suppress(OSError, UnicodeDecodeError):
@@ -116,7 +117,7 @@ def identity_here(command: Sequence[str], settings: ExporterSettings, name: str 
 
 
 def _why_renamed(name: str, run: str) -> str:
-    """Return why the run does not have the requested name; empty if it does."""
+    """Return the reason why the run's name is not the requested name; an empty text if it is."""
     if not name.strip():
         return "the name is empty"
     if run == name.strip():
@@ -130,20 +131,20 @@ def _why_renamed(name: str, run: str) -> str:
     return f"the name {shown} has characters that the name of a run cannot have"
 
 
-MOST_BYTES = 512 * 1024 * 1024  #: of all files together; the beginning of longer ones is left out
+MOST_BYTES = 512 * 1024 * 1024  #: most bytes read from all files; the beginning of longer files is left out
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
-_APART = 60.0  # timestamps without a time zone are hours off, slow writers a few seconds
-_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest distance of time zones, and its step
+_APART = 60.0  # seconds: timestamps without a time zone are hours off, slow writers only a few seconds
+_ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest difference of time zones, and its granularity
 
 
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
-    """Feed the agent the present content of the files.
+    """Feed the agent the present content of the files, as history.
 
-    Return what is known now, how many bytes were left out, and by how many seconds the lines' own times were
-    moved at most. Content that an earlier agent of the same name has counted is read for the diagnosis, but
-    not counted again.
+    Return the diagnosis so far, the number of bytes left out, and the largest number of seconds by which the
+    lines' own times were moved. Content that an earlier agent of the same name has counted is read for the
+    diagnosis, but not counted again.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -164,9 +165,9 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
 
 
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
-    """Return the seconds to add to the file's own timestamps, so that the last one is the time of writing.
+    """Return the seconds to add to the file's own timestamps, so that the last one is its time of writing.
 
-    That is never after `now`: a file server's clock may be ahead.
+    The result never moves the last timestamp after `now`: a file server's clock may be ahead.
     """
     modified = tailer.modified
     try:
@@ -191,7 +192,7 @@ def _last_time(data: bytes, lead: LinePrefix | None) -> float | None:
 
 
 def shift_note(shift: float) -> str:
-    """State by how much the lines' times were moved, unless it is a time zone's difference."""
+    """Return a note on how far the lines' times were moved; empty for the difference of a time zone."""
     off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
         return ""
@@ -204,7 +205,7 @@ def shift_note(shift: float) -> str:
 
 
 def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift: float = 0.0) -> str:
-    """Summarize the history in one line."""
+    """Return a one-line summary of the history."""
     progress = diagnosis.progress
     parts = [f"read {counted(files, 'file')} as history ({counted(diagnosis.stats.lines, 'line')})"]
     if left_out:
@@ -221,5 +222,5 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def stream_of(path: Path) -> str:
-    """Return the stream that a file holds, by its name."""
+    """Return the stream ("stdout" or "stderr") that a file holds, guessed from its name."""
     return "stderr" if "stderr" in path.name or path.suffix == ".err" else "stdout"

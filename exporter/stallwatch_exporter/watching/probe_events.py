@@ -1,7 +1,7 @@
-"""Turn a probe's events into matches and lines.
+"""Turn a probe's events into matches and log lines.
 
-These are its warnings, the trace-cache invalidations that it counts, exceptions that the log does not show,
-and versions that are incompatible with what a run does.
+The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not show,
+and package versions that are incompatible with a feature that the run uses.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from stallwatch_lint.versions import VersionConflict
 
 _ABOUT_THE_EVENT = ("time", "kind", "count", "rank", "rule", "step")
-# Not those from outside the forward pass: a trainer that generates discards the trace by design.
+# Invalidations outside the forward pass do not count: a trainer that generates discards the trace by design.
 _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
 def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
-    """Return the match of a ``concern`` event, line `number` of them; ``None`` for an unknown version."""
+    """Return the match of a ``concern`` event, line `number` of the events; ``None`` for an unknown form."""
     rule = event.get("rule")
     captures = {
         name: value
@@ -42,7 +42,7 @@ def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
 
 
 def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
-    """Return the event as a line of its rank."""
+    """Return the event as a log line of its rank."""
     rank, time = event.get("rank"), event.get("time")
     return Line(
         text,
@@ -54,14 +54,14 @@ def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
 
 
 class Invalidations:
-    """Count invalidations by the ranks' records, with the modules that their events named last."""
+    """Count trace-cache invalidations in the ranks' records, with the modules that the last events named."""
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}
         self._named: dict[int, Match] = {}
 
     def named(self, event: Mapping[str, Any], number: int) -> None:
-        """Take a ``trace-cache`` event with the modules concerned."""
+        """Keep the modules that a ``trace-cache`` event names."""
         how, rank = event.get("how"), event.get("rank")
         if how not in ("mismatch", "short") or not isinstance(rank, int):
             return
@@ -77,12 +77,12 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return what is new in a record: a match, and how many more like it; ``None`` if nothing is."""
+        """Return a match for new invalidations in a record, and the number of further ones; else ``None``."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
         before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
-        new = int(total - before if total >= before else total)  # a restarted rank
+        new = int(total - before if total >= before else total)  # or less, if the rank was restarted
         if new <= 0:
             return None
         named = self._named.get(record.rank)
@@ -93,32 +93,32 @@ class Invalidations:
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:
-    """Return a module's path, or its number if the path is unknown."""
+    """Return a module's path, or "module" and its number if the path is unknown."""
     return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
 
 
 WAIT_SECONDS = 5.0
 _MOST_WAITING = 1000
-_COMPARED = 200  # characters of a message
+_COMPARED = 200  # number of characters of a message that are compared
 
 Event = Mapping[str, Any]
 
 
 class ProbeExceptions:
-    """Exceptions that may still appear in the log."""
+    """Exceptions that a probe reported and that may still appear in the log."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Event]] = []
 
     def take(self, event: Event, number: int, now: float) -> None:
-        """Take an ``exception`` event, line `number` of the events, read at `now`."""
+        """Add an ``exception`` event, line `number` of the events, read at `now`."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now, number, event))
 
     def unsaid(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
-        """Return the traceback of each exception (due, or all) that the log does not show."""
+        """Return the traceback lines of each due exception (or all) that the log does not show."""
         due = [one for one in self._waiting if everything or now - one[0] >= WAIT_SECONDS]
         if not due:
             return []
@@ -145,12 +145,12 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Return the part of a message that both sides have: its first line."""
+    """Return the part of a message that the log and the event share: the start of its first line."""
     return message.partition("\n")[0].strip()[:_COMPARED]
 
 
 def _lines(event: Event, number: int) -> list[Line]:
-    """Return the event as Python prints an exception."""
+    """Return the lines that Python prints for the exception in an event."""
     text = ["Traceback (most recent call last):"]
     frames = event.get("frames")
     for frame in frames if isinstance(frames, list) else []:
@@ -163,18 +163,18 @@ def _lines(event: Event, number: int) -> list[Line]:
     return [line_of(event, number, each) for each in [*text, *message[1:]]]
 
 
-_NO_SYNC = "deepspeed-no-sync-incompatible"  #: only with gradient accumulation
+_NO_SYNC = "deepspeed-no-sync-incompatible"  #: applies only with gradient accumulation
 
 
 def versions_in(event: Event) -> dict[str, str]:
-    """Return the packages of a ``versions`` event, by their canonical names."""
+    """Return the packages and versions in a ``versions`` event, by canonical package name."""
     about = ("time", "kind", "count", "rank")
     found = {name: value for name, value in event.items() if name not in about and isinstance(value, str)}
     return {name.replace("_", "-"): version for name, version in found.items()}
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return coming failures of these versions that a ``trainer`` event announces."""
+    """Return matches of failures to expect from these versions with the features in a ``trainer`` event."""
     used, stage = event.get("classes"), event.get("stage")
     for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
@@ -189,14 +189,14 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return failures of these versions in any run; reported only if the run did fail."""
+    """Return matches of failures that these versions cause in any run, for a run that failed."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)
 
 
 def _conflicts(versions: Mapping[str, str]) -> Iterable[VersionConflict]:
-    from stallwatch_lint.versions import conflicts_among  # it imports packaging: only for versions
+    from stallwatch_lint.versions import conflicts_among  # late, because it imports packaging
 
     return conflicts_among(versions)
 

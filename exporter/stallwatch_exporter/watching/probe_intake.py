@@ -1,4 +1,4 @@
-"""Feed what ranks report into the reading of the run and to the alarms."""
+"""Pass the events and records of the ranks' probes to the reading of the run and to the alarms."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ NO_PROBE = (
     " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
     " a container, ranks on other hosts)"
 )
-_LEAST_COST = 0.2  # of the throughput: a rank that also logs and prints is slower by design …
-_LEAST_SECONDS = 0.05  # … and in a very short step, a printed line is a large share
-WAIT_SECONDS = 15.0  #: from the first step in the log; a rank's ring exists before its first step
+_LEAST_COST = 0.2  # share of the throughput: a rank that also logs and prints is slower by design
+_LEAST_SECONDS = 0.05  # in a very short step, a printed line is a large share of the time
+WAIT_SECONDS = 15.0  #: seconds from the first step in the log; a rank's ring exists before its first step
 
 
 Warned = Callable[[Match], None]
 
 
 class ProbeIntake:
-    """Take every event, then every record.
+    """Process the events of the ranks' probes, then their records.
 
-    `warned` is called with each new warning, `mended` with the rule of warnings that no longer hold.
+    `warned` is called with each new warning, `mended` with the rule of each checkpoint fault that was fixed.
     """
 
     def __init__(
@@ -62,24 +62,24 @@ class ProbeIntake:
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
-        self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: gets each rank's steps
-        self._logged: dict[Hashable, int | None] = {}  # by counter: the last step with a loss
-        self._losses_until: dict[int, tuple[int, float]] = {}  # by rank: last record, its skipped steps
+        self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: receives rank, step and its times
+        self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by counter
+        self._losses_until: dict[int, tuple[int, float]] = {}  # last record with a loss, and skipped steps
         self._exceptions = ProbeExceptions()
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
-        self._unprobed_since: float | None = None  # steps in the log, and no ring
-        self._probe_known = False  # there was a ring, or the user was notified that there is none
-        self._versions: dict[int, dict[str, str]] = {}  # by rank
+        self._unprobed_since: float | None = None  # time since when the log shows steps and no ring exists
+        self._probe_known = False  # a ring was seen, or the user was notified that no rank has a probe
+        self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
-        self._failed_at: float | None = None  # when a rank last failed, or reported that it does
+        self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
         self._up: set[int] = set()  # ranks with a running process
         self._gone: set[int] = set()  # ranks whose process has ended
-        self._paced_at: dict[int, int] = {}  # by rank: the last step whose times were taken
+        self._paced_at: dict[int, int] = {}  # last step by rank whose times were processed
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
-        """Take the events since the last look, in their order in ``events.jsonl``."""
+        """Process the events since the last call, in their order in ``events.jsonl``."""
         for event in events:
             self._number += 1
             kind = event.get("kind")
@@ -105,7 +105,7 @@ class ProbeIntake:
                 self._all(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
-        """Take a record and the step that it reports; return whether it has news."""
+        """Process a record and the step in it; return whether the record contains news."""
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
@@ -116,7 +116,7 @@ class ProbeIntake:
         return self._loss_of(record) or invalidated is not None
 
     def _loss_of(self, record: Record) -> bool:
-        """Take the loss of a record of an applied optimizer step; return whether it is news."""
+        """Check the loss in a record of an optimizer step; return whether NaN losses began or ended."""
         loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
         number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
         if loss is None or record.number == number:  # a pending record comes again when it is complete
@@ -127,7 +127,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Take the time at which a rank reached its backward pass: the others may wait for this rank."""
+        """Compare the time at which a rank reached its backward pass: other ranks may wait for this rank."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -138,9 +138,9 @@ class ProbeIntake:
         own = Own(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
         self.paced(record.rank, step, own)
         before = self.slow_ranks.slow
-        while self._gone:  # only while others continue: a run that ends keeps the findings
+        while self._gone:  # only while other ranks continue: a run that ends keeps its findings
             self.slow_ranks.leave(str(self._gone.pop()))
-        self.slow_ranks.see(str(record.rank), record.rank, step, own)  # ranks are compared as hosts are
+        self.slow_ranks.see(str(record.rank), record.rank, step, own)  # ranks are compared like hosts
         slow = self.slow_ranks.slow
         if slow == before:
             return
@@ -153,12 +153,12 @@ class ProbeIntake:
             self._all([Match(STRAGGLER, line, captures, step)])
 
     def logged(self, samples: Iterable[Sample]) -> None:
-        """Take the losses that log lines show."""
+        """Check the losses in the samples of log lines."""
         for sample in samples:
             loss = sample.values.get("loss")
             counter = (sample.rank, sample.series)
             if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
-                continue  # a bar shows a loss again and again
+                continue  # a progress bar repeats its loss
             if sample.step is None or self._logged.get(counter) != sample.step:  # ranks may print it, too
                 self._logged[counter] = sample.step
                 self._loss(counter, loss, sample.rank, sample.time)
@@ -180,7 +180,7 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Take which ranks are up now, as ``RankExits.look`` does."""
+        """Record the running ranks, as ``RankExits.look`` does, and the time of a failure."""
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
@@ -190,7 +190,7 @@ class ProbeIntake:
         self._gone = (self._gone | before) - self._up
 
     def _notice_missing_probe(self, now: float, *, probed: bool) -> None:
-        """Notify the user once, if the log has shown steps for a while and no ring ever came."""
+        """Notify the user once if the log has shown steps for a while and no ring exists."""
         self._probe_known = self._probe_known or probed
         if self._probe_known or not self._reading.tracker.last_step:
             return
@@ -201,18 +201,18 @@ class ProbeIntake:
             self._notice(NO_PROBE)
 
     def is_ending(self, now: float) -> bool:
-        """Whether a rank has just failed: most launchers then end the others."""
+        """Return whether a rank has just failed: most launchers then end the other ranks."""
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
-        """Return how the command ended, with the ranks that had left before."""
+        """Return the command's ending with the ranks that ended before it."""
         left = self.exits.left
-        if ending.kind == "finished":  # ranks end one after another
+        if ending.kind == "finished":  # ranks normally end one after another
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Do slow checks: of checkpoints that these processes wrote."""
+        """Check the announced checkpoints, which takes time; processes `pids` may still write them."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_mended():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
@@ -220,11 +220,11 @@ class ProbeIntake:
         self._checkpoints.raise_error()
 
     def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
-        """Return lines for exceptions that the log does not show."""
+        """Return log lines for the exceptions that the log does not show."""
         return self._exceptions.unsaid(self._reading.streams, now, everything=everything)
 
     def _all(self, matches: Iterable[Match]) -> None:
-        """Take warnings from any source."""
+        """Report the matches of warnings whose rules the catalogue contains."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.take_report(match)

@@ -1,7 +1,7 @@
-"""The progress of a watched run, by its ranks' reports and by its log.
+"""Track the progress of a watched run, from its ranks' reports and from its log.
 
-Steps and phases reported by ranks win over the log. The log still shows what no probe sees: evaluations and
-saves written by hand, by their bars and messages.
+Steps and phases in the ranks' reports take precedence over the log. The log still shows phases that no probe
+sees: hand-written evaluations and saves, by their progress bars and messages.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from stallwatch_rules.records import Line, Phase, Sample
 
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
-_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a look
-_LATE = 5.0  #: seconds after a step of the ranks; the log counts something else then
-_SILENT = 30.0  #: ranks silent for this long may have lost their probes: the log counts again
+_COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a snapshot
+_LATE = 5.0  #: seconds after a step of the ranks; a later step in the log counts something else
+_SILENT = 30.0  #: ranks silent for this many seconds may have lost their probes: the log counts again
 
 
 class _Rank:
-    """The reports of one rank."""
+    """The last reports of one rank."""
 
     def __init__(self) -> None:
         self.phase: Phase = "init"
-        self.since = 0.0  #: when the phase began
+        self.since = 0.0  #: time at which the phase began
         self.beats = 0.0
         self.step = -1
         self.stepped_at = 0.0
@@ -38,32 +38,32 @@ class _Rank:
 
 
 class HookedProgress(ProgressTracker):
-    """Progress by the log alone, until a rank reports its first step."""
+    """Progress of a run: from its log until a rank reports its first step, and then from the ranks."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.reported_at = 0.0  #: when the lines being read came, by our own clock
+        self.reported_at = 0.0  #: time at which the current lines arrived, by the agent's clock
         self.active_at = 0.0  #: time of the last sign of life other than a step or a phase
         self._hooked = False
         self._stepped_at = 0.0  # time of the ranks' last step
         self._reported_at = 0.0  # time of the ranks' last report
-        self._logged_until = 0.0  # when the log last showed a step, before any rank reported one
-        self._left_at = 0.0  # when all known ranks had ended
+        self._logged_until = 0.0  # time of the last step in the log before any rank reported a step
+        self._left_at = 0.0  # time at which all known ranks had ended
         self._ranks: dict[int, _Rank] = {}
-        self._logged: tuple[float, Phase] = (0.0, "init")  # the last phase in the log
+        self._logged: tuple[float, Phase] = (0.0, "init")  # time and name of the last phase in the log
 
     @property
     def hooked_ranks(self) -> bool:
-        """Whether any rank reports its own steps."""
+        """Return whether any rank reports its own steps."""
         return bool(self._ranks)
 
     @property
     def repeats(self) -> bool:
-        """Whether the last step that ranks reported came before the log's last, and so was counted there."""
+        """Return whether the last step that ranks reported was already counted from the log."""
         return self._hooked and self._stepped_at <= self._logged_until
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Take a line of the log."""
+        """Process a log line and its sample; return whether the run progressed."""
         known = self._streams.get((line.source, line.rank))
         before = (known.phase, known.phase_time) if known is not None else None
         counted = self._furthest, self.first_step, self.last_progress_time
@@ -72,7 +72,7 @@ class HookedProgress(ProgressTracker):
         if self._hooked and self.reported_at - self._reported_at < _SILENT:
             self._furthest, self.first_step = counted[:2]
             if stream is None or stream.phase in _NO_PAUSE:
-                self.last_progress_time = counted[2]  # the same step, reported a second time
+                self.last_progress_time = counted[2]  # the log repeats a step that a rank reported
                 if progressed and self.reported_at - self._stepped_at > _LATE:
                     self.active_at = max(self.active_at, self.reported_at)
         elif progressed and not self._hooked:
@@ -82,7 +82,7 @@ class HookedProgress(ProgressTracker):
         return progressed
 
     def hooked(self, record: Record) -> Sample | None:
-        """Take a rank's report; return its sample, or ``None`` if it reports no step."""
+        """Process a rank's report; return its sample, or ``None`` if the report contains no step."""
         values = dict(record.values)
         self._count(record, {name: values.pop(name) for name in _COUNTED if name in values})
         values.pop("forwards", None)
@@ -97,14 +97,14 @@ class HookedProgress(ProgressTracker):
         return None
 
     def _count(self, record: Record, totals: dict[str, float]) -> None:
-        """Take a rank's counts other than steps."""
+        """Record a rank's counts of signs of life other than steps."""
         rank = self._ranks.setdefault(record.rank, _Rank())
         if any(total > rank.counted.get(name, 0.0) for name, total in totals.items()):
             self.active_at = max(self.active_at, record.time)
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Handle the end of all ranks here: their launcher ends too, or takes a while to restart them."""
+        """Record that all local ranks ended: their launcher ends too, or restarts them after a while."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -116,7 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        if alive and not changed:  # ranks enter a phase one after another: that is one sign, not several
+        if alive and not changed:  # ranks enter a phase one after another: that is one sign of life
             self._advanced(record.time)
 
     def _stepped(
@@ -130,7 +130,7 @@ class HookedProgress(ProgressTracker):
         rank.phase, rank.since, rank.step, rank.stepped_at = "train", record.time, step, record.time
         rank.records += 1
         self._stepped_at = max(self._stepped_at, record.time)
-        # A folder name like torchrun's, so that the tracker counts another attempt.
+        # The source is named like a folder of torchrun, so that the tracker counts another attempt.
         source = f"{SOURCE}/attempt_{rank.restarts}/" if rank.restarts else SOURCE
         sample = Sample(
             rank=record.rank,
@@ -149,7 +149,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: that of a rank that does not train, until that rank is a step further."""
+        """Phase of the run: that of a rank that pauses training, until that rank makes a further step."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -158,11 +158,13 @@ class HookedProgress(ProgressTracker):
         if not self._hooked:
             return "init" if self._left_at > self._logged_until else super().phase
         logged_at, logged = self._logged
-        told_at = max((rank.since for rank in self._ranks.values()), default=0.0)
-        return logged if logged_at > max(self._stepped_at, told_at) and logged not in _NO_PAUSE else "train"
+        reported_at = max((rank.since for rank in self._ranks.values()), default=0.0)
+        return (
+            logged if logged_at > max(self._stepped_at, reported_at) and logged not in _NO_PAUSE else "train"
+        )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Whether it does not train just now. A rank that never steps counts until the others do."""
+        """Return whether the rank is not training now; a rank without steps counts until others make one."""
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -170,40 +172,40 @@ class HookedProgress(ProgressTracker):
         return rank.step >= 0 or rank.since > self._stepped_at
 
 
-_SIGN_SECONDS = 1.0  #: signs of life closer to the last one add nothing
-_AT_HAND = 2  #: steps that a run may still finish after it was asked to end
+_SIGN_SECONDS = 1.0  #: seconds; a sign of life closer to the last one adds nothing
+_AT_HAND = 2  #: number of steps that a run may still finish after it was asked to end
 
 
 class Advance:
-    """Track progress; call `seen` after every batch of lines, with the time they came."""
+    """Pass progress to the stall watch and the metrics; call `seen` after each batch of lines."""
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
         self._watch = watch
         self._metrics = metrics
-        self._shown: tuple[object, ...] = (None, None, 1)  # the last reported signs of progress
+        self._shown: tuple[object, ...] = (None, None, 1)  # signs of progress at the last call of `seen`
         self._attempt = 1
         self._step: int | None = None
-        self._step_at: float | None = None  # None if the time before the next step is not only that step's
+        self._step_at: float | None = None  # None if the time before the next step includes other work
         self._ranks: dict[int | None, int] = {}
         self._phase: Phase = "init"
-        self._stop_requested: tuple[int, int] | None = None  # the attempt and its step at the request
-        self._quiet = 0.0  # seconds without progress at the request
+        self._stop_requested: tuple[int, int] | None = None  # attempt and step at the request to end
+        self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Take what changed; return whether there was progress."""
+        """Pass changes since the last call to watch and metrics; return whether the run progressed."""
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.log_only = not tracker.hooked_ranks
         shown = (tracker.last_progress_time, tracker.last_step, tracker.attempt)
         progressed = shown != self._shown
         if phase == self._phase and tracker.active_at - self._watch.last_sign >= _SIGN_SECONDS:
-            self._watch.observe(tracker.active_at, phase)  # a sign of life that is neither step nor phase
+            self._watch.observe(tracker.active_at, phase)  # a sign of life that is neither a step nor a phase
         if not progressed and phase == self._phase:
             return False
         advanced = phase != self._phase or shown[1:] != self._shown[1:]
         self._shown = shown
-        # Several ranks report the same step, each at its own time: only the first is a step of the run.
+        # Several ranks report the same step, each at its own time: only the first report counts.
         if advanced or phase != "train" or tracker.last_step is None:
             self._watch.observe(now, phase, tracker.last_step)
         if phase != "train":
@@ -218,10 +220,10 @@ class Advance:
         return progressed
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end, by Ctrl-C or a signal: the command may be silent while it saves.
+        """Handle a request to end (Ctrl-C or a signal): the command may be silent while it saves.
 
-        That is no stall, as after its last step, unless it stalled before. If it trains on, it is watched as
-        before.
+        This silence is not a stall, unless the run stalled before. If training continues, the run is watched
+        as before.
         """
         state = self._watch.check(now, begin=False)
         if self._stop_requested is None and not state.stalled:
@@ -230,7 +232,7 @@ class Advance:
             self.seen(now)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return how the command ended. Time after the request to end does not count as waiting."""
+        """Return the command's ending; the time after a request to end does not count as waiting."""
         if ending.kind == "interrupted" and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending
@@ -244,7 +246,7 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Take over a run that started before the agent; `last_sign` is when its files were last written."""
+        """Take over a run that started before the agent; its files were last written at `last_sign`."""
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None
@@ -258,7 +260,7 @@ class Advance:
         if tracker.attempt != self._attempt:
             self._attempt, self._step_at = tracker.attempt, None
         if step != self._step:
-            # The records of a rank's first second come after the log's lines on the same steps.
+            # The records of a rank's first second arrive after the log lines of the same steps.
             self._metrics.progress(step, tracker.total_steps, counted=tracker.repeats)
             before, self._step = self._step, step
             made = 0 if step is None or before is None or tracker.repeats else step - before

@@ -1,4 +1,4 @@
-"""The line readers of a watched run: one for each source that it prints to."""
+"""Read lines from the output of a watched run, with one line reader for each source."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
-_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines of a source; of a file, the first 300 are examined
-_LIKELY_FROM = 64  # lines needed for an uncertain lead: a few at a start may all be of one of several writers
-_SHOWN = b"Traceback (most recent call last):"  # follows no logger's lead, and has to be read correctly
-_MOST_SHOWN = 16  # tracebacks that trigger a check
-_LONGEST = 64 * 1024  # bytes
-_MOST_HELD = 4 * 1024 * 1024  # bytes, of all sources
+_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines after which a source is examined; of a file, the first 300
+_LIKELY_FROM = 64  # lines needed for an uncertain prefix: a few may all be of one of several writers
+_SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
+_MOST_SHOWN = 16  # number of tracebacks that trigger a check
+_LONGEST = 64 * 1024  # most bytes kept for a source
+_MOST_HELD = 4 * 1024 * 1024  # bytes kept for all sources
 
 
 class PrefixLearning:
-    """Learn the lead, the text before all lines of a source, as lines come: each is read once.
+    """Learn the line prefix of a source while its lines arrive; each line is read once.
 
-    For a file, the first lines are examined before any is read. Here a portion is examined together with
-    earlier input, a few times; earlier lines were read with the lead of their time. A lead learnt from a few
-    lines holds until more of them contradict it: after 300 lines it equals that of the file.
+    For a file, the first lines are examined before any line is read. Here each portion is examined together
+    with earlier input, a few times; earlier lines were read with the prefix known at their time. A prefix
+    learned from a few lines holds until more lines contradict it: after 300 lines it equals that of a file.
     """
 
     def __init__(self) -> None:
-        self.lead: LinePrefix | None = None  #: as far as known
+        self.lead: LinePrefix | None = None  #: line prefix learned so far
         self._head = bytearray()
         self._tries = list(_TRIED_AT)
         self._shown = 0
 
     @property
     def held(self) -> int:
-        """Bytes kept for it."""
+        """Number of bytes kept to learn the prefix."""
         return len(self._head)
 
     @property
     def is_over(self) -> bool:
-        """Whether no further input will change it."""
+        """Return whether learning is complete, so that further input does not change the prefix."""
         return not self._tries
 
     def take(self, data: bytes) -> LinePrefix | None:
-        """Take the next bytes before they are read; return the current lead."""
+        """Add the next bytes before they are read; return the current line prefix."""
         if self.is_over:
             return self.lead
         self._head += data[: _LONGEST - len(self._head)]
@@ -63,10 +63,10 @@ class Readers:
     """Turn the bytes of each source into lines."""
 
     def __init__(self) -> None:
-        self.local_ranks: Sequence[int] = ()  #: of this host: see ``LineReader``
+        self.local_ranks: Sequence[int] = ()  #: ranks on this host; see ``LineReader``
         self._readers: dict[str, LineReader] = {}
-        self._learning: dict[str, PrefixLearning] = {}  # of sources that have just started
-        self._held = 0  # bytes, of these
+        self._learning: dict[str, PrefixLearning] = {}  # sources that have just started
+        self._held = 0  # bytes kept for sources that have just started
 
     def __len__(self) -> int:
         return len(self._readers)
@@ -74,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that ``data`` completes. With ``fresh`` it does not continue earlier data."""
+        """Return the lines that ``data`` completes; with ``fresh``, the bytes continue no earlier data."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:
@@ -90,28 +90,28 @@ class Readers:
         return lines + reader.feed(data, now)
 
     def _learnt(self, source: str, learning: PrefixLearning, data: bytes) -> LinePrefix | None:
-        """Return the current lead; keep only the bytes of a source that it needs, and few in all."""
+        """Return the current line prefix of a source; limit the bytes kept for all sources."""
         before = learning.held
         lead = learning.take(data)
         self._held += learning.held - before
         if learning.is_over:
             del self._learning[source]
-        while self._held > _MOST_HELD:  # many start at once: the first to start have shown the most
+        while self._held > _MOST_HELD:  # the sources that started first have shown the most
             self._held -= self._learning.pop(next(iter(self._learning))).held
         return lead
 
     def past(self, source: str, data: bytes, rank: int | None, shift: float) -> list[Line]:
-        """Return lines written before the agent started, with their own times moved by ``shift`` seconds."""
+        """Return lines printed before the agent started, with their own times moved by ``shift`` seconds."""
         lines = self.lines(source, data, None, rank)
         return [_moved(line, shift) for line in lines] if shift else lines
 
     def idle(self, since: float) -> Iterator[list[Line]]:
-        """Return progress bars that were not redrawn after ``since``, source by source."""
+        """Return, by source, the progress bars that were not redrawn after ``since``."""
         for reader in self._readers.values():
             yield reader.idle(since)
 
     def finish(self, now: float) -> Iterator[list[Line]]:
-        """Return what is unfinished at the end, source by source."""
+        """Return, by source, the unfinished lines at the end of the output."""
         for reader in self._readers.values():
             yield reader.finish(now)
 

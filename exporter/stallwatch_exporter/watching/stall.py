@@ -1,8 +1,9 @@
-"""Decide when a run is stuck: when it is quiet for clearly longer than this phase of this run ever was.
+"""Decide when a run stalls: when it is quiet for clearly longer than this phase ever was before.
 
-Pure: `StallThresholds` learns from every sign of life how long each phase may be quiet. If the ranks' stacks
-can be read, passing the learnt threshold is a suspicion (`suspicion`), and the looks decide how long this
-quiet spell may last (`rule`). Otherwise the thresholds alone decide, with more patience for what logs omit.
+The module has no side effects: `StallThresholds` learns from every sign of life how long each phase may be
+quiet. If the ranks' stacks can be read, a quiet spell beyond the learned threshold is a suspicion
+(`suspicion`), and stack snapshots decide how long the spell may last (`rule`). Otherwise, the thresholds
+alone decide, with more patience for phases that logs omit.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from stallwatch_rules.progress.threshold import ANNOUNCED, Limits, StallThreshol
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.patience import FOREVER, LONG, SHORT, Status
 
-_SEEN = 2  # evaluations, saves and the like, after which their usual length is known
+_SEEN = 2  # number of evaluations or saves after which their usual length is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
 
 class StallState(msgspec.Struct, frozen=True):
-    """State of the watch at one moment."""
+    """State of the stall watch at one moment."""
 
     stalled: bool
     phase: Phase
     step: int | None
     since: float  #: time of the last sign of progress
-    seconds: float  #: length of the quiet
+    seconds: float  #: length of the quiet spell
     threshold: float
-    episode: int  #: number of this stall, or of the last one, from 1; 0 before the first
-    learning: bool = False  #: the run's own durations are not known yet: the threshold is the default
+    episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
+    learning: bool = False  #: the threshold is the default, because the run's own durations are not known yet
 
 
 class Over(msgspec.Struct, frozen=True):
     """A quiet spell that ended by itself."""
 
     seconds: float
-    stalled: bool  #: it was reported as a stall
+    stalled: bool  #: the spell was reported as a stall
 
 
 class StallWatch:
-    """Learn how long each phase is quiet between two signs of progress."""
+    """Learn how long each phase is quiet between two signs of progress, and detect stalls."""
 
     def __init__(self, settings: ExporterSettings, started: float) -> None:
         self._limits = Limits(
@@ -52,19 +53,19 @@ class StallWatch:
         self._learnt = StallThresholds(self._limits)
         self._phase: Phase = "init"
         self._step: int | None = None
-        self.last_sign = started  #: time of the last progress
+        self.last_sign = started  #: time of the last sign of progress
         self._stalled = False
         self._episode = 0
-        self._seen: Counter[Phase] = Counter()  # how often evaluations, saves and the like have ended
-        self._evaluated = False  # an evaluation is over, and no step was made since
-        self._ruled: tuple[float, Status, float] | None = None  # the looks' result for this spell: see `rule`
-        self.sighted = False  #: looks at the ranks had a result
-        self.spell = 0  #: number of the quiet spell; each sign of life begins another
-        self.over: Over | None = None  #: the last spell that was judged or reported, once it is over
+        self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves and similar phases
+        self._evaluated = False  # an evaluation is over, and no step followed it
+        self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this spell
+        self.sighted = False  #: True once stack snapshots gave a result
+        self.spell = 0  #: number of the quiet spell; each sign of life begins another spell
+        self.over: Over | None = None  #: the last spell that was judged or reported, after its end
 
     @property
     def log_only(self) -> bool:
-        """Whether only a log shows progress, which may omit phases of the run."""
+        """True if progress is known only from a log, which may omit phases of the run."""
         return self._learnt.log_only
 
     @log_only.setter
@@ -72,9 +73,9 @@ class StallWatch:
         self._learnt.log_only = value
 
     def observe(self, time: float, phase: Phase, step: int | None = None) -> None:
-        """Take a sign of progress: another step, a batch of an evaluation, another phase.
+        """Record a sign of progress: another step, a batch of an evaluation, another phase.
 
-        The wait before it belongs to the phase that the run was in, not to the one it enters.
+        The wait before it belongs to the phase that the run was in, not to the phase it enters.
         """
         waited = time - self.last_sign
         if self._ruled is not None or self._stalled:
@@ -87,7 +88,7 @@ class StallWatch:
             phase,
             stalled=self._stalled,
             after_evaluation=self._evaluated and self._phase == phase == "train" and not self.log_only,
-            # Waits seen to be something else do not make the steps slower.
+            # A wait with another known reason does not make the steps slower.
             learn=status != "paused" and (self._phase != "train" or waited <= usual),
         )
         if phase != self._phase and self._phase in ANNOUNCED:
@@ -104,7 +105,7 @@ class StallWatch:
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
-        """Return the state at `now`; a stall begins with the first check that finds it and may `begin` it."""
+        """Return the state at `now`; if `begin` is True, a quiet spell over the threshold begins a stall."""
         quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self._learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
@@ -116,15 +117,15 @@ class StallWatch:
         )
 
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
-        """Let this quiet spell last until `limit`, in seconds; the next sign of life ends that.
+        """Set the limit of this quiet spell, in seconds, until the next sign of life.
 
-        If the spell lasts longer than `usual`, its length is not evidence about the steps of the run.
+        If the spell lasts longer than `usual` seconds, its length is not evidence about the run's steps.
         """
         self._ruled = (limit, status, usual)
 
     @property
     def suspicion(self) -> float:
-        """Seconds of quiet after which this phase is suspected to be stuck."""
+        """Seconds of quiet after which the current phase is suspected to be stalled."""
         if self.rhythm_known and self._phase == "train":
             return self._learnt.suspected
         waits, (floor, start, factor) = self._learnt.of(self._phase), self._limits
@@ -132,33 +133,33 @@ class StallWatch:
 
     @property
     def rhythm_known(self) -> bool:
-        """Whether enough steps were seen to know how long one takes."""
+        """Return whether enough steps were seen to know the duration of one step."""
         return self._learnt.steps_known
 
     @property
     def known_quiet(self) -> float | None:
-        """The longest quiet time of this phase that ended by itself; ``None`` while it was hardly seen."""
+        """Longest quiet time of this phase that ended by itself, in seconds; ``None`` if hardly seen."""
         phase: Phase = "eval" if self._evaluated else self._phase
         return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
-        """Discount time in which the watch itself was suspended (by the machine, or Ctrl-Z)."""
+        """Exclude the seconds for which the watch was suspended (by the machine, or Ctrl-Z)."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Start with a run that is already running: the waits in its log, and its last sign of life."""
+        """Take over a running run, with the waits from its log and its last sign of life."""
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False
 
     @property
     def longest(self) -> float:
-        """The longest recent quiet time of this phase without a stall."""
+        """Longest recent quiet time of this phase without a stall, in seconds."""
         return self._learnt.of(self._phase).longest
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """The threshold of each phase met so far, in seconds: longer quiet is usually reported as a stall."""
+        """Threshold of each phase met so far, in seconds: longer quiet is usually reported as a stall."""
         found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]

@@ -1,7 +1,8 @@
-"""Look at a quiet run before calling it stalled: when to look, and how to combine the looks.
+"""Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
-The looks begin at a third of the learnt threshold, so that their result is ready when it is passed. The table
-in ``stallwatch_rules.stacks.patience`` judges them; this module keeps the clock and the call sites.
+The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
+passed. The table in ``stallwatch_rules.stacks.patience`` judges the snapshots; this module keeps times and
+call sites.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.patience import Look, Ruling, Spell, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: how long a stall waits for the look in progress when its threshold passes
-_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # of the threshold: times of the looks before it
-_AGAIN = 1 / 6  # floors between two later looks; or a twentieth of the quiet time, if that is more
+EVIDENCE_SECONDS = 2.0  #: how long a stall waits for a snapshot in progress after its threshold passed
+_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # shares of the threshold at which the snapshots are due
+_AGAIN = 1 / 6  # floors between later snapshots; or a twentieth of the quiet time, if that is longer
 _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Look at the ranks when it is due, and give the judgement to the watch; call `look` at every tick."""
+    """Take due snapshots of the ranks and pass the ruling to the stall watch; call `look` at every tick."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
-        self.ruling: Ruling | None = None  #: of the current quiet spell
-        self.own_ruling: Ruling | None = None  #: the same by the looks at this host alone
-        self.stacks: StallStacks | None = None  #: of its newest look
-        self.seen: tuple[StallStacks, float] | None = None  #: the result of its newest look, and when
-        self.unanswered = ""  #: why no rank could be queried in it
-        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: of all hosts of the run together
+        self.ruling: Ruling | None = None  #: ruling on the current quiet spell
+        self.own_ruling: Ruling | None = None  #: ruling from the snapshots of this host alone
+        self.stacks: StallStacks | None = None  #: stacks of the newest snapshot
+        self.seen: tuple[StallStacks, float] | None = None  #: newest snapshot that has stacks, with its time
+        self.unanswered = ""  #: reason why no rank could be queried in the newest snapshot
+        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: ruling of all hosts together
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
-        self._spell = watch.spell  # the spell that is looked at
+        self._spell = watch.spell  # number of the examined spell
         self._looks: list[Look] = []
-        self._looked_at: float | None = None  # when the newest look of this spell began
-        self._sites: dict[str, float] = {}  # longest quiet time at a call site that ended by itself
+        self._looked_at: float | None = None  # start of the newest snapshot of this spell
+        self._sites: dict[str, float] = {}  # longest quiet time, by call site, that ended by itself
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Look if it is due at `now`. `repeating`: whether a known message repeats since the last sign."""
+        """Take a snapshot if it is due; `repeating` returns whether a known message repeats."""
         state = self._watch.check(now, begin=False)
         if self._watch.spell != self._spell:
             self._begin()
@@ -56,12 +57,12 @@ class Suspicion:
             self._watch.rule(self._watch.suspicion, "stalled")
 
     def pending(self, now: float) -> bool:
-        """Whether a stall at `now` waits for a look in progress."""
+        """Return whether a stall at `now` waits for a snapshot in progress."""
         began = self._looked_at
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Whether a stall of steps may be near although no stacks can be read."""
+        """Return whether a stall of steps may be near although no stacks can be read."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
@@ -75,10 +76,10 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """Handle a sign of life: the spell before it is over, and its waiting place is known to end."""
+        """Handle a sign of life: the previous spell is over, and waits at its call site are known to end."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # After a stall that ended by itself, the next one is reported after half as long again.
+            # After a stall that ended by itself, the next stall is reported after half as long again.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)
@@ -100,7 +101,7 @@ class Suspicion:
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # a reported stall keeps its stacks: later ones may show its end
         newest = Look(self._looked_at or now, found.answers)
-        self._looks = [*self._looks[-1:], newest]  # the table compares two looks
+        self._looks = [*self._looks[-1:], newest]  # the table compares two snapshots
         start = self._settings.stall_start_seconds
         spell = Spell(
             phase=state.phase,
@@ -118,7 +119,7 @@ class Suspicion:
         judged = ruling(self._looks, spell)
         if judged is None:
             return
-        # The run's decision must not return to it as this host's observation: it would hold forever.
+        # The ruling of the run must not return to it as this host's observation: it would hold forever.
         alone = msgspec.structs.replace(spell, run=None)
         self.own_ruling = judged if judged is not spell.run else ruling(self._looks, alone)
         self._watch.sighted = True
@@ -126,7 +127,7 @@ class Suspicion:
             self._watch.observe(self._looked_at or now, state.phase)
             looks, self.ruling = self._looks, None  # the wait is not over yet
             self._begin()
-            self._looks = looks[-1:]  # the next advance is compared with this look
+            self._looks = looks[-1:]  # the next snapshot is compared with this one
             return
         if state.stalled and judged.status != "stalled":
             return  # only a sign of life ends a reported stall

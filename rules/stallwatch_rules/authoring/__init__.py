@@ -1,1 +1,1 @@
-"""Tools for authors of rule pages: check pages, and draft them from a failure."""
+"""Provide tools for authors of rule pages: check pages, and draft pages from a failure."""

@@ -13,10 +13,10 @@ from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Return the problems of samples that do not behave as their fences say.
+    """Return the problems of samples that fire, or do not fire, contrary to their fences.
 
-    A judged rule (no patterns) is concluded from a whole run, together with the rest of ``catalogue``, by
-    default the packaged one.
+    A judged rule (no patterns) is concluded from a whole run, together with the other rules of ``catalogue``,
+    by default the packaged one.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -66,7 +66,7 @@ def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[P
 
 
 def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) -> str | None:
-    """Return where in the sample the rule fired, in words; ``None`` if it did not."""
+    """Return the place in the sample where the rule fired, as text; ``None`` if it did not fire."""
     for number, rule, _ in matcher.match_text(sample):
         if rule == page.id:
             return f" (its line {number})"
@@ -76,13 +76,13 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 
 def _needs_run(page: RulePage) -> bool:
-    """Whether the engine may conclude the rule from a whole run, even if its page has patterns."""
+    """Return whether the engine may conclude the rule from a whole run, even if its page has patterns."""
     return page.judged or "concluded" in page.tags
 
 
 def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
     """Return the rules that the diagnosis of the sample finds."""
-    from stallwatch_rules.reading import RunReading  # here, as only judged rules need the whole engine
+    from stallwatch_rules.reading import RunReading  # imported here: only judged rules need the engine
 
     reading = RunReading(catalogue, matcher)
     reading.feed(lines_of(sample))
@@ -90,7 +90,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Report rules with the same pattern and no context to distinguish them: both name the same thing."""
+    """Yield a problem for each rule that shares a pattern with another rule, with no context in either."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

@@ -18,13 +18,13 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import shown
 
-MAX_PATTERN_TEXT = 160  #: characters of the message that go into the pattern
-LEAST_TEXT = 12  #: fewest fixed characters; with fewer, a pattern would fire on anything
-MAX_NAMED = 3  #: numbers that get a name
-OWN_FAMILY = "own"  #: if the log does not show which package the failure comes from
+MAX_PATTERN_TEXT = 160  #: characters of the message that become part of the pattern
+LEAST_TEXT = 12  #: minimum number of fixed characters; with fewer, a pattern would fire on unrelated lines
+MAX_NAMED = 3  #: maximum number of numbers that get a name
+OWN_FAMILY = "own"  #: family if the log does not show the package of the failure
 
 _VALUES = lazy(
-    r"(?P<secret>\S*\*\*\*)"  # as redaction leaves it
+    r"(?P<secret>\S*\*\*\*)"  # the mask that redaction leaves
     r"|(?P<url>\b[a-z][a-z0-9+]{1,9}://\S+)"
     r"|(?P<path>(?<![\w.])(?:[\\/~.]{1,3}[\w@+%=~-][\w.@+%=~-]*){2,}[\\/]?)"
     r"|(?P<hex>\b0[xX][0-9a-fA-F]+)"
@@ -42,7 +42,7 @@ _FORMS = {
     "secret": r"\S+",
     "float": r"[\d.eE+-]+",
 }
-# Level, date, time, thread and source line before a message of glog: no two lines share them.
+# Level, date, time, thread and source line before a message of glog, which no two lines share.
 _GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
@@ -50,14 +50,14 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """No page can be drafted; the message gives the reason."""
+    """The reason, as a message, why no page can be drafted."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The subject of a page."""
+    """The failure that a page describes."""
 
-    name: str  #: the exception; empty for a plain line
+    name: str  #: name of the exception; empty for a plain line
     message: str
     line: str  #: line of the log, redacted
     frames: list[str]
@@ -66,7 +66,8 @@ class Failure:
 def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the first unknown exception with a message, else the first new line that reports an error.
 
-    Nothing is drafted if a rule knows the cause: other new lines in the log only follow from it.
+    Raises ``DraftError`` if there is none, or if a rule knows the cause: other new lines in the log only
+    follow from that cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -90,7 +91,7 @@ def _known(rule: str) -> str:
 
 
 def fixed_text(message: str) -> int:
-    """Return how many letters of a message are the program's own."""
+    """Return the number of letters in a message that are the program's own, not values."""
     return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
 
 
@@ -116,7 +117,7 @@ def _pattern_of(failure: Failure, limit: int) -> str:
             pieces.append(_FORMS[value.lastgroup or "path"])
     text = "".join([*pieces, _escaped(message[end:])]).strip()
     named_too = f"{_escaped(failure.name.rpartition('.')[2])}: {text}"
-    # A C++ exception's name and message are on two lines.
+    # The name and the message of a C++ exception are on two lines.
     return named_too if failure.name and f"{failure.name}: " in failure.line else text
 
 
@@ -125,7 +126,7 @@ def _escaped(text: str) -> str:
 
 
 def id_of(failure: Failure, package: str) -> str:
-    """Return a proposal: the package and the message's most significant words."""
+    """Return a proposed rule id: the package and the message's most significant words."""
     words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
     name = [package.lower().replace("_", "-")] if package else []
     kept = [word for word in words if word.isascii() and word not in name][:4]
@@ -143,7 +144,7 @@ def origin_of(failure: Failure) -> tuple[str, str]:
 
 
 def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
-    """Return the healthy line most similar to the failure that does not fire, else a step."""
+    """Return the healthy line most similar to the failure that does not fire, or else a step's line."""
     words = set(words_of(failure.message))
     expression = compile_re2(pattern, encoded=False)
     healthy = [line for line in lines if expression.search(line) is None]
@@ -161,11 +162,11 @@ def draft(
     quiet: str,
     versions: dict[str, str],
 ) -> str:
-    """Return the text of the page."""
+    """Return the text of a rule page for the failure."""
     package, module = origin_of(failure)
     title = _title(failure)
     seen = f"  # seen with {versions[package]}" if package in versions else ""
-    single = pattern.replace("'", "''")  # as YAML writes it in single quotes
+    single = pattern.replace("'", "''")  # YAML doubles single quotes in single-quoted text
     return _PAGE.format(
         rule=rule,
         title=title,
@@ -240,7 +241,7 @@ To be written, or "Never."
 
 @dataclass(frozen=True)
 class Proposal:
-    """A page proposed to its author."""
+    """A page that is proposed to its author."""
 
     rule: str
     family: str
@@ -248,7 +249,7 @@ class Proposal:
     failure: Failure
 
     def problems(self, path: str) -> list[PageError]:
-        """Return why the page would not load from `path`, or not behave as it says; empty if it is sound."""
+        """Return the reasons why the page would not load from `path`, or would fail its samples."""
         try:
             return check_page(parse_page(self.text, path, chinese=False))
         except PageError as error:
@@ -258,7 +259,7 @@ class Proposal:
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
     """Return a page for the unknown failure of this run, with this id if one is given.
 
-    Raises ``DraftError`` if a rule knows the failure, or there is none.
+    Raises ``DraftError`` if a rule knows the failure, or if there is none.
     """
     diagnosis = reading.diagnose()
     failure = failure_of(diagnosis)

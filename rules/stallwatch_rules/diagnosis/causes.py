@@ -1,7 +1,7 @@
 """Select the cause among several findings: causes before symptoms before wrappers before notices.
 
-Nothing here depends on the order in which ranks were read, so another interleaving of the same logs cannot
-give another result.
+The selection does not depend on the order in which ranks were read, so another interleaving of the same logs
+gives the same result.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[Found]) -> list[Found]:
-    """Sort the worst and most causal first; place what a finding explains directly under it."""
+    """Sort findings, worst and most causal first, each directly followed by the findings that it explains."""
     by_rule = {one.rule: one for one in findings}
     under = explained(findings)
     order: dict[str, Found] = {}
@@ -38,7 +38,7 @@ def causal_order(findings: Sequence[Found]) -> list[Found]:
 
 
 def _by_weight(findings: Sequence[Found]) -> list[Found]:
-    """Sort the worst first, causes before symptoms before wrappers before notices, then the earliest."""
+    """Sort findings by harm, then role, then time: the worst, the most causal and the earliest first."""
     return [
         finding
         for harm in _HARMS
@@ -48,9 +48,9 @@ def _by_weight(findings: Sequence[Found]) -> list[Found]:
 
 
 def explained(findings: Sequence[Found]) -> Mapping[str, set[str]]:
-    """Map each explained rule to the present rules that explain it, directly or through others.
+    """Map each explained rule to the present rules that explain it, directly or through other rules.
 
-    Only harmful rules explain anything, and two rules that explain each other explain nothing.
+    Only harmful rules explain other rules. Two rules that explain each other are not explained by each other.
     """
     present = {c.rule: c for c in findings}
     reach: dict[str, set[str]] = {}
@@ -76,7 +76,7 @@ def _reachable(start: Found, present: Mapping[str, Found]) -> set[str]:
 
 
 def primary(findings: Sequence[Found], unknown_beside: bool = False) -> tuple[Found, float] | None:
-    """Return the finding to act on first and its confidence; ``None`` if no finding is harmful."""
+    """Return the root-cause finding and its confidence; ``None`` if no finding is harmful."""
     under = explained(findings)
     for harm in ("fatal", "degrading"):
         harmful = [c for c in findings if c.harm == harm and c.role != "notice"]
@@ -90,9 +90,10 @@ def primary(findings: Sequence[Found], unknown_beside: bool = False) -> tuple[Fo
 
 
 def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedOver]:
-    """Return the harmful findings that are not the root cause, and why; ``None``: an unknown exception is.
+    """Return the harmful findings that are not the root cause, each with the reason.
 
-    An exception is the cause only if no cause is known and no symptom came before it.
+    ``chosen`` is ``None`` if an unknown exception is the cause; it is only if no cause is known and no
+    symptom came before it.
     """
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
@@ -114,7 +115,7 @@ def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedO
 
 
 def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = False) -> float:
-    """Return the confidence that a finding is the cause, given these rivals."""
+    """Return the confidence that a finding is the cause, given the rival findings."""
     facts = set(first.facts)
     concluded = first.judged and first.harm in ("fatal", "degrading")
     if concluded and not any(fact.startswith("ending-") for fact in facts):
@@ -125,7 +126,7 @@ def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = F
 
 
 def _order(first: Found, rivals: Sequence[Found]) -> Rivals:
-    """Return what the rivals' places show about their order."""
+    """Return what the places of the rivals show about their order relative to the first finding."""
     if not rivals:
         return "none"
     group = [first, *rivals]
@@ -135,16 +136,17 @@ def _order(first: Found, rivals: Sequence[Found]) -> Rivals:
 
 
 def _sorted(group: Sequence[Found]) -> list[Found]:
-    """Sort the earliest first, then the more specific, then the lowest rank.
+    """Sort findings: the earliest first, then the more specific, then the lowest rank.
 
-    The order is by time if all have one, else by position in a stream that has them all, else by step.
+    The order is by time if all findings have times, else by position in a stream that contains them all, else
+    by step.
     """
     when = _times(group) or _positions(group) or _steps(group) or {}
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))
 
 
 def _times(group: Sequence[Found]) -> dict[str, float] | None:
-    """Return each rule's earliest time, if every place of every rule has a time."""
+    """Return each rule's earliest time, or ``None`` if an occurrence has no time."""
     times: dict[str, float] = {}
     for finding in group:
         known = [place.time for place in finding.occurrences if place.time is not None]
@@ -155,7 +157,7 @@ def _times(group: Sequence[Found]) -> dict[str, float] | None:
 
 
 def _positions(group: Sequence[Found]) -> dict[str, float] | None:
-    """Return each rule's position in a stream that has them all."""
+    """Return each rule's position in a stream that contains all the rules, or ``None``."""
     if not group:
         return None
     streams = set.intersection(*({place.stream for place in c.occurrences} for c in group))
@@ -176,7 +178,7 @@ def _steps(group: Sequence[Found]) -> dict[str, float] | None:
 
 
 def _same_place(one: Found, other: Found) -> bool:
-    """Whether two rules matched on the same line: then they name one event, not two."""
+    """Return whether two rules matched on the same line, so that they describe one event."""
     places = {(p.stream, p.position) for p in one.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 

@@ -1,7 +1,7 @@
-"""Estimate how far hosts' clocks are apart, from events that several of them logged at the same moment.
+"""Estimate the offsets between hosts' clocks, from events that several hosts logged at the same moment.
 
-The ranks of a synchronous training finish a step together, and a collective times out in all of them at once.
-If a host logs these events earlier or later than the others, always by the same time, its clock is off.
+The ranks of a synchronous training finish a step together, and a collective times out in all ranks at once.
+If a host logs these events earlier or later than the other hosts, always by the same time, its clock is off.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T")
 
-MATTERS = 2.0  #: seconds that a clock must be off for times to be corrected
-LEAST = 2  #: events that a host must have in common with others
-STEADY = 1.0  #: seconds by which a host's events may vary beside its clock, and
-SHARE = 0.1  #: this share of it
-STREAMS = 4  #: streams to read per host; its ranks share one clock
+MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
+LEAST = 2  #: events that a host must have in common with other hosts
+STEADY = 1.0  #: seconds by which the offsets of a host's events may vary
+SHARE = 0.1  #: share of the clock error by which these offsets may vary, if that is more
+STREAMS = 4  #: streams to read per host; all ranks of a host share one clock
 
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 
 
 class Event(NamedTuple):
-    """An event that occurs on several hosts at once, as one of them logged it."""
+    """An event that occurs on several hosts at once, as one host logged it."""
 
     what: Hashable
     host: str
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Return how many seconds hosts' clocks are ahead of most others', if steady and relevant."""
+    """Return how many seconds hosts' clocks are ahead of most other clocks, if steady and relevant."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -62,7 +62,7 @@ def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
 
 
 def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
-    """Yield the steps that ranks finished, and the collectives that timed out in them."""
+    """Yield the steps that ranks finished, and the collectives that timed out in the ranks."""
     counts: dict[str, int] = {}
     for key, stream in sorted(streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         host = hosts.get(key)
@@ -82,7 +82,7 @@ def events_of(streams: Streams, hosts: Mapping[Key, str]) -> Iterator[Event]:
 
 
 def on_one_clock(streams: Streams, hosts: Mapping[Key, str], ahead: Mapping[str, float]) -> Streams:
-    """Return the streams with corrected times for hosts whose clocks are off."""
+    """Return the streams, with corrected times for hosts whose clocks are off."""
     if not ahead:
         return streams
     return {
@@ -106,7 +106,7 @@ def _put_right(stream: StreamReading, by: float) -> StreamReading:
 
 
 def _earlier(value: T, by: float) -> T:
-    """Return the value with the times of all its lines and steps this many seconds earlier."""
+    """Return a value in which the times of all lines and steps are this many seconds earlier."""
     return cast("T", _moved(value, by))
 
 

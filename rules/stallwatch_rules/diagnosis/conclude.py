@@ -1,4 +1,4 @@
-"""Conclude the diagnosis from what was read of each stream: harm, causal order, primary cause, verdict."""
+"""Conclude the diagnosis from the streams that were read: harm, causal order, primary cause, verdict."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def conclude(
     conditional: Collection[str],
     context: RunContext,
 ) -> Diagnosis:
-    """Return the diagnosis of these streams."""
+    """Return the diagnosis of a run from its streams."""
     hosts = hosts_of(streams, context.sources, context.ranks_on)
     if hosts:
         hosts = replace(hosts, ahead=clocks_ahead(events_of(streams, hosts.of_streams)))
@@ -97,10 +97,10 @@ def conclude(
 
 
 def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[int]:
-    """Add the hosts of a run over several hosts, and that of the named rank.
+    """Add the hosts to the diagnosis of a run over several hosts, and the host of the named rank.
 
     Returns:
-        The ranks for which the others waited, if they did.
+        The ranks for which the other ranks waited, if any.
     """
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
@@ -113,11 +113,11 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
     return odd
 
 
-_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts with a named cause
+_NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which a cause is named
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[Found | None, float]:
-    """Return the finding that is the cause, or one inferred from an unknown exception, and its confidence."""
+    """Return the finding that is the cause, and its confidence; it may be inferred from an exception."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -135,7 +135,7 @@ def _snapshot(
     context: RunContext,
     hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
-    """Return the facts that assessors use, and the assessment before any of them: the matches."""
+    """Return the facts that assessors use, and the assessment of the matches before any assessor ran."""
     lead = leading({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
@@ -146,7 +146,7 @@ def _snapshot(
         for one in matched
     )
     left, left_line = _left_early(streams, context)
-    # A process that ended well is no sign of the run's end if others never did.
+    # One process that ended well does not show that the run ended if other processes never ended.
     complete = tracker.shows_finish if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
@@ -191,16 +191,17 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds without a step; for a stall, its observer may know of more than the log."""
+    """Return the seconds without a step; the observer of a stall may know a longer time than the log."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)
 
 
 def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...], Line | None]:
-    """Return the ranks that ended by themselves before the others, and the launcher's line that shows it.
+    """Return the ranks that ended before the other ranks without an error, and the launcher's line on them.
 
-    A rank's own report is less reliable than a launcher's: it does not know every code that it ends with.
+    A rank's own report is less reliable than a launcher's: a rank does not know every exit code that it ends
+    with.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]
@@ -211,7 +212,7 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...]
 
 
 def _by_hand(found: list[Found], exceptions: Exceptions, context: RunContext) -> bool:
-    """Whether a user stopped the run; an interrupt that many steps follow is of an earlier start."""
+    """Return whether a user stopped the run; an interrupt before many steps belongs to an earlier start."""
     interrupts = [one for one in found if one.tagged("interrupt")]
     last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)
     return context.kind == "interrupted" or (last if interrupts else exceptions.interrupted)

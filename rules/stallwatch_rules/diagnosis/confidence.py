@@ -1,4 +1,4 @@
-"""Confidence in a primary cause: one table, so that it can be read and calibrated.
+"""Confidence in a primary cause, from one table that can be read and calibrated.
 
 The numbers are rough frequencies: of the verdicts given at 0.9 and more, nine in ten should be right. Each
 number belongs to a named fact.
@@ -11,43 +11,44 @@ from typing import Literal
 
 from stallwatch_rules.records import Role
 
-#: Knowledge of the other findings that could also be the cause.
+#: The known order of the other findings that could also be the cause.
 Rivals = Literal["none", "later", "later-step", "unordered"]
 
-#: Confidence in a finding of this role, given its rivals.
+#: Confidence in a finding of a role, given what is known about its rivals.
 BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "none"): 0.95,  # one cause, no other candidate
     ("cause", "later"): 0.85,  # other causes came later
     ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
     ("cause", "unordered"): 0.6,  # other causes, in unknown order
-    ("symptom", "none"): 0.9,  # a failure elsewhere, and this text does not show where: the report says so
+    ("symptom", "none"): 0.9,  # a failure elsewhere that this text does not locate, as the report notes
     ("symptom", "later"): 0.5,
     ("symptom", "later-step"): 0.5,
     ("symptom", "unordered"): 0.5,
 }
-WRAPPER = 0.3  #: a launcher reports a failure
+WRAPPER = 0.3  #: confidence in a launcher's report of a failure
 LEAST, MOST = 0.1, 0.97
-SEEN = 0.9  #: minimum for a stall whose processes were inspected: their stacks show where they are
+SEEN = 0.9  #: minimum for a stall whose stacks were inspected: they show the place of each process
 
-#: Deduction for a fact, by its name.
+#: The deduction for a fact, by the name of the fact.
 LESS: dict[str, float] = {
     "unknown-beside": 0.45,  # an exception that no rule knows could be the cause instead
 }
-#: Maximum that a fact allows, by its name.
+#: The maximum that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
     "judged": 0.6,  # concluded from the run's progress, without a line that shows it
-    "long-before-the-end": 0.7,  # much was printed after it, and nothing shows that the run died
+    # the run printed much more after the finding, and no line shows that the run died
+    "long-before-the-end": 0.7,
     "signal-only": 0.75,  # a SIGKILL without a mention of memory; a SIGABRT without a reason
-    "left-early": 0.8,  # a rank was seen to end before the others, which then stalled or failed
+    "left-early": 0.8,  # a rank ended before the other ranks, which then stalled or failed
     "ending-counted": 0.9,  # reported by the kernel's counter or the scheduler
-    "ending-signal": 0.7,  # SIGSEGV or similar, and nothing in the log
+    "ending-signal": 0.7,  # SIGSEGV or similar; the log does not show a reason
     "aborted-at-exit": 0.6,  # an abort after the last step
-    "ending-told-to-stop": 0.5,  # a signal from outside, nothing in the log
-    "ending-killed": 0.4,  # SIGKILL, nothing in the log
-    "memory-near-limit": 0.85,  # SIGKILL, and memory was seen nearly exhausted
-    "memory-far-from-limit": 0.4,  # SIGKILL, and memory was seen far from exhausted
+    "ending-told-to-stop": 0.5,  # a signal from outside; the log does not show a reason
+    "ending-killed": 0.4,  # SIGKILL; the log does not show a reason
+    "memory-near-limit": 0.85,  # SIGKILL, and memory was nearly exhausted
+    "memory-far-from-limit": 0.4,  # SIGKILL, and memory was far from exhausted
     "inferred-place": 0.6,  # an exception that no rule knows, from code that usually raises for this reason
-    "killed-not-counted": 0.85,  # SIGKILL, and the kernel's counter shows that it was not the kernel
+    "killed-not-counted": 0.85,  # SIGKILL, and the kernel's counter shows that the kernel did not send it
 }
 
 

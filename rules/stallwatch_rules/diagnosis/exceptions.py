@@ -1,4 +1,4 @@
-"""Exceptions of a run that no rule knows: which of them ended it, and whether one is the cause."""
+"""Exceptions of a run that no rule knows: which exceptions ended the run, and whether one is the cause."""
 
 from __future__ import annotations
 
@@ -19,79 +19,81 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import shown
 
-SURVIVED = 2  #: this many further steps show that an exception did not end the run
-SURVIVED_LINES = 1000  #: the same in lines, for logs whose steps are not recognized
-SURVIVED_BUT_DIED = 10  #: the same if the run is known to have failed: its output may be out of order
+SURVIVED = 2  #: steps after an exception that show that it did not end the run
+SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose steps are not recognized
+SURVIVED_BUT_DIED = 10  #: steps that show this if the run is known to have failed: output may be unordered
 
-AT_ONCE = 60  #: lines outside of tracebacks within which the parts that a stop by hand ends report it,
-AT_ONCE_SECONDS = 2.0  #: and seconds, if the lines have times
-SHORTLY = 300.0  #: seconds before a run's last step within which an exception may be why it stalled
-BUFFERED_STEPS = 100  #: steps that training may make with data prepared by a thread or process before it died
+AT_ONCE = 60  #: lines outside of tracebacks within which parts that Ctrl-C ended report the end
+AT_ONCE_SECONDS = 2.0  #: seconds within which parts that Ctrl-C ended report the end, if the lines have times
+SHORTLY = 300.0  #: seconds before a run's last step within which an exception may be the reason for a stall
+#: steps that training may take with data prepared before the thread or process that prepares it died
+BUFFERED_STEPS = 100
 SNIPPET_LINES = 5  #: lines after which an exception of code without a file was not the program's own
 
-# Or a collective ended with its communicator: the reason follows the matched words, or was cut off.
+# Messages of a wait that timed out, or of a collective that ended with its communicator: then the reason
+# follows the matched words, or was cut off.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 
 class Unknown(msgspec.Struct, frozen=True):
-    """One unknown exception in one stream."""
+    """An unknown exception in one stream."""
 
     seen: Seen
     stream: Key
-    index: int  #: index of its first line in the stream
+    index: int  #: index of the exception's first line in the stream
     time: float | None
     fatal: bool
     after_interrupt: bool
-    followed: int = 0  #: number of steps after its last occurrence
+    followed: int = 0  #: number of steps after the exception's last occurrence
 
     @property
     def timed_out(self) -> bool:
-        """Whether it only shows that a wait for other ranks took too long, or was ended."""
+        """True if the exception only shows that a wait for other ranks timed out or was ended."""
         return bool(_TIMED_OUT.search(self.seen.raised.message))
 
     @property
     def shows_teardown(self) -> bool:
-        """Whether it only shows that another part has ended."""
+        """True if the exception only shows that another part of the program has ended."""
         return self.seen.raised.shows_teardown
 
     @property
     def lost_something(self) -> bool:
-        """Whether the main thread lost a peer or waited in vain."""
+        """True if the exception shows that the main thread lost a peer or waited in vain."""
         return self.seen.raised.lost_something
 
     @property
     def of_tracker(self) -> bool:
-        """Whether it was raised in a tracker's thread, which the training does not need."""
+        """True if the exception is from the thread of an experiment tracker, which training does not need."""
         return self.of_thread and of_helper(self.seen.raised)
 
     @property
     def of_thread(self) -> bool:
-        """Whether it was raised in a thread other than the main one."""
+        """True if the exception was raised in a thread other than the main thread."""
         return self.seen.raised.setting == "thread"
 
 
 class Exceptions(msgspec.Struct, frozen=True):
-    """All exceptions of a run."""
+    """The exceptions of a run."""
 
     unknown: Sequence[Unknown] = ()
-    any: bool = False  #: whether there was any exception at all, known or not
-    interrupted: bool = False  #: whether a user stopped the run with Ctrl-C
-    interrupted_at: float | None = None  #: Unix seconds of the first rank's interrupt, if not survived
-    beside: Collection[str] = ()  #: rules that matched only in helpers' threads
-    ended_in: Collection[str] = ()  #: rules that matched an exception that nothing survived
+    any: bool = False  #: True if the run raised any exception, known or unknown
+    interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
+    interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
+    beside: Collection[str] = ()  #: rules that matched only in threads of helpers
+    ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
 
     @property
     def fatal(self) -> list[Unknown]:
-        """Exceptions that nothing survived."""
+        """The exceptions that ended a part of the run or the run itself."""
         return [one for one in self.unknown if one.fatal]
 
     @property
     def timed_out(self) -> bool:
-        """Whether one of the fatal exceptions is a timeout."""
+        """True if one of the fatal exceptions is a timeout."""
         return any(one.timed_out for one in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Return them with none fatal, or none of those raised when the run was stopped by hand."""
+        """Return the exceptions with none marked as fatal, or none of those raised after an interrupt."""
         unknown = [
             replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
             for one in self.unknown
@@ -99,10 +101,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return them without fatal ones that only show that another part has ended, if that is explained.
+        """Return the exceptions without fatal ones that only echo the end of another part.
 
-        It is explained `otherwise`, or by another exception: not by a tracker's thread, nor by a thread that
-        died after the main thread.
+        An echo is explained if `otherwise` is set or by another exception, except for one in a tracker's
+        thread or in a thread that died after the main thread.
         """
         own = [one for one in self.fatal if not one.of_tracker]
         reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
@@ -113,7 +115,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         )
 
     def of_helpers(self) -> Exceptions:
-        """Return them with the last failure fatal that ended a thread or child while training continued."""
+        """Return the exceptions with only the last failure of a helper thread or child marked as fatal.
+
+        The failure counts if training continued for at most ``BUFFERED_STEPS`` steps after it.
+        """
         main = [one for one in self.fatal if not one.seen.raised.beside]
         helpers = [
             one
@@ -129,20 +134,20 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=[replace(one, fatal=id(one) in kept) for one in self.unknown])
 
     def are_the_cause(self, findings: Sequence[Found]) -> bool:
-        """Return whether one of them, rather than one of the findings, is the cause.
+        """Return whether an exception, rather than one of the findings, is the cause.
 
-        It is if no cause is known and no known symptom came before it. A kill of which only the signal is
-        known is no cause if an exception of the main thread came before: ranks that wait in vain for the
-        failed rank are killed, too.
+        An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
+        evidence is the signal is no cause if an exception of the main thread came before: ranks that wait in
+        vain for the failed rank are killed, too.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
         kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
         if not fatal or any(one.role == "cause" for one in harmful if one not in kills):
             return False
-        # A traceback without its end, or a crash without its message, may be the symptom's own.
+        # A traceback without its end, or a crash without its message, may belong to the symptom.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
-        # One that lost its peer reports the same as the symptom, whichever came first.
+        # An exception about a lost peer reports the same as the symptom, whichever came first.
         named = [one for one in named if not one.shows_teardown]
         own = [one for one in named if not one.lost_something and not one.seen.raised.beside]
         if not all(_before(own, one) for one in kills):
@@ -163,13 +168,13 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fold([last.seen])[0] if last is not None else None
 
     def records(self) -> list[UnknownException]:
-        """Return the records for the diagnosis, the fatal ones first."""
+        """Return the exceptions as records for the diagnosis, fatal exceptions first."""
         fatal = fold(one.seen for one in self.fatal)
         return fatal + fold(one.seen for one in self.unknown if not one.fatal)
 
 
 def named(one: UnknownException) -> str:
-    """Return the exception in one line, with its ranks, its place and its step."""
+    """Return an exception as one line of text, with its ranks, its place and its step."""
     text = shown(f"{one.exception or 'Traceback'}: {one.message}".removesuffix(": "))
     places = [f"rank {fold_ranks(one.ranks)}"] if one.ranks else []
     places += [f"{one.first.file}:{one.first.line}"]
@@ -180,7 +185,7 @@ def named(one: UnknownException) -> str:
 def read_exceptions(
     streams: Streams,
     known: Mapping[str, set[Key]],
-    interrupt_rules: Collection[str],  # that show that a user stopped the run
+    interrupt_rules: Collection[str],  # rules that show that a user stopped the run
     clock: StepClock,
     *,
     symptoms: Collection[str] = (),
@@ -189,10 +194,10 @@ def read_exceptions(
     complete: bool = False,
     last_step: int | None = None,
 ) -> Exceptions:
-    """Return the exceptions of these streams; ``known`` are the rules that matched, with their streams.
+    """Return the exceptions of these streams; ``known`` maps the rules that matched to their streams.
 
-    ``symptoms``: those of them that name no exception, but whose words may introduce its traceback.
-    ``aborts``: those that only name a SIGABRT. ``died`` and ``complete``: the run is known to have failed, or
+    ``symptoms``: matched rules that name no exception, but whose lines may introduce the traceback of one.
+    ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have failed, or
     to have reached its end.
     """
     unknown: list[Unknown] = []
@@ -215,7 +220,7 @@ def read_exceptions(
         ]
         interrupted = interrupted or bool(interrupts)
         matched = [stream.hits[rule] for rule in interrupt_rules if rule in stream.hits]
-        # A launcher reports it before its ranks' tracebacks.
+        # A launcher reports an interrupt before the tracebacks of its ranks.
         interrupts += [
             _Interrupt(hits.first_index, hits.last_plain, stream.when(hits.first.line)) for hits in matched
         ]
@@ -244,7 +249,7 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
-            # A rank that does not report the interrupt may report what it lost by it.
+            # A rank that does not report the interrupt may report the peer or data that it lost by it.
             lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -262,7 +267,7 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Whether nothing survived an exception; ``with_steps`` are the sources that show training steps."""
+    """Return whether an exception ended its part; ``with_steps``: the sources that contain steps."""
     stream, last = streams[key], seen.last
     enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
@@ -271,11 +276,13 @@ def _ended(
         return False
     if served_on(answers_after(key, last.mark.answers, streams), died=died):
         return False
-    # Later lines prove nothing for a warning: some collectors log all of stderr as warnings.
+    # Lines after a warning do not show that the program continued: some collectors log all of stderr as
+    # warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
     if last.beside and last.shows_teardown:
-        # A tracker's process ended, which the training does not need, or the program printed more since.
+        # Either a tracker's process ended, which training does not need, or the program printed more lines
+        # since.
         tracker = last.setting == "thread" and of_helper(last)
         if tracker or stream.plain - last.mark.plain > AT_ONCE:
             return False
@@ -283,24 +290,25 @@ def _ended(
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Whether more messages below warning level followed a line than are usual at an end."""
+    """Return whether more messages below warning level followed a line than are usual at an end."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
 def is_exception_line(hits: RuleHits, raised: Raised) -> bool:
-    """Whether a rule's last match is the exception itself, not a line between its calls."""
+    """Return whether a rule's last match is on the exception itself, not on a line between its calls."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
 
 
 def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
-    """Whether Ctrl-C ended what a thread's or child's exception reports as lost.
+    """Return whether Ctrl-C ended the part whose loss a thread's or child's exception reports.
 
-    Its lines may come before the interrupt's. But a thread that fetches batches may also have lost its peer
-    long before a user stopped the waiting run: then other lines, or the times, separate them. For a thread
-    that pins batches, times cannot show this: its workers end first, and it is slow to notice.
+    The exception's lines may come before the interrupt's. However, a thread that fetches batches may also
+    have lost its peer long before a user stopped the waiting run: then the lines or seconds between them show
+    this.
+    The times of a thread that pins batches do not: its workers end first, and it is slow to notice.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
@@ -312,10 +320,10 @@ def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
 
 
 class _Interrupt(NamedTuple):
-    """Position at which a stream shows that it was interrupted."""
+    """The position at which a stream shows that it was interrupted."""
 
     at: int
-    plain: int  #: lines outside of tracebacks before it
+    plain: int  #: lines outside of tracebacks before the interrupt
     time: float | None
 
 
@@ -331,24 +339,24 @@ def _stops(streams: Streams, rules: Collection[str]) -> list[Line]:
 
 
 def _below(line: Line, stops: Iterable[Line]) -> bool:
-    """Whether a line is below one of the others in the same file."""
+    """Return whether a line is below one of the stop lines in the same file."""
     return any(stop.source == line.source and stop.number < line.number for stop in stops)
 
 
 def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) -> float | None:
-    """Return when the first stream was interrupted (Unix seconds); ``None`` if training continued."""
+    """Return when the first stream was interrupted, in Unix seconds; ``None`` if training continued."""
     matched = ((one, one.hits[rule]) for one in streams.values() for rule in rules if rule in one.hits)
     times = [time for stream, hits in matched if (time := stream.when(hits.first.line)) is not None]
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
 def _wordless(raised: Raised) -> bool:
-    """Whether it is a crash of compiled code without its message, which is among another rank's lines."""
+    """Return whether a crash of compiled code has no message, because it is among another rank's lines."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
 def _explains(why: Unknown, echo: Unknown) -> bool:
-    """Whether a failure explains another exception, which shows that another part has ended."""
+    """Return whether the failure `why` explains the exception `echo`, which reports a lost peer or part."""
     if why.stream == echo.stream:
         later = why.of_thread and not echo.seen.raised.beside and why.index > echo.index
         return (echo.shows_teardown or (echo.lost_something and why.seen.raised.beside)) and not later
@@ -356,7 +364,7 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
 
 
 def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
-    """Whether one of the exceptions came before a symptom, as far as the log shows."""
+    """Return whether one of the exceptions came before a symptom, as far as the log shows."""
     for one in fatal:
         if symptom.rule in one.seen.raised.heading:
             return True

@@ -1,7 +1,8 @@
-"""How processes ended, by launchers' exit codes: ranks that ended by a signal or a status of their own.
+"""Determine how ranks ended, by the exit codes in launchers' reports: a signal, or a status of their own.
 
-A rank that loses a connection reports it at once; the launcher reports the process that ended only after it
-has ended all others. So neither the order of these lines nor their times show which of them ended first.
+A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
+has ended all other processes. So neither the order of these lines nor their times show which rank ended
+first.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ SIGKILL: Tag = "sigkill"
 FROM_OUTSIDE: Tag = "killed-from-outside"  #: `memory` tags a SIGKILL not sent by the kernel with it
 BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
-BY_SEGFAULT = (-11, 139)  #: codes of a process, and of a shell that ran it
-MOST_STATUS = 127  #: 128 + n and negative numbers mean a signal
-#: From launchers: torchrun's agent, its SignalException, accelerate's main process; from a shell, about the
-#: program that it started (bash 5.2, jobs.c), which no launcher had ended.
+BY_SEGFAULT = (-11, 139)  #: exit codes of a process that a signal ended, and of a shell that ran the process
+MOST_STATUS = 127  #: highest exit status of a program's own; 128 + n and negative numbers mean a signal
+#: Messages of launchers: torchrun's agent, its SignalException, accelerate's main process. Also of a shell,
+#: on
+#: the program that it started (bash 5.2, jobs.c) and that no launcher had ended.
 _TOLD_TO_END = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
@@ -30,7 +32,7 @@ _TOLD_TO_END = lazy(
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 _NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
-#: The exit codes that mean a tag: of a process that a signal ended, and of a shell that ran it.
+#: The exit codes that belong to a tag: of a process that a signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
@@ -44,19 +46,22 @@ ENDED_WITH: dict[Tag, tuple[int, ...]] = {
 
 
 def lines_about_memory(one: Found) -> tuple[str, ...]:
-    """Return the lines of the finding that mention memory themselves."""
+    """Return the finding's lines that mention memory."""
     return tuple(text for text in dict.fromkeys(one.texts()) if _MEMORY.search(text))
 
 
 def ended_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
-    """Whether the launcher was signaled to end, or the run was ended by a component that can do so."""
+    """Return whether the launcher was signaled to end, or a component such as a scheduler ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
     return signaled or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
-    """Return the rank that launchers saw fail first and its exit code; ``None`` if they disagree."""
+    """Return the rank that launchers reported as the first to fail, with its exit code.
+
+    ``None`` if the launchers disagree or report none.
+    """
     first: set[tuple[int, int]] = set()
     for stream in streams.values():
         summary, culprits = stream.summary, stream.summary.culprits
@@ -68,10 +73,11 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """Return the only rank that made steps and is missing in torchrun's list of failures of all others.
+    """Return the one rank that took steps and is missing in torchrun's list of failed ranks.
 
     The list names each process of its node with a status other than 0, including those that torchrun ended
-    itself (`SubprocessContext._poll`, torch 2.13). If several are missing, another node's list may name them.
+    itself (`SubprocessContext._poll`, torch 2.13). ``None`` if several ranks are missing: another node's list
+    may name them.
     """
     codes = {rank for stream in streams.values() for rank in stream.summary.codes}
     summed = any(stream.summary.first is not None for stream in streams.values())
@@ -83,13 +89,13 @@ def ended_well(streams: Streams) -> int | None:
 
 
 def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
-    """Return the ranks that launchers saw end with one of these exit codes."""
+    """Return the ranks that ended with one of these exit codes, by launchers' reports."""
     summaries = (stream.summary for stream in streams.values())
     return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
 
 
 def rank_of_end(one: Found, streams: Streams) -> int | None:
-    """Return the rank whose end by a signal the finding is, by launchers' reports: of several, the first."""
+    """Return the rank whose end by a signal the finding describes; of several, the first to fail."""
     codes = [code for tag, every in ENDED_WITH.items() if one.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -99,20 +105,20 @@ def rank_of_end(one: Found, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[Found], own: Collection[int | None]) -> list[Found]:
-    """Return the findings that ranks lost a peer, if none of the ranks in `own` reports it."""
+    """Return the findings that ranks lost a peer, except those that ranks in `own` report, too."""
     gone = [one for one in found if one.tagged("peer-gone") and one.harm == "fatal" and one.role == "symptom"]
     return [one for one in gone if one.hits and not {rank for _, rank in one.hits} & set(own)]
 
 
 def wreckage(found: Iterable[Found], own: Collection[int | None]) -> set[str]:
-    """Return the rules that peers of the ranks `own` matched on losing them, and the rules these explain."""
+    """Return the rules on which peers that lost the ranks `own` matched, and the rules that these explain."""
     return {rule for one in lost_peers(found, own) for rule in (one.rule, *one.page.explains)}
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Name the first rank to end, if by a status of its own (``sys.exit(1)``) and without an error.
+    """Return a message on the first rank to end if it ended with a status of its own and without an error.
 
-    Empty if there is no such rank, or an error may be its own.
+    An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be the rank's own.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:

@@ -1,7 +1,7 @@
-"""Combine a rule's matches in all streams, with what they mean for this run.
+"""Combine the matches of each rule in all streams, with their impact on the run.
 
-Only facts that do not depend on the interleaving of ranks are used: the order within a stream, and times of a
-line's own.
+The combination uses only facts that do not depend on the interleaving of ranks: the order within a stream,
+and the timestamps in the lines themselves.
 """
 
 from __future__ import annotations
@@ -34,115 +34,115 @@ class Occurrence(msgspec.Struct, frozen=True):
     """The first match of a rule in one stream."""
 
     stream: Key
-    position: int  #: the line's index in its stream
+    position: int  #: index of the matched line in the stream
     time: float | None = None
     step: int | None = None
 
 
 class Found(msgspec.Struct, frozen=True):
-    """One rule in the run, with its harm."""
+    """One rule that fired in a run, or was concluded, with its harm."""
 
     page: RulePage
-    hits: Mapping[Key, RuleHits]  #: empty if it was concluded from the run
+    hits: Mapping[Key, RuleHits]  #: matches by stream; empty if the finding was concluded from the run
     occurrences: tuple[Occurrence, ...]
-    followed: int  #: steps after the last match, in the stream where the fewest followed
+    followed: int  #: steps after the last match, in the stream with the fewest such steps
     harm: Harm
     role: Role
     note: Text = ""
-    judged: bool = False  #: the harm was concluded from the run's progress
-    explains: tuple[str, ...] = ()  #: rules explained in this run, beside those of its page
+    judged: bool = False  #: True if the harm was concluded from the run's progress
+    explains: tuple[str, ...] = ()  #: rules that the finding explains in this run, besides its page's
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
-    proof: tuple[str, ...] = ()  #: lines that prove what others leave open
-    where: Line | None = None  #: for a concluded finding: the line it is about
+    proof: tuple[str, ...] = ()  #: lines that prove the cause if other lines leave it open
+    where: Line | None = None  #: the line to point to, for a concluded finding
     step: int | None = None
 
     def tagged(self, tag: Tag) -> bool:
-        """Whether its rule has this tag."""
+        """Return whether the finding's rule has this tag."""
         return tag in self.page.tags
 
     @property
     def rule(self) -> str:
-        """The rule's id."""
+        """The id of the finding's rule."""
         return self.page.id
 
     @property
     def is_failure(self) -> bool:
-        """Whether it ended the run, and is more than a launcher's report of that."""
+        """True if the finding ended the run and is not only a launcher's report of the end."""
         return self.harm == "fatal" and self.role in ("cause", "symptom")
 
     @property
     def shows_teardown(self) -> bool:
-        """Whether all its matches are in the output of processes during teardown."""
+        """True if all matches are in the output of processes during teardown."""
         return bool(self.hits) and all(hits.teardown == hits.count for hits in self.hits.values())
 
     @property
     def handled(self) -> bool:
-        """Whether all its matches are in exceptions that the program reports as handled."""
+        """True if all matches are in exceptions that the program reports as handled."""
         return bool(self.hits) and all(hits.handled == hits.count for hits in self.hits.values())
 
     @property
     def first(self) -> Match | None:
-        """The earliest match."""
+        """The earliest match of the finding, if any."""
         matches = {id(hits.first.line): hits.first for hits in self.hits.values()}
         return matches[id(earliest(m.line for m in matches.values()))] if matches else None
 
     @property
     def last(self) -> Match | None:
-        """The latest match."""
+        """The latest match of the finding, if any."""
         matches = {id(hits.last.line): hits.last for hits in self.hits.values()}
         return matches[id(latest(m.line for m in matches.values()))] if matches else None
 
     @property
     def shown_match(self) -> Match | None:
-        """The match to point to: the first, or the last if judged by later lines or if it recurred.
+        """The match to point to: the first, or the last if the finding recurred or later lines judge it.
 
-        A log may hold several starts that each ended this way: the last match ended the run.
+        A log may contain several starts that each ended in the same way: the last match ended the run.
         """
         return self.last if self.harm == "fatal" and (self.judged or self._survived) else self.first
 
     @property
     def _survived(self) -> bool:
-        """Whether training continued after the first match, until another."""
+        """True if training continued after the first match, until a later match."""
         steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
     def with_harm(self, harm: Harm, note: Text) -> Found:
-        """Return it with another harm."""
+        """Return the finding with another harm and its note."""
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> Found:
-        """Return it with a judgement of the harm, which was concluded, or observed (`seen`)."""
+        """Return the finding with a judgment of its harm, which was concluded, or observed (`seen`)."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
     def with_facts(self, *facts: str) -> Found:
-        """Return it with more facts."""
+        """Return the finding with these facts added."""
         return replace(self, facts=self.facts.union(facts))
 
     def step_of(self, match: Match, last_step: int | None) -> int | None:
-        """Return the step of a match."""
+        """Return the step of a match; for a fatal match without a step, the last step of the run."""
         return last_step if match.step is None and self.harm == "fatal" else match.step
 
     @property
     def all_explained(self) -> tuple[str, ...]:
-        """The rules that it explains, by its page or in this run."""
+        """The rules that this finding explains, by its page or in this run."""
         return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
 
     @property
     def specificity(self) -> int:
-        """The length of the literal text that its pattern requires."""
+        """The length of the longest literal text that a pattern of the rule requires."""
         return max((len(_LITERAL.sub("", pattern)) for pattern in self.page.patterns), default=0)
 
     def texts(self) -> Iterator[str]:
-        """Yield its known lines."""
+        """Yield the exemplars and the first and last lines of the matches."""
         for hits in self.hits.values():
             yield from hits.exemplars
             yield hits.first.line.text
             yield hits.last.line.text
 
     def evidence(self) -> list[str]:
-        """Return the matched lines, redacted: first the line to point to, then different ones."""
+        """Return the matched lines, redacted: first the line to point to, then different lines."""
         match = self.shown_match
         if match is None:
             lines = [self.where.text, *self.proof] if self.where is not None else []
@@ -152,14 +152,14 @@ class Found(msgspec.Struct, frozen=True):
         return [shown(text, self._find) for text in texts][:MAX_EVIDENCE]
 
     def _find(self, text: str) -> int:
-        """Return the offset of its rule's first match in a long line, so that a report shows that part."""
+        """Return the offset of the rule's match in a long line, so that a report shows that part."""
         found = (cached_re2(pattern, encoded=False).search(text) for pattern in self.page.patterns)
         return min((match.start() for match in found if match is not None), default=0)
 
     def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
-        """Return the record for the diagnosis; a fatal match without a step is placed at the last step.
+        """Return the finding's record for the diagnosis; a fatal match without a step gets the last step.
 
-        ``alike`` are sources that stand for others, which were not read.
+        ``alike`` are sources whose lines equal those of unread sources.
         """
         first, last = self.first, self.last
         streams = {*self.hits} or {at.stream for at in self.occurrences}
@@ -195,7 +195,7 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 
 
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
-    """Whether the rule's required context was found, too.
+    """Return whether a stream of the same source and rank also contains the rule's required context.
 
     A line that names no rank (NCCL's own, a frame that lost its prefix) may belong to any rank of its source.
     """
@@ -209,7 +209,7 @@ def _in_context(rule: str, key: Key, streams: Streams) -> bool:
 def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
 ) -> list[Found]:
-    """Return the rules that matched, in the catalogue's order, each with the harm of its page."""
+    """Return a finding for each rule that matched, in the catalogue's order, with its page's harm."""
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
         for rule, hits in stream.hits.items():
@@ -233,17 +233,17 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> Found:
-    """Return a finding without a matched line, concluded or observed (`seen`); `known`: its other fields."""
+    """Return a finding without matches that was concluded or observed (`seen`); `known` are other fields."""
     found = Found(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
 
 
 def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClock) -> int:
-    """Return the steps that followed a line of a stream with this many ``advances`` before it.
+    """Return the number of steps that followed a line of a stream; ``advances`` steps came before the line.
 
-    The order of lines in one stream is certain, their times are not: loggers of one process may print local
-    time, UTC or no date. So a line with a time older than a step above it is judged by its order alone. After
-    a restart of all workers, the run's steps count for every rank.
+    The order of lines in one stream is certain. Their times are not: loggers of one process may print local
+    time, UTC or no date. A line whose time is older than a step above it is therefore judged by its order
+    alone. After a restart of all workers, the run's steps count for every rank.
     """
     own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
@@ -266,7 +266,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 
 
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
-    """Return how many answers an inference server gave after the first ``answers``.
+    """Return how many requests an inference server answered after the first ``answers``.
 
     0 in a trainer's log: the server beside it may continue to answer after the trainer has died.
     """
@@ -276,12 +276,13 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the hits with the steps at which they occurred, whatever other streams were read before."""
+    """Return the hits with the steps at which they occurred, independently of other streams read before."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
-        # A rank knows its step better than a log that prints every tenth; a resumed rank counts from 0 again.
+        # A rank knows its step better than a log that prints every tenth step. A resumed rank counts from 0
+        # again.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
         return replace(match, step=step)
@@ -291,7 +292,7 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
 
 
 def came_before(one: Found, other: Found) -> bool:
-    """Whether one is known to have come before the other."""
+    """Return whether the finding `one` is known to have come before the finding `other`."""
     times = [[place.time for place in found.occurrences] for found in (one, other)]
     if all(times) and all(time is not None for group in times for time in group):
         earliest = [min(time for time in group if time is not None) for group in times]

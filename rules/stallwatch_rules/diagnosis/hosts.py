@@ -1,4 +1,4 @@
-"""Hosts of a run's ranks, including ranks that are missing."""
+"""Determine the hosts of a run's ranks, including ranks without a log."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ LINES = 40  #: lines of a stream that are searched for its host
 
 
 class RunHosts(msgspec.Struct, frozen=True):
-    """The hosts of a run; empty if they are unknown, or if there is only one."""
+    """The hosts of a run; empty if they are unknown, or if the run has only one host."""
 
     of_streams: Mapping[Key, str] = {}
     of_ranks: Mapping[int, str] = {}
-    order: HostNumbers | None = None  #: numbering that gives a rank without a log its host
-    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if relevant
+    order: HostNumbers | None = None  #: numbering from which the host of a rank without a log is inferred
+    ahead: Mapping[str, float] = {}  #: host → seconds that its clock is ahead, if the offset is relevant
 
     def __bool__(self) -> bool:
         return bool(self.of_ranks)
 
     def host(self, rank: int | None) -> str:
-        """Return the host of a rank; empty if it is unknown."""
+        """Return the host of a rank; empty if the host is unknown."""
         if rank is None or not self.of_ranks:
             return ""
         known = self.of_ranks.get(rank, "")
         return known or (self.order.host(rank) if self.order is not None else "")
 
     def of(self, ranks: Iterable[int]) -> list[str]:
-        """Return the hosts of ranks, each once."""
+        """Return the hosts of these ranks, each host once, in natural order."""
         return sorted({host for rank in ranks if (host := self.host(rank))}, key=natural_order)
 
     def whole(self, ranks: Collection[int]) -> bool:
-        """Return whether these are all the ranks of their hosts."""
+        """Return whether the ranks include all ranks of their hosts."""
         hosts = set(self.of(ranks))
         return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
 
     def records(self, missing: Collection[int] = ()) -> list[HostRanks]:
-        """Return the hosts with their ranks, including ranks that are ``missing`` from all logs."""
+        """Return the hosts with their ranks, including the ``missing`` ranks that are in no log."""
         ranks: dict[str, list[int]] = {}
         for rank in sorted({*self.of_ranks, *missing}) if self else ():
             if host := self.host(rank):
@@ -57,7 +57,7 @@ class RunHosts(msgspec.Struct, frozen=True):
 
 
 def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int, str]) -> RunHosts:
-    """Return the hosts of streams, by their sources' names and by lines, and of ranks that were not read."""
+    """Return the hosts of the streams, by source names and lines, and of ranks that were not read."""
     of_streams = {
         key: host for key, stream in streams.items() if (host := sources.get(key[0]) or _named_by(stream))
     }
@@ -76,7 +76,7 @@ def hosts_of(streams: Streams, sources: Mapping[str, str], ranks_on: Mapping[int
 
 
 def _named_by(stream: StreamReading) -> str:
-    """Return the host that a stream's lines name."""
+    """Return the host that the lines of a stream name, or an empty string."""
     if stream.rank is None:
         return ""
     lines = (entry.first.text for entry in islice(stream.templates.entries.values(), LINES))

@@ -1,8 +1,9 @@
-"""Infer a page for an exception that no rule knows, by the code that raised it.
+"""Infer the page for an exception that no rule knows, by the code that raised the exception.
 
-Used only if such an exception ended the run and no rule names a cause. The result is marked: its confidence
-is low, its note names its basis, and the exception stays among the unknown. Similar words name no cause, as
-they are right too seldom (docs/rules.md): such a page is shown as the nearest match only.
+An inference is made only if such an exception ended the run and no rule names a cause. The result is marked:
+its confidence is low, its note names its basis, and the exception stays in the list of unknown exceptions.
+Similar words do not determine a cause, because they are rarely right (docs/rules.md): such a page is shown as
+the nearest match only.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Inferred
 from stallwatch_rules.text.reported import earliest
 
-PLACE = "inferred-place"  #: a fact of ``confidence``, and key of a message
+PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
-_WHERE_PARTS = 4  # parts of a path: a library's file with its package
+_WHERE_PARTS = 4  # number of path parts that show a library's file with its package
 
 
 def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) -> Found | None:
-    """Return the finding of the page that names the place of the earliest unknown exception.
+    """Return a finding for the page that names the place in which the earliest unknown exception was raised.
 
-    Later exceptions are ignored: failures during the teardown of a failed program are mostly its echo. If
-    nothing shows which of different exceptions came first, no page is inferred.
+    Later exceptions are ignored: failures during the teardown of a failed program are mostly its echo. If the
+    order of different exceptions is not known, no page is inferred.
     """
     fatal = [one for one in exceptions.fatal if not one.timed_out]
     fatal = [one for one in fatal if not one.shows_teardown or one.seen.raised.relays]
     if not fatal:
         return None
-    matched = {one.rule for one in found}  # the log has text for these, and they were weighed
+    matched = {one.rule for one in found}  # the log contains text of these rules, which were already judged
     pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in matched]
     same = _earliest_kind(fatal)
     if not same:
@@ -49,20 +50,21 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
 
 
 def inferred_from(one: Found) -> Inferred:
-    """Return the basis of a finding's conclusion, for the report."""
+    """Return the basis on which a finding was inferred, for the report."""
     return "place" if PLACE in one.facts else ""
 
 
 def _may_be(page: RulePage) -> bool:
-    """Whether an exception can belong to this page: it ends a run, and is no stall."""
+    """Return whether an exception can belong to this page: the page's rule ends a run and is no stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 
 
 def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
-    """Return the earliest exception, then the same one on other ranks, whatever was read first.
+    """Return the earliest exception, followed by the same exception on other ranks.
 
-    Empty if neither times nor one file's lines show which of different exceptions it is.
+    The result does not depend on the order of reading. It is empty if neither times nor one file's lines show
+    which of different exceptions is the earliest.
     """
     lines = [one.seen.raised.line for one in fatal]
     line = earliest(lines)

@@ -1,4 +1,4 @@
-"""Notes for the reader of a diagnosis beside its verdict: suspects and uncertainties."""
+"""Write the notes for the reader of a diagnosis: suspects and uncertainties in addition to the verdict."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks, natural_order
 from stallwatch_rules.text.reported import shown
 
-MAX_CLOCKS = 4  #: maximum number of named clocks that are off
+MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
 
 def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]:
-    """Return the notes in order of usefulness; record in the progress which ranks are behind."""
+    """Return the notes, the most useful first, and record in the progress which ranks are behind."""
     exceptions, tracker, context = now.exceptions, run.tracker, run.context
     notes: list[Text] = [_clocks_note(run.hosts)] if run.hosts.ahead else []
     progress = diagnosis.progress
@@ -52,7 +52,8 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        bare = context.failed is None and context.ending is None and not now.found  # nothing but that line
+        # the log contains no other evidence than the error line at its end
+        bare = context.failed is None and context.ending is None and not now.found
         notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""
         notes += [by_itself] if by_itself else []
@@ -79,7 +80,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
 
 
 def _clocks_note(hosts: RunHosts) -> Text:
-    """Return the note on hosts whose clocks are off, the farthest off first."""
+    """Return the note on hosts whose clocks are off, the largest offset first."""
     farthest = sorted(hosts.ahead.items(), key=lambda item: (-abs(item[1]), natural_order(item[0])))
     clocks: list[str | Message] = [
         message("diagnosis.clock-ahead" if by > 0 else "diagnosis.clock-behind", host=host, by=abs(by))
@@ -91,7 +92,7 @@ def _clocks_note(hosts: RunHosts) -> Text:
 
 
 def _waited(run: Snapshot, now: Assessment) -> float | None:
-    """Return the seconds from the last step until the run was stopped; later time is no wait of its own."""
+    """Return the seconds from the last step until the run was stopped."""
     if run.tracker.phase != "train":
         return None
     if run.context.waited is not None:
@@ -104,7 +105,7 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
 
 
 def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
-    """Whether the log of an unwatched run shows steps but no end of them."""
+    """Return whether the log of an unwatched run shows steps but no end of the training."""
     progress = diagnosis.progress
     if context.ending is not None or context.now is not None:
         return False

@@ -1,7 +1,7 @@
-"""Runs that stalled silently until they were ended: the stall is the cause, and the way of the end is not.
+"""Detect runs that stalled silently until they were ended: the stall is the cause, not the way of the end.
 
-Only the log is used: how long it was silent before a scheduler, a SIGTERM or a time limit ended the run,
-relative to the run's own pace.
+The detection uses only the log: how long the log was silent before a scheduler, a SIGTERM or a time limit
+ended the run, relative to the run's own pace.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest
 
-FEW = 0.25  #: share of the ranks that may differ, if it is more than one rank
+FEW = 0.25  #: share of the ranks that may differ from the rest, if that is more than one rank
 
 
 def end_from_outside(found: list[Found], streams: Streams) -> End | None:
     """Return when the run was ended from outside, by its log; `None` if it continued or no time is shown.
 
-    Not every line of an end has a time: srun's first lines have none, slurmstepd's next to them do.
+    Not every line on an end has a time: srun's first lines have none, slurmstepd's lines next to them do.
     """
     ends = [one for one in found if _ended_from_outside(one) and one.followed < SURVIVED]
     times = [
@@ -43,17 +43,20 @@ def end_from_outside(found: list[Found], streams: Streams) -> End | None:
 
 
 def _ended_from_outside(one: Found) -> bool:
-    """Whether it shows an end from outside; a failed node is rather what the others waited for."""
+    """Return whether a finding shows an end from outside.
+
+    A failed node does not count: the other ranks waited for it.
+    """
     return one.tagged(SIGTERM) or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
 
 
 def is_end(one: Found) -> bool:
-    """Whether a finding is only how a stalled run was ended, including a kill that mentions no memory."""
+    """Return whether a finding only shows how a stalled run was ended; a kill without memory text is one."""
     return _ended_from_outside(one) or (one.tagged(SIGKILL) and not lines_about_memory(one))
 
 
 def shown_apart(one: Found, streams: Streams) -> Found:
-    """Return the stall, pointing to the last words of the rank that differs, beside the last step."""
+    """Return the stall finding with the last line of the rank that differs, in addition to the last step."""
     words = apart(streams)
     if words is None:
         return one
@@ -73,7 +76,7 @@ def last_words(stream: StreamReading) -> Line | None:
 
 
 def apart(streams: Streams) -> Line | None:
-    """Return the last words of the rank, or the few ranks, whose last line differs from all others'."""
+    """Return the last line of the few ranks whose last line differs from that of all other ranks."""
     last = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
     if len({rank for _, rank in last}) < 2:
         known = [line for line in last.values() if line is not None]

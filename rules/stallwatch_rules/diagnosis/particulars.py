@@ -1,4 +1,4 @@
-"""Details from the log for a primary cause whose page can only describe how to find them."""
+"""Add details from the log to a primary cause whose page can only describe how to find them."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
-MAX_READ = 16  #: maximum number of streams to detect the framework from
+MAX_READ = 16  #: maximum number of streams that are searched for the framework
 FAULTHANDLER = "-X faulthandler"
 MAX_BEHIND = 8  #: maximum number of collectives that a late rank may be behind
 NO_HOSTS = RunHosts()
-#: vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
+#: Lines of vLLM 0.11.0: ``v1/engine/core.py``, ``entrypoints/openai/api_server.py``.
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
 def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause: its page's text, with the log's ranks, limits, senders and frames."""
+    """Return the primary cause: its page's text, with the ranks, limits, senders and frames from the log."""
     primary = _primary(one, confidence, run)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
@@ -68,7 +68,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
     if rank is None:
         rank = rank_of_end(one, run.streams)
     if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
-        rank = failed[0]  # a merged text names no ranks; its launcher knows which rank failed
+        rank = failed[0]  # all ranks print into one file without ranks; the launcher names the failed rank
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
@@ -97,7 +97,7 @@ def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
 
 
 def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], run: Snapshot) -> Evidence:
-    """Return the facts that select the page's fixes; a page without conditions needs none."""
+    """Return the facts that select the page's fixes; empty for a page whose fixes have no conditions."""
     if not any(fix.startswith("{") for fix in page.sections.fixes):
         return Evidence()
     own = [stream for (source, _), stream in run.streams.items() if line is None or source == line.source]
@@ -116,7 +116,7 @@ def _evidence(page: RulePage, line: Line | None, captures: Mapping[str, str], ru
 
 
 def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
-    """Yield the lines that were kept of streams."""
+    """Yield the stored lines of the streams: one per template, the matched lines and the last step's line."""
     for stream in streams:
         yield from (entry.first.text for entry in stream.templates.entries.values())
         yield from (text for hits in stream.hits.values() for text in hits.exemplars)
@@ -125,12 +125,12 @@ def _kept_lines(streams: Iterable[StreamReading]) -> Iterator[str]:
 
 
 def environment_of(run: Snapshot) -> dict[str, str]:
-    """Return the versions that the run's streams agree on."""
+    """Return the library versions on which the run's streams agree."""
     return agreed(stream.versions for stream in run.streams.values())
 
 
 def culprits(streams: Streams) -> list[int]:
-    """Return the ranks that launchers saw fail by themselves."""
+    """Return the ranks that failed by themselves, by launchers' reports."""
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
@@ -140,7 +140,7 @@ def title_of(page: RulePage) -> Message:
 
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
-    """Whether a source is a vLLM server's log: its failures belong to no rank and no step."""
+    """Return whether a source is a vLLM server's log, whose failures belong to no rank and no step."""
     own = [stream for (name, _), stream in streams.items() if name == source]
     if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
         return False
@@ -150,16 +150,16 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """Return the primary, pointing to the ranks that waited in another collective than most."""
+    """Return the primary cause with the ranks that waited in another collective than most ranks."""
     odd = apart(all_flights(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is unknown which of them took another path
+    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
 
 
 def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
-    """Return the primary of a mismatch, pointing to the ranks with another call if they are very few."""
+    """Return the primary cause of a mismatch with the ranks whose call differs, if they are few."""
     odd = mismatched(all_flights(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
         return primary
@@ -171,7 +171,7 @@ def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
 def _with_own_line(
     primary: Primary, ranks: list[int], streams: Streams, rules: Collection[str] = ()
 ) -> Primary:
-    """Return the primary at the line of the first of these ranks itself."""
+    """Return the primary cause with the place of a line that the first of these ranks printed itself."""
     lines = sorted(
         (hits.first.line.rank, hits.first.line.source, hits.first.line.number, hits.first.line.text)
         for (_, rank), stream in streams.items()
@@ -187,7 +187,7 @@ def _with_own_line(
 
 
 def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
-    """Return the primary of an OOM-killed container, with the limit that `kubectl describe` shows."""
+    """Return the primary cause of an OOM-killed container, with the limit in `kubectl describe`."""
     sources = {source for source, _ in one.hits}
     limits = {
         limit: line.text
@@ -196,7 +196,7 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
         for limit, line in stream.summary.limits.items()
     }
     advice = message("diagnosis.oom-killed-first")
-    if len(limits) != 1:  # of several, it is unknown which one applied
+    if len(limits) != 1:  # it is unknown which of several limits applied
         return replace(primary, title=message("diagnosis.oom-killed"), fixes=[advice, *primary.fixes])
     ((limit, text),) = limits.items()
     return replace(
@@ -209,7 +209,7 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
 
 
 def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
-    """Return the primary, as ended from outside if the launcher got the SIGTERM and nothing failed before."""
+    """Return the primary cause as an end from outside, if no failure came before the launcher's SIGTERM."""
     failed = any(other is not one and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in one.hits.values() for text in hits.exemplars]
     if failed or not ended_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
@@ -219,7 +219,7 @@ def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
 
 
 def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
-    """Return the primary with a native crash's caller, as faulthandler shows it: innermost frame first."""
+    """Return the primary cause of a native crash with the calling frame that faulthandler printed."""
     dumps = [
         (rank is None, rank or 0, source, seen.raised)
         for (source, rank), stream in streams.items()
@@ -241,10 +241,10 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
 
 
 def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
-    """Return the primary with its exception's calls, the user's innermost call under the matched line.
+    """Return the primary cause with its exception's calls; the user's innermost call is also evidence.
 
-    Only if the primary points to a line of that exception: another exception of the same rule may have been
-    raised elsewhere. For a crash of compiled code, its own page shows the calls.
+    The calls are added only if the primary cause points to a line of that exception: another exception of the
+    same rule may have been raised elsewhere. For a crash of compiled code, its own page shows the calls.
     """
     match = one.shown_match
     if match is None:
@@ -267,19 +267,19 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
 
 
 def _is_message_end(raised: Raised, line: Line) -> bool:
-    """Whether a line is the exception's final line, or part of the message directly under it."""
+    """Return whether a line is the exception's final line, or part of the message directly below it."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
 def waited_in_vain(primary: Primary) -> bool:
-    """Whether the primary is only the report of ranks that waited for another rank."""
+    """Return whether the primary cause is only the report of ranks that waited for another rank."""
     return primary.role == "symptom" and primary.harm == "fatal" and "timeout" in primary.rule
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks for which a rule matched, or that the flight data in its lines names."""
+    """Return the ranks on which a rule matched, and the ranks named by the flight data in its lines."""
     one = now.get(rule)
     if one is None:
         return set()
@@ -289,7 +289,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the ranks that did not report what all others did, if they are few."""
+    """Return the few ranks that did not report the failure that all other ranks reported."""
     reported = _reported(rule, run, now)
     known = {rank for _, rank in run.streams if rank is not None} | reported
     if len(reported) < 2:
@@ -299,7 +299,7 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO_HOSTS) -> Primary:
-    """Return the primary with the ranks in its title, and this as its first advice."""
+    """Return the primary cause with the ranks in its title and `advice` as the first of its fixes."""
     known = {rank: host for rank in ranks if (host := hosts.host(rank))}
     if len(known) < len(ranks):
         title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
@@ -309,12 +309,12 @@ def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO
 
 
 def is_named(primary: Primary) -> bool:
-    """Return whether the primary's title names the ranks for which others waited."""
+    """Return whether the primary cause's title names the ranks for which other ranks waited."""
     return has(primary.title, "diagnosis.of-ranks", "diagnosis.of-ranks-on")
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return a note if ranks are all those of their hosts, whose logs end early or are missing."""
+    """Return a note if the ranks are all ranks of their hosts, whose logs end early or are missing."""
     if not run.hosts.whole(absent) and any(rank in run.hosts.of_ranks for rank in absent):
         return None
     hosts = run.hosts.of(absent)
@@ -326,7 +326,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 
 
 def _behind(primary: Primary, run: Snapshot) -> Primary:
-    """Return the primary, pointing to the few ranks that waited in an earlier collective than all others."""
+    """Return the primary cause with the few ranks that waited in an earlier collective than all others."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
     for (group, rank), flight in all_flights(run.streams).items():
         if flight.work is not None:
@@ -342,10 +342,10 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary, pointing to the rank that a collective waited for in vain, if it is known.
+    """Return the primary cause with the rank that a collective waited for in vain, if it is known.
 
-    The ranks that print a timeout reached the collective. The missing rank's last step and lines are what
-    helps.
+    The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
+    evidence to inspect.
     """
     if not waited_in_vain(primary):
         return primary
@@ -369,7 +369,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
     lines = [line for stream in logged if (line := last_words(stream) or stream.last_advance) is not None]
     if len(absent) > 1 and run.hosts:
-        if not logged:  # without a log, no line shows its position
+        if not logged:  # a rank without a log has no line to point to
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)
     elif len(absent) > 1:
         return primary
@@ -390,11 +390,11 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
 def _busy(
     rule: str, absent: list[int], run: Snapshot, now: Assessment
 ) -> tuple[list[int], StreamReading] | None:
-    """Return the ranks that reported nothing and were busy with other work, and the first one's stream.
+    """Return the ranks that reported nothing because they were busy, and the stream of the first rank.
 
-    There may be several only if all ranks that reported nothing were busy with the same work.
-
-    Lines that name no rank are the main process's, as the others of a launcher print nothing meanwhile.
+    Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
+    that name no rank belong to the main process, because the other ranks of a launcher print nothing
+    meanwhile.
     """
     reported = _reported(rule, run, now)
     waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
@@ -416,7 +416,7 @@ def _busy(
 
 
 def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Whether other output followed an activity, and not only after the timeouts of the others."""
+    """Return whether other output followed an activity before the other ranks' timeouts."""
     after = activity.after
     if after is None:
         return False
@@ -428,7 +428,7 @@ def _went_on(activity: Activity, waited: list[Line]) -> bool:
 
 
 def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:
-    """Return the primary with the activity of the awaited ranks, and its duration."""
+    """Return the primary cause with the activity of the awaited ranks, and its duration."""
     rank, activity = ranks[0], stream.activity_now
     assert activity is not None
     until = min(

@@ -1,7 +1,7 @@
-"""Failures after which a launcher restarted its workers, and the note about them.
+"""Detect failures after which a launcher restarted its workers, and write the note on them.
 
-Usually only one rank prints steps. After another rank's failure, its own lines never show that training
-continued; a later restart of all workers, followed by the run's steps, does.
+Usually only one rank prints steps. After another rank's failure, the lines of the failed rank never show that
+training continued; a later restart of all workers, followed by the run's steps, does.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from stallwatch_rules.text.reported import shown
 def restarts_of(streams: Streams) -> list[Restart]:
     """Return the restarts in all sources, in the order of their lines.
 
-    torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, off by default, but the
-    failed worker as an error: that the steps go back, and many follow, shows the restart. Buffered output may
-    still come after a failure that ended the run, and continues from the former steps.
+    torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
+    the failed worker as an error. So a restart is assumed if the steps go back after the error, and many
+    steps follow. Buffered output that comes after a failure that ended the run continues from the former
+    steps.
     """
-    found: dict[tuple[str, int], dict[str, Restart]] = {}  # by attempts left: all nodes report the same
+    # keyed by the attempts left, because all nodes report the same number
+    found: dict[tuple[str, int], dict[str, Restart]] = {}
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}
     for stop in stops:
@@ -61,22 +63,22 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
 
 
 def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
-    """Whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
+    """Return whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
 
-    A restart before that failed itself, and the launcher reported it.
+    A restart before a step back failed by itself, and the launcher reported it.
     """
     number = stop.line.number
     before = sum(one.span for one in lead.intervals if one.number < number)
     backs = [back for back in lead.backs if back > number]
     if 4 * (len(lead.backs) - len(backs)) > before:
-        return False  # ranks without labels share the log: a lower step is another rank's
+        return False  # ranks without prefixes share the log: a lower step is another rank's
     if stop.over is None or not backs:
         return bool(backs)
     return any(backs[0] < later < stop.over for later in stops)
 
 
 def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
-    """Return the number of restarts, and the place, rank and reason of the last one."""
+    """Return a message with the number of restarts, and the place, ranks and reason of the last restart."""
     if not restarts:
         return ""
     last = restarts[-1]
@@ -90,16 +92,19 @@ def restarts_note(restarts: Sequence[Restart], now: Assessment) -> Text:
 
 
 def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
-    """Return the line of the failure before a restart: a cause, else a symptom, else an unknown exception."""
-    told: list[tuple[str, Line]] = []
+    """Return the line of the failure before a restart.
+
+    A cause is preferred to a symptom, and a symptom to an unknown exception.
+    """
+    found: list[tuple[str, Line]] = []
     for one in now.found:
         if one.role in ("cause", "symptom"):
             matches = [match for hits in one.hits.values() for match in (hits.first, hits.last)]
-            told += [(one.role, match.line) for match in matches]
-    told += [("unknown", one.seen.last.line) for one in now.exceptions.unknown]
-    own = [(role, line) for role, line in told if next_restart(line, restarts) is last]
+            found += [(one.role, match.line) for match in matches]
+    found += [("unknown", one.seen.last.line) for one in now.exceptions.unknown]
+    own = [(role, line) for role, line in found if next_restart(line, restarts) is last]
     if not own:
         return ""
-    _, line = min(own, key=lambda told: (told[0], -told[1].number))
+    _, line = min(own, key=lambda found: (found[0], -found[1].number))
     text = shortened(shown(line.text))
     return f"{text} (rank {line.rank})" if line.rank is not None else text

@@ -1,6 +1,6 @@
-"""Detect logs given together that belong to different runs, and so cannot be read as one.
+"""Detect logs that were given together but belong to different runs, and so cannot be read as one run.
 
-Only clear signs count: most folders hold one run's ranks, and two nodes' logs are much alike.
+Only clear signs count: most folders contain one run's ranks, and the logs of two nodes are much alike.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 
 MAX_SOURCES = 200  #: maximum number of files that are compared pairwise
-ENOUGH = 8  #: losses that two files must both print for their difference to count
+ENOUGH = 8  #: losses that two files must both contain for a difference to count
 MOST = 256  #: maximum number of losses compared per file
-OTHERWISE = 0.001  #: the relative difference that counts
+OTHERWISE = 0.001  #: minimum relative difference between losses that counts
 
 _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
 
 
 class Course(msgspec.Struct, frozen=True):
-    """How far the training of one file went."""
+    """The range of steps and times in the log of one rank."""
 
     source: str
     rank: int | None
@@ -39,13 +39,13 @@ class Course(msgspec.Struct, frozen=True):
 
     @property
     def job(self) -> str:
-        """The scheduler's number in the file's name, or empty."""
+        """The scheduler's job number in the file's name, or an empty string."""
         found = _JOB.search(re.split(r"[/\\]", self.source)[-1])
         return found[1] if found is not None else ""
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """Return a sentence that names two files of different runs and why; empty if there are none."""
+    """Return a message that names two files of different runs, and the sign of it; empty if none differ."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
@@ -65,7 +65,7 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
 
 
 class Losses(msgspec.Struct, frozen=True):
-    """Losses that the transformers Trainer printed in one file: by epoch, with the gradient norm."""
+    """The losses and gradient norms, by epoch, that the transformers Trainer printed in one file."""
 
     source: str
     rank: int | None
@@ -74,10 +74,10 @@ class Losses(msgspec.Struct, frozen=True):
 
 
 def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None:
-    """Return the losses of dicts that also have norm, rate and epoch, if there are enough.
+    """Return the losses in a stream's dicts that also have norm, rate and epoch, if there are enough.
 
-    Their loss is the mean over all ranks (transformers 5.23.0, trainer.py, ``nested_gather``): files of one
-    training that both print it print the same.
+    Their loss is the mean over all ranks (transformers 5.23.0, trainer.py, ``nested_gather``): two files of
+    one training that both print it print equal losses.
     """
     curve = stream.curves.by_series.get("dict")
     if curve is None or stream.in_part:
@@ -94,9 +94,9 @@ def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None
 
 
 def _train_apart(one: Losses, other: Losses) -> bool:
-    """Whether both began at the same epoch, and printed different losses from then on.
+    """Return whether two files began at the same epoch, and printed different losses from then on.
 
-    Ranks that print their own dicts, each with the loss of its own batch, still share the norm.
+    Ranks that print their own dicts, each with the loss of its own batch, still print the same gradient norm.
     """
     if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
         return False
@@ -112,7 +112,7 @@ def _train_apart(one: Losses, other: Losses) -> bool:
 
 
 def _apart(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Whether most of these pairs hold two different numbers."""
+    """Return whether most of these pairs contain two different numbers."""
     return median(abs(one - other) / max(abs(one), abs(other), 1e-9) for one, other in pairs) > OTHERWISE
 
 

@@ -1,4 +1,4 @@
-"""Inputs of a diagnosis: the immutable facts of a run, and the assessment so far."""
+"""Define the inputs of a diagnosis: the immutable facts of a run, and the assessment so far."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stallwatch_rules.records import Line
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """Knowledge of a run beside its log; see ``RunReading.diagnose``."""
+    """The facts on a run that its log does not contain; see ``RunReading.diagnose``."""
 
     ending: Ending | None = None
     now: float | None = None
@@ -33,8 +33,8 @@ class RunContext(msgspec.Struct, frozen=True):
     left: Sequence[Left] = ()
     elsewhere: bool = False
     watched: bool = False
-    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same
-    sources: Mapping[str, str] = {}  #: source → the host in its name
+    alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same lines
+    sources: Mapping[str, str] = {}  #: source → host in the source's name
     ranks_on: Mapping[int, str] = {}  #: rank → host, including sources that were not read
 
     @property
@@ -44,33 +44,33 @@ class RunContext(msgspec.Struct, frozen=True):
 
     @property
     def failed(self) -> bool | None:
-        """Whether the run failed, if its ending shows that."""
+        """True if the run failed; ``None`` if its ending does not show the result."""
         return self.ending.failed if self.ending is not None else None
 
     @property
     def crash(self) -> Crash | None:
-        """The process that failed although the command returned 0."""
+        """The process that failed although the command returned 0, if any."""
         return self.ending.crash if self.ending is not None else None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """The data read of a run, and the knowledge beside it."""
+    """The immutable facts of a run: the streams that were read, and the context of the run."""
 
     streams: Streams
     tracker: ProgressTracker
     catalogue: Catalogue
     context: RunContext
     clock: RunClock
-    died: bool  #: its exit code or its launcher shows that it failed
-    by_hand: bool  #: a user stopped it
-    left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the others
-    left_line: Line | None  #: the line that shows it
-    restarts: Sequence[Restart]  #: restarts of all its workers by their launcher
+    died: bool  #: the exit code or the launcher shows that the run failed
+    by_hand: bool  #: a user stopped the run
+    left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the other ranks
+    left_line: Line | None  #: the log line that shows that ranks left
+    restarts: Sequence[Restart]  #: restarts of all workers of the run by the launcher
     hosts: RunHosts
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank; for an unread rank, that of the rank that prints the same."""
+        """The last step of each rank; an unread rank has that of the rank with the same lines."""
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]
@@ -82,23 +82,23 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class LeftOut(NamedTuple):
-    """A finding that does not belong to this run."""
+    """A request to remove the finding of a rule, because it does not belong to this run."""
 
     rule: str
 
 
 class Ends(NamedTuple):
-    """Rules that show how a run was ended after it had stalled."""
+    """The rules that show how a run was ended after it had stalled."""
 
     rules: frozenset[str]
 
 
-#: An assessor's output: a new or changed finding, or another part of an assessment.
+#: The output of an assessor: a new or changed finding, or another part of an assessment.
 Change = Found | LeftOut | Ends | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
-    """The results after some of the assessors."""
+    """The findings, exceptions and facts after some of the assessors."""
 
     found: Sequence[Found]
     exceptions: Exceptions
@@ -111,20 +111,20 @@ class Assessment(msgspec.Struct, frozen=True):
         return [finding for finding in self.found if finding.harm == "fatal"]
 
     def get(self, rule: str) -> Found | None:
-        """Return the finding of this rule."""
+        """Return the finding of this rule, or ``None``."""
         return next((finding for finding in self.found if finding.rule == rule), None)
 
     def tagged(self, tag: Tag) -> Found | None:
-        """Return the first finding of a rule with this tag."""
+        """Return the first finding of a rule with this tag, or ``None``."""
         return next((finding for finding in self.found if finding.tagged(tag)), None)
 
     def harmful(self, rule: str) -> bool:
-        """Return whether the rule matched, or was concluded, and does harm."""
+        """Return whether the rule has a finding that is not harmless."""
         finding = self.get(rule)
         return finding is not None and finding.harm != "harmless"
 
     def after(self, changes: Iterable[Change]) -> Assessment:
-        """Return the assessment with these changes: findings keep their places, new ones come last."""
+        """Return the assessment with these changes: findings keep their places, and new ones come last."""
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:

@@ -1,4 +1,4 @@
-"""Starts of a program whose log holds several: how each ended, and notes for the reader."""
+"""Describe the starts of a program whose log contains several: their records, and a note on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ended_in_trouble(diagnosis: Diagnosis) -> bool:
 
 
 def came_after(head: Head, diagnosis: Diagnosis) -> bool:
-    """Return whether all failures came after a head: errors that a program repeats end none."""
+    """Return whether all failures came after a head; errors that a program repeats do not end a start."""
     fatal = [one for one in diagnosis.findings if one.harm == "fatal"]
     unknown = [one.first.line for one in diagnosis.unknown]
     firsts = [*unknown, *(one.first.line for one in fatal)]
@@ -25,7 +25,7 @@ def came_after(head: Head, diagnosis: Diagnosis) -> bool:
 
 
 def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) -> Start:
-    """Return the record of a start that spans the lines from the first to the last."""
+    """Return the record of the start whose lines range from `first` to `last`."""
     own = streams.values()
     began = min((one.first_time for one in own if one.first_time is not None), default=None)
     ended = max((one.last_time for one in own if one.last_time is not None), default=None)
@@ -49,9 +49,9 @@ def start_of(diagnosis: Diagnosis, streams: Streams, first: Line, last: Line) ->
 
 
 def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Part) -> None:
-    """Add the starts to the diagnosis of the newest start, and how many of the others failed."""
+    """Add the starts, and a note on how the earlier ones ended, to the diagnosis of the newest start."""
     if diagnosis.verdict == "no-training-log" and starts.is_of_training:
-        diagnosis.verdict = "no-evidence"  # it began like those
+        diagnosis.verdict = "no-evidence"  # the newest start began like the earlier starts
     newest = start_of(diagnosis, streams, part.first, part.last)
     newest.number, newest.reported = starts.count + 1, True
     diagnosis.starts = [newest, *reversed(list(starts))]
@@ -59,7 +59,7 @@ def add_starts(diagnosis: Diagnosis, starts: Starts, streams: Streams, part: Par
 
 
 def _note(starts: Starts) -> Text:
-    """Return how the earlier starts ended: 3 earlier starts, 2 of them failed with cuda-oom."""
+    """Return the note on the earlier starts, such as "3 earlier starts, 2 of them failed with cuda-oom"."""
     ends: list[str | Message] = [
         message("diagnosis.starts-ended", count=count, verdict=message(f"report.{verdict}"), rule=rule)
         if rule is not None

@@ -1,4 +1,4 @@
-"""Ranks whose steps ended before the others', by the last step of each rank and its course until then."""
+"""Find ranks whose steps ended before those of the other ranks, although their pace was the same."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
 ENOUGH = 8  #: steps that a rank must have printed for its pace to be known
-BEYOND = 10  #: times its own last gaps that the others continued, each with as many lines
-ALIKE = 2.0  #: a rank's last gaps may be this many times the others', its lines this many times fewer
-MOST = 0.6  #: share of the ranks that must have continued to the same end
-LATE = 4  #: gaps that show the pace at the end; the middle of long logs is not read
+#: the other ranks must have continued for this many of a rank's last gaps, and this many printed steps
+BEYOND = 10
+ALIKE = 2.0  #: factor by which a rank's last gap and number of lines may differ from other ranks'
+MOST = 0.6  #: share of the ranks that must have continued to the same step
+LATE = 4  #: gaps at the end of a log that show the pace; the middle of long logs is not read
 
 
 class _Course(msgspec.Struct, frozen=True):
@@ -29,35 +30,35 @@ class _Course(msgspec.Struct, frozen=True):
     timeline: Timeline
     series: str
     steps: list[int]
-    clocks: list[StepClock] = []  #: the clock of its steps, once it was needed
+    clocks: list[StepClock] = []  #: the clock of the steps, once it was used
 
     @property
     def clock(self) -> StepClock:
-        """Clock that maps times to its steps."""
+        """The clock that maps times to the steps of this rank."""
         if not self.clocks:
             self.clocks.append(StepClock(self.timeline))
         return self.clocks[0]
 
     @property
     def gap(self) -> int:
-        """The widest of its last gaps."""
+        """The widest of the last gaps between printed steps."""
         return max(later - earlier for earlier, later in pairwise(self.steps[-LATE - 1 :]))
 
 
 class Uneven(msgspec.Struct, frozen=True):
-    """Ranks whose steps ended before the others'."""
+    """The ranks whose steps ended before those of the other ranks."""
 
-    behind: Mapping[int, int]  #: rank → its last step
-    usual: int  #: the last step of most others
+    behind: Mapping[int, int]  #: rank → the rank's last step
+    usual: int  #: the last step of most other ranks
 
     def note(self) -> Message:
-        """Return ``rank 2 ended at step 29, before the others (400): look there first.``"""
+        """Return the note, such as ``rank 2 ended at step 29, before the others (400): look there first.``"""
         ranks, step = f"rank {fold_ranks(self.behind)}", min(self.behind.values())
         return message("diagnosis.uneven-end", ranks=ranks, step=step, others=self.usual)
 
 
 def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
-    """Return the ranks of a failed or stalled run whose steps ended before nearly all others'."""
+    """Return the ranks of a failed or stalled run whose steps ended before those of nearly all others."""
     known = {rank: step for rank, step in steps.items() if rank is not None}
     if len(known) < 4:
         return None
@@ -69,10 +70,11 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 
 
 def went_on_without(streams: Streams) -> Uneven | None:
-    """Return the ranks that printed as regularly as others, then stopped while those continued for long.
+    """Return the ranks that printed as regularly as others, then stopped while others continued for long.
 
-    Most ranks of a healthy run print little, or only at the start: so the same counter, the same pace until
-    then, and most of the ranks beyond it are required. A log that begins late was cut, and shows nothing.
+    Most ranks of a healthy run print few lines, or only at the start. The ranks must therefore share a
+    counter and a pace until the end of the one, and most ranks must have continued. A log that begins late
+    was cut, and is not evidence.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
@@ -97,7 +99,7 @@ def went_on_without(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """Return the course of each rank in the log where it came farthest: logs rotate, runs restart."""
+    """Return the steps of each rank, from the log in which it came farthest: logs rotate, runs restart."""
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main
@@ -105,7 +107,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
             continue
         steps = [one.step for one in main.intervals if one.step is not None]
         if len(steps) < max(2, len(main.intervals)) or steps != sorted(set(steps)):
-            continue  # losses without step numbers, or a counter that restarted
+            continue  # the losses have no step numbers, or a counter restarted
         series = next(name for name, one in stream.timelines.by_series.items() if one is main)
         if rank not in found or found[rank].steps[-1] < steps[-1]:
             found[rank] = _Course(stream, main, series, steps)
@@ -113,7 +115,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Whether one rank kept the other's pace until its log ended, and the other continued for long."""
+    """Return whether a rank kept a peer's pace until its log ended, and the peer continued for long."""
     own, last = course.steps, course.steps[-1]
     if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
         return False
@@ -124,6 +126,6 @@ def _ended_before(course: _Course, peer: _Course) -> bool:
     usual = median(later - earlier for earlier, later in pairwise(beside))
     if course.gap > ALIKE * usual or abs(peer.steps[0] - own[0]) > ALIKE * max(usual, course.gap):
         return False
-    # A rank's output after its last step shows that it was alive and printed no more steps.
+    # Output of a rank after its last step shows that the rank was alive and printed no more steps.
     reached = peer.clock.at(course.stream.last_time)
     return reached is None or reached <= (last + peer.steps[-1]) / 2

@@ -1,7 +1,7 @@
-"""Filter out unrelated matches: of another program that ended, or of exceptions with the same text.
+"""Remove unrelated matches: of another program that ended, or of exceptions with the same text.
 
-A script that watches the GPUs, shows curves or serves a model beside the training ends by a signal or with an
-exit status at any time. A shell, a container or systemd usually names it.
+A script that watches the GPUs, shows curves or serves a model beside the training may end by a signal or with
+an exit status at any time. A shell, a container or systemd usually names that program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stallwatch_rules.failures.raised import Raised, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
-#: Bash and zsh (which name the signal and the command), make (the target), compose (the container), systemd.
+#: Bash and zsh name the signal and the command, make the target, compose the container, systemd the unit.
 _NAMED = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
@@ -25,7 +25,7 @@ _NAMED = lazy(
     r"|^(?:container )?(?P<container>[\w.-]{1,80})(?: +\|)? exited with code \d+\W*$"
     r"|(?P<unit>[\w.@:-]{1,80})\.service: Main process exited, code="
 )
-#: Programs that run beside a training, and never are one.
+#: Programs that run beside a training, and are never the training.
 _HELPER = lazy(
     r"(?i)^(?:\S*/)?(?:nvidia-\w+|dcgm\w*|dcgmi|nvtop|nvitop|gpustat|h?top|iostat|vmstat|sar|tail|sleep|watch|tee"
     r"|(?:auto)?sshd?|tensorboard|mlflow|jupyter\w*|redis(?:-server)?|minio|prometheus|grafana|telegraf|cron|dbus"
@@ -33,32 +33,33 @@ _HELPER = lazy(
     r"(?![a-zA-Z_])"
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
-#: Programs that start a training; and services that such programs run beside it.
+#: Programs that start a training, and (below) services that such programs run beside it.
 _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
 _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
-#: A program's unnamed report on a program that it ran: a reward's sandbox prints it repeatedly.
+#: A program's report on a program that it ran, without a name: a reward's sandbox prints it repeatedly.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: with more ends, it was not the run that ended, but a program that it calls
+MOST_RESTARTS = 5  #: with more ends than this, a program that the run calls ended, not the run
 
 
 def without_helpers(found: list[Found]) -> list[Found]:
-    """Leave out findings that only show that a helper ended."""
+    """Return the findings without those that only show that a helper program ended."""
     return [one for one in found if not one.hits or not all(map(_is_helper, one.texts()))]
 
 
 def of_another(one: Found) -> bool:
-    """Whether all its lines name a program that does not look like the training."""
+    """Return whether all lines of a finding name a program that does not look like the training."""
     return bool(one.hits) and all(map(_is_another, one.texts()))
 
 
 def recurs_unrelated(one: Found) -> bool:
-    """Whether its lines name no program, and recur over so many steps that they do not show the end."""
+    """Return whether a finding's lines name no program, and recur over too many steps to be the run's end."""
     if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
         return False
     for hits in one.hits.values():
-        spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)  # other lines lie in between
+        # other lines are between the matches
+        spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
     return all(_NAMELESS.search(text) and not _named(text) for text in one.texts())
@@ -75,27 +76,28 @@ def _is_another(text: str) -> bool:
 
 
 def _named(text: str) -> str:
-    """Return the program that a line reports as ended; empty if it names none."""
+    """Return the program whose end a line reports; empty if the line names none."""
     match = _NAMED.search(text)
     return next(filter(None, match.groups()), "") if match else ""
 
 
-_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: in code, which hold the words themselves: row["RANK"]
+_STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: string literals in code may contain the searched words: row["RANK"]
 
 
 def without_others(found: list[Found], streams: Streams) -> list[Found]:
-    """Leave out matches of exceptions that do not belong to the page, by the code that raised them.
+    """Return the findings without matches of exceptions that another part of the code raised.
 
-    ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised in loading one, and a configuration
-    elsewhere. A page declares this (``said_by``), and it applies only if the exception's calls are shown. If
-    a script does everything in ``main``, the innermost call's line of code decides (``load_state_dict(…)``).
+    ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while one is loaded, and a configuration
+    elsewhere. A page declares this (``said_by``), and the check applies only if the exception's calls are
+    shown. If a script does everything in ``main``, the innermost call's line of code decides
+    (``load_state_dict(…)``).
     """
     own = [_own(one, streams) if one.page.said_by and one.hits else one for one in found]
     return [one for one, before in zip(own, found, strict=True) if one.hits or not before.hits]
 
 
 def _own(one: Found, streams: Streams) -> Found:
-    """Return the finding without the streams in which all its exceptions belong to others."""
+    """Return the finding without the streams in which all its exceptions come from other code."""
     hits = dict(one.hits)
     for key in one.hits:
         table = streams[key].exceptions_now().seen.values()
@@ -107,7 +109,7 @@ def _own(one: Found, streams: Streams) -> Found:
 
 
 def _of_others(page: RulePage, raised: Raised) -> bool:
-    """Whether the exception's text is ambiguous, and its calls do not belong to the page."""
+    """Return whether the exception's text is ambiguous, and its calls do not belong to the page."""
     text = f"{raised.exception}: {raised.message}"
     for entry in page.said_by:
         if not raised.frames or not found_in(entry.words, text):

@@ -1,4 +1,4 @@
-"""The verdict on a run."""
+"""Choose the verdict on a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from stallwatch_rules.judgements.facts import SERVED, RunFacts
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 
-LAST_LINES = 3  #: last lines of a log without other recognized text; an error among them decides the verdict
-WITH_STATUS = "left-with-status"  #: the fact of a rank that ended with an exit status, without a message
-AT_EXIT = "aborted-at-exit"  #: the fact of an abort after a run had finished
-ASKED = "asked-to-end"  #: the fact of an end that a signal requested, and the key of its message
+LAST_LINES = 3  #: last lines in which an error decides the verdict on a log without recognized text
+WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
+AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
+ASKED = "asked-to-end"  #: fact: a signal requested the end of the run; also the key of its message
 
-#: Who stopped a run, by the tag of the rule that shows it.
+#: The actor that stopped a run, by the tag of the rule that shows it.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
     "time-limit": "time-limit",
     "preempted": "preempted",
@@ -27,7 +27,7 @@ _STOPPED_BY: Mapping[Tag, Interrupter] = {
 
 
 def means_stall(chosen: Found) -> bool:
-    """Whether a finding means that the run is stalled, rather than that it died."""
+    """Return whether a finding means that the run is stalled, not that it died."""
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
 
@@ -51,10 +51,10 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Ve
 
 
 def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | None:
-    """Return the verdict on a run that does not train as it should, whoever stopped it."""
+    """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` for other runs."""
     context = run.context
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
-        return "unknown-failure"  # a launcher reports a failure, but not its cause
+        return "unknown-failure"  # a launcher reports a failure without its cause
     if chosen is not None and chosen.harm == "fatal":
         standing = means_stall(chosen) and not now.facts.timed_out
         if context.failed is None and (standing or (context.stalled and not _ended_stall(chosen, now.facts))):
@@ -72,7 +72,7 @@ def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | 
 
 
 def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who stopped a run, if that is its primary cause."""
+    """Return who stopped a run from outside, if its primary cause shows that."""
     for tag, by in _STOPPED_BY.items():
         if chosen.tagged(tag):
             return by
@@ -83,11 +83,11 @@ def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | 
 
 
 def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
-    """Return who stopped a run that is not in trouble: it ended on request."""
+    """Return who stopped a run that is not in trouble but ended on request."""
     finish = run.tracker.finish
     how = finish.how if finish is not None else ""
     if run.by_hand and (how == "left" or not run.tracker.surely_finished):
-        return "user"  # a program that is stopped prints how long it took, too
+        return "user"  # a program that was stopped may also print its duration
     if how not in ("", "left"):
         return None
     return "signal" if any(ASKED in one.facts for one in now.found) else None
@@ -101,13 +101,13 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     serves = any(one.answers >= SERVED for one in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
-    # The end of a run that is watched, or was still running at the end of the watch, is yet to come.
+    # A run that is watched, or was still running when the watch ended, has not ended yet.
     watched = context.now is not None or context.ending is not None or context.watched
     return "healthy" if watched or serves else "unfinished"
 
 
 def _recognised(run: Snapshot, now: Assessment) -> bool:
-    """Whether any of the text is output of a training run."""
+    """Return whether any part of the log is recognized as output of a training run."""
     tracker = run.tracker
     return bool(
         now.found
@@ -120,7 +120,7 @@ def _recognised(run: Snapshot, now: Assessment) -> bool:
 
 
 def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
-    """Whether the cause appeared only after the run had stalled: then it ended the stall."""
+    """Return whether the cause appeared only after the run had stalled, so that it ended the stall."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
         return False
@@ -128,9 +128,9 @@ def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
 
 
 def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Whether ranks stopped in mid-run while others continued, and nothing shows that the run ended well.
+    """Return whether ranks stopped in mid-run while others continued, and the log shows no normal end.
 
-    Ranks of one run make the same steps, so such a run has a problem, whatever it is.
+    Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.
     """
     known = run.context.failed is not None or run.context.now is not None or run.by_hand
     fine = not diagnosis.in_trouble and diagnosis.verdict not in ("degraded", "no-training-log")
@@ -138,7 +138,7 @@ def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
 
 def _ends_in_error(streams: Streams) -> bool:
-    """Whether the last output of a stream is an error by its logger's level."""
+    """Return whether the last output of a stream is an error by its logger's level."""
     return any(
         entry.last_index >= stream.index - LAST_LINES and states_error(entry.last.text)
         for stream in streams.values()

@@ -1,1 +1,1 @@
-"""Failures as programs print them, and hints for failures that no rule knows."""
+"""Read failures as programs print them, and find hints for failures that no rule knows."""

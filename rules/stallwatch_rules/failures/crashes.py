@@ -1,7 +1,7 @@
-"""Failures without a Python traceback: C++ exceptions, fatal signals, other languages' errors, Ascend's error
-blocks and error files.
+"""Read failures without a Python traceback: C++ exceptions, fatal signals, Ascend error blocks, error files,
+and the errors of other languages.
 
-A ``CrashReader`` takes the lines of one source and rank in order, beside the ``TracebackReader``.
+A ``CrashReader`` takes the lines of one source and rank in order, in parallel with the ``TracebackReader``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STRAY_LINES = 3  #: consecutive lines outside of any stack after which the block
 
 ASKED = ("SIGTERM", "SIGINT")  #: signals that request a graceful end: Ray's reports name each
 
-#: Every first line of a crash contains one of these; for a fast scan of many lines.
+#: Every first line of a crash contains one of these words, for which many lines are searched at once.
 WORDS = (
     "terminate called",
     "libc++abi",
@@ -61,13 +61,13 @@ _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+
 #: From TensorFlow and XLA: a message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: From glibc (assert/assert.c); CUDA's quotes end differently, and a rule knows them.
+#: The assertion of glibc (assert/assert.c); CUDA's has other quotes, and a rule knows it.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
 #: From Lua (torch 7), and from Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _LUA_ERROR = lazy(r"^\S{0,200}(?P<name>lua)(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: ?(?P<m>.{0,300})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
-#: From Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
+#: An error of Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
 #: From R, MATLAB, Rust, Go and Java; of the first three, the message may be on the next line.
 _R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
@@ -104,24 +104,24 @@ _STACK = lazy(
 
 
 class CrashReader:
-    """Finds the crashes in one stream."""
+    """Reader that finds the crashes in one stream."""
 
     def __init__(self) -> None:
         self._open: Raised | None = None
-        self._lines = 0  # lines of the block so far
+        self._lines = 0  # number of lines in the block so far
         self._stray = 0
-        self._threads = 0  # threads' stacks in it
-        self._below = False  # its message is on the next line with words
+        self._threads = 0  # number of threads' stacks in the block
+        self._below = False  # True if its message is on the next line that is not blank
 
     @property
     def busy(self) -> bool:
-        """Whether the next line matters whatever its text."""
+        """True if every next line matters, whatever its text."""
         return self._open is not None
 
     def feed(
         self, line: Line, rules: Collection[str], mark: Mark, *, in_message: bool = False
     ) -> Raised | None:
-        """Take the next line and the rules that matched it; return the crash that has ended, if any.
+        """Read the next line and the rules that matched it; return the crash that has ended, if any.
 
         ``in_message``: the line may be part of a Python exception's message, as Ascend's error blocks are.
         """
@@ -139,7 +139,7 @@ class CrashReader:
         return ended
 
     def skip(self, lines: int) -> Raised | None:
-        """Skip lines of the stream; return the crash that ended in them, if any."""
+        """Skip lines of the stream; return the crash that ended in these lines, if any."""
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
             return None
@@ -163,7 +163,7 @@ class CrashReader:
             crash.message = f"{crash.message} {text.strip()}".strip()[:MAX_MESSAGE]
             self._below = text.startswith("In ")  # torch 7 first names the module of a network
             return True
-        if "Current thread 0x" in text:  # one of several, which faulthandler lists by their start
+        if "Current thread 0x" in text:  # one of several threads, which faulthandler lists by their start
             crash.frames.clear()
             self._threads = 1
         elif "hread 0x" in text:
@@ -177,7 +177,7 @@ class CrashReader:
         return self._stray <= STRAY_LINES
 
     def _frame(self, crash: Raised, text: str) -> bool:
-        """Whether the line is a frame; the first thread's frames are kept, the innermost last."""
+        """Return whether the line is a frame; keep the first thread's frames, innermost last."""
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
         if python is not None:
@@ -222,7 +222,7 @@ def read_error_file(line: Line, mark: Mark) -> Raised | None:
     """Parse ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
     try:
         record = msgspec.json.decode(line.text)
-    except NOT_JSON:  # truncated, or no error file at all
+    except NOT_JSON:  # the line is truncated, or no error file at all
         return None
     inner = _entry(record, "message")
     summary = _entry(inner, "message")

@@ -1,4 +1,4 @@
-"""Versions that a log names, of the packages that decide what a fix must say."""
+"""Find the versions, in a log, of the packages that decide which fix applies."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _CANONICAL = {name.replace("-", ""): name for name in PACKAGES}
 _VERSION = r"(?P<version>\d+\.\d+(?:\.\d+)*(?:[._-]?(?:rc|a|b|dev|post)\.?\d+)*(?:\+[\w.]+)?)"
 _NAMES = "|".join(re.escape(name).replace(r"\-", "[-_]") for name in PACKAGES)
 
-# Each has the groups ``name`` and ``version``.
+# Each expression has the groups ``name`` and ``version``.
 _BY_NAME = (
-    # pip freeze, our own and other scripts' "versions torch=2.6.0 deepspeed=0.16.3"
+    # pip freeze, or a script's "versions torch=2.6.0 deepspeed=0.16.3"
     re.compile(rf"(?:^|[\s,(\[{{'\"])(?P<name>{_NAMES})['\"]?(?:==?|@| ?: ?['\"]?){_VERSION}", re.IGNORECASE),
     # ds_report: "torch version .................... 2.6.0", "deepspeed info ..... 0.16.4, unknown, unknown";
     # transformers-cli env: "- PyTorch version (GPU?): 2.6.0+cu124 (True)"; "vLLM API server version 0.6.3"
@@ -45,7 +45,7 @@ _BY_NAME = (
         rf"{_VERSION}(?=['\",;)\s]|$)",
         re.IGNORECASE,
     ),
-    # "DeepSpeed 0.16.3", "NCCL version 2.20.5+cuda12.4" is above, "Python 3.11.7"
+    # "DeepSpeed 0.16.3", "Python 3.11.7"; the expression above matches "NCCL version 2.20.5+cuda12.4"
     re.compile(
         rf"(?:^|[\s(])(?P<name>DeepSpeed|PyTorch|transformers|vLLM|Python|NCCL) v?{_VERSION}(?=[\s,;)]|$)"
     ),
@@ -54,9 +54,9 @@ _BY_NAME = (
     # site-packages/deepspeed-0.16.3.dist-info
     re.compile(rf"(?P<name>{_NAMES})-{_VERSION}(?:\.dist-info|-py\d)", re.IGNORECASE),
 )
-# The text before every version of _BY_NAME: searching for it saves five searches in most lines.
+# Text before every version of _BY_NAME: one search for it saves five searches in most lines.
 _ANY_VERSION = lazy(r"[\s=@:'\"v.-]\d+\.\d")
-# Package, a word that the line must contain, and the pattern.
+# Each entry has a package, a word that the line must contain, and the pattern.
 _BY_KEY = (
     ("deepspeed", "DeepSpeed info: ", re.compile(rf"DeepSpeed info: version={_VERSION}")),
     ("deepspeed", "deepspeed/", re.compile(rf"\bdeepspeed/{_VERSION}/")),
@@ -94,12 +94,12 @@ RUN_WORDS: tuple[str, ...] = (
 
 
 def belongs_to_a_run(text: str) -> bool:
-    """Whether the line belongs to a training, though it shows no step."""
+    """Return whether the line belongs to a training, though it shows no step."""
     return _RUN.search(text[:2000]) is not None
 
 
 def versions_in(text: str) -> dict[str, str]:
-    """Return the versions that one line names."""
+    """Return the package versions that one line names."""
     text = text[:2000]
     found: dict[str, str] = {}
     for key, word, pattern in _BY_KEY:
@@ -122,9 +122,9 @@ def _canonical(name: str) -> str | None:
 
 
 def agreed(found: Iterable[dict[str, str]]) -> dict[str, str]:
-    """Merge the findings of several streams into one environment, whatever their order.
+    """Merge the versions in several streams into one environment, independently of their order.
 
-    If streams name different versions, the most precise version wins, then the one that sorts last.
+    If streams name different versions, the most precise version is chosen, then the one that sorts last.
     """
     merged: dict[str, set[str]] = {}
     for versions in found:

@@ -1,7 +1,8 @@
-"""Output below a message that a start failed, and whether it shows that a program continued.
+"""Classify the output below the message of a failed start: it may show that a program continued.
 
-Shells, launchers and usage texts need no traceback to end a start; but scripts also call tools that a machine
-lacks, and continue. The failure ended the start if nothing follows it but the output that this module lists.
+Shells, launchers and usage texts need no traceback to end a start. However, scripts also call tools that a
+machine lacks, and continue. The failure ended the start if it is followed only by output that this module
+lists.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from typing import Literal
 
 from stallwatch_rules.text.lazy import lazy
 
-#: No start failed; a start failed and nothing, or only its help, followed; the program continued.
+#: State of a start. "": no failure; "nothing", "help": a failure with no output, or only help, below it;
+#: "output": the program continued.
 Below = Literal["", "nothing", "help", "output"]
 
 _HELP = lazy(r"(?i)^\s+-h,? --help\b|show this (?:help )?message and exit")
 _REASON = lazy(r"(?i)^(?:[\w.+~/-]{1,200}: )?(?:fatal )?error: ")
 _MEANT = lazy(
-    # Indented parts of a usage text or of a list, headings, and rules between paragraphs.
+    # Indented parts of a usage text or of a list, headings, and separators between paragraphs.
     r"^\s|(?i:^[\w ]{0,30}(?:options|arguments|commands|flags|examples?|usage|shells are|failures):$)"
     r"|^[-=*_+~#]{3,}$"
     # Further messages of shell scripts and launchers.
     r"|^[\w.+~/-]{1,200}[:：] ?(?:line |行 ?|第 ?)?\d+(?: ?行)?[:：]|^-?(?:ba|z|da|k)?sh: "
     r"|^(?:srun|sbatch|salloc|slurmstepd(?:-\S{1,60})?|mpirun|mpiexec|prterun|docker|make(?:\[\d+\])?"
     r"|conda|sudo|env|kubectl): |^ERROR conda\.cli\.|^Primary job +terminated|\bFAILED$"
-    r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "  # from DeepSpeed
+    # the output of DeepSpeed's launcher
+    r"|^Root Cause \(first|^\[\d+\]:$|\[launch\.py:\d+:sigkill_handler\] "
     # References to further help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
     r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"
@@ -39,7 +42,7 @@ _MEANT = lazy(
 
 
 def below(text: str, before: Below) -> Below:
-    """Return the state of the output below a failed start after this further line."""
+    """Return the state of the output below a failed start after one more line."""
     if _REASON.search(text):
         return "nothing"
     if _HELP.search(text):

@@ -1,7 +1,7 @@
-"""Reports of NCCL's watchdog on each rank's collectives, and the rank that they point to.
+"""Read the reports of NCCL's watchdog on each rank's collectives, and find the rank that they point to.
 
 The ranks that print a timeout are those that waited. Their counters show which rank is missing: the rank
-whose last enqueued collective is older than all others', or the rank that printed nothing.
+whose last enqueued collective is older than that of all other ranks, or the rank that printed nothing.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.stream import Key, StreamReading
 
-START_UP = 5  #: collectives that the start-up of a communicator alone may make
+START_UP = 5  #: number of collectives in the start-up of a communicator alone
 MAX_RANKS = 4096
 MAX_SHOWN = 4  #: maximum number of different collectives in a sentence
-#: Between two ranks, and both ends of a transfer have the same number (torch, ProcessGroupNCCL.cpp).
+#: Operations between two ranks; both ends of a transfer have the same number (torch, ProcessGroupNCCL.cpp).
 _OF_A_PAIR = frozenset(("SEND", "RECV", "COALESCED"))
 
 _RANK = lazy(r"\bRank (\d{1,6})\]")
@@ -36,24 +36,25 @@ _COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?
 
 
 class Flight(msgspec.Struct):
-    """One rank's place among its collectives."""
+    """The position of one rank among its collectives, by the watchdog's report."""
 
-    work: int | None = None  #: the number of the collective that timed out
+    work: int | None = None  #: number of the collective that timed out
     operation: str = ""
-    size: int | None = None  #: number of elements that this rank put in
-    group: str = ""  #: the process group's name in all ranks: each rank numbers its own groups
+    size: int | None = None  #: number of elements in this rank's input
+    #: name of the process group, equal in all ranks, whereas each rank numbers its own groups
+    group: str = ""
     enqueued: int | None = None
     completed: int | None = None
 
 
 class FlightData:
-    """Reads the watchdog's lines of one stream."""
+    """Reader of the watchdog's lines in one stream."""
 
     def __init__(self) -> None:
-        self.ranks: dict[tuple[str, int], Flight] = {}  #: by process group and rank
+        self.ranks: dict[tuple[str, int], Flight] = {}  #: (process group, rank) → position
 
     def see(self, text: str, rank: int | None) -> None:
-        """Take a line that a rule for timeouts matched; ``rank`` is the line's own, if known."""
+        """Read a line that a rule for timeouts matched; ``rank`` is the line's own, if known."""
         named = _RANK.search(text)
         if named is not None:
             rank = int(named[1])
@@ -76,7 +77,7 @@ class FlightData:
 
 
 def all_flights(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], Flight]:
-    """Return NCCL's counters of all streams together."""
+    """Return the watchdog's positions of all ranks, from all streams."""
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
@@ -91,7 +92,7 @@ def first_work(flights: Mapping[tuple[str, int], Flight]) -> int | None:
 
 
 def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
-    """Whether ranks wait in the same all-gather with parameters of different sizes."""
+    """Return whether ranks wait in the same all-gather with parameters of different sizes."""
     sizes: dict[tuple[str, int | None], set[int]] = {}
     for (group, _), flight in flights.items():
         if "ALLGATHER" in flight.operation.upper() and flight.size is not None:
@@ -103,18 +104,18 @@ class Apart(msgspec.Struct, frozen=True):
     """Ranks that waited in another collective than most of their process group; all ranks if it is a tie."""
 
     ranks: list[int]
-    works: Mapping[tuple[int, str], list[int]]  #: number and operation → ranks that waited in it
+    works: Mapping[tuple[int, str], list[int]]  #: number and operation → ranks that waited in that collective
 
     def own(self) -> str:
-        """Return ``rank 2: ALLREDUCE #5550``."""
+        """Return the collective of the odd ranks, such as ``rank 2: ALLREDUCE #5550``."""
         return self._shown(lambda rank: rank in self.ranks)
 
     def others(self) -> str:
-        """Return ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
+        """Return the collectives of the other ranks, such as ``ranks 0, 1, 3: REDUCE_SCATTER #5551``."""
         return self._shown(lambda rank: rank not in self.ranks)
 
     def all(self) -> str:
-        """Return both parts."""
+        """Return the collectives of the odd ranks and of the other ranks."""
         return "; ".join(filter(None, (self.own(), self.others())))
 
     def _shown(self, of: Callable[[int], bool]) -> str:
@@ -166,7 +167,7 @@ def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
 
 
 def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Flight]]:
-    """Group ranks by process group, the largest first: each group has its own count."""
+    """Return the ranks by process group, the largest group first: each group has its own count."""
     groups: dict[str, dict[int, Flight]] = {}
     for (group, rank), flight in flights.items():
         groups.setdefault(group, {})[rank] = flight

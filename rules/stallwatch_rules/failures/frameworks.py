@@ -1,7 +1,7 @@
 """Detect a log's framework by its tracebacks' code and its output, from ``frameworks.json``.
 
-A user's folder may be named like a framework, and a framework that is only imported may print warnings: code
-counts only if it is installed or cloned, and only in tracebacks.
+A user's folder may be named like a framework, and a framework that is only imported may print warnings. Code
+therefore counts only if it is installed or cloned, and only in tracebacks.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import msgspec
 
 
 class Framework(msgspec.Struct, frozen=True):
-    """A framework under the name that conditions of fixes use."""
+    """A framework, under the name that conditions of fixes use."""
 
     id: str
-    name: str  #: its usual spelling
-    code: tuple[str, ...]  #: prefixes of its files' paths, below its installation folder
-    words: tuple[str, ...]  #: every match of the pattern contains one of them
-    pattern: str  #: for its own lines
-    engine: bool = False  #: whether trainers use it, too: the log is then the trainer's
+    name: str  #: usual spelling of the name
+    code: tuple[str, ...]  #: prefixes of its files' paths, below the installation folder
+    words: tuple[str, ...]  #: every match of the pattern contains one of these words
+    pattern: str  #: expression for the framework's own lines
+    engine: bool = False  #: True if trainers use the framework, too: the log is then the trainer's
 
     def runs(self, path: str) -> bool:
-        """Return whether a file is part of its code, installed or in a clone of the same name."""
+        """Return whether a file is part of the framework's code, installed or in a clone of the same name."""
         for code in self.code:
             package = re.escape(code.partition("/")[0])
             clone = rf"(?i:[^/]*{package}[^/]*(?:/src)?|llama-?factory/src)"
@@ -46,8 +46,8 @@ FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
 def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:
     """Return the framework of a log by its lines and its tracebacks' files; empty if none is known.
 
-    The failure's own frames come first, then the output, then other tracebacks; within each, the first in the
-    table. A trainer that samples with vLLM is that trainer.
+    The failure's own frames come first, then the output, then other tracebacks; within each, the first
+    framework in the table. The log of a trainer that samples with vLLM belongs to that trainer.
     """
     found = [*_of_code(failed), *(one for one in _listed if one.printed(text)), *_of_code(others)]
     return next((one.id for one in sorted(found, key=lambda one: one.engine)), "")

@@ -12,11 +12,11 @@ from stallwatch_rules.text.lazy import lazy
 _RANK = lazy(r"^\s*rank\s*: (\d{1,6}) \(local_rank: \d+\)")
 _EXIT = lazy(r"^\s*exitcode\s*: (-?\d{1,4})\b")
 _STATUS = lazy(r"failed \(exitcode: (-?\d{1,4})\) local_rank|exits with return code = (-?\d{1,4})\b")
-# Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1; "prterun" prints them since 5.0)
+# Open MPI's summaries (orte/tools/orterun/help-orterun.txt in 4.1; "prterun" prints them since 5.0).
 _SIGNALLED = lazy(r" noticed that process rank (\d{1,6}) .{1,200}? exited on signal (\d{1,3})")
 _PROCESS = lazy(r"^\s*Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),\s?(\d{1,6})\]")
 _CODE = lazy(r"^\s*Exit code:\s+(-?\d{1,4})\b")
-# DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only on a single node
+# DeepSpeed's launcher (launcher/launch.py of 0.19.8); --local_rank is the rank only on a single node.
 _NODES = lazy(r"\bnnodes=(\d{1,6}), num_local_procs=\d")
 _SPAWNED = lazy(r"\bprocess (\d{1,8}) spawned with command: (?:.*?--local_rank=(\d{1,6})\b)?")
 _LEFT = lazy(r"\bProcess (\d{1,8}) exits successfully")
@@ -24,7 +24,8 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = lazy(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = lazy(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
-# From `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): per container its
+# Output of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): per container
+# its
 # state, then its limits, then its requests; a node's capacity has no state.
 _STATE = lazy(r"^\s+State: {2,20}\S")
 _KILLED = lazy(r"^\s+Reason: {2,20}OOMKilled\s*$")
@@ -33,44 +34,44 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-STATE_LINES = 20  #: per container in `kubectl describe pod`, from the reason of its end to its limits
+STATE_LINES = 20  #: lines per container in `kubectl describe pod`, from the reason of its end to its limits
 
 
 class Stop(msgspec.Struct):
     """Workers of torchrun that failed; later lines show whether they were replaced."""
 
-    line: Line  #: the launcher's last line about it
-    ranks: list[int] = []  #: on their node
-    left: str = ""  #: attempts left, if it reports a restart: "3/3"
-    over: int | None = None  #: the line at which torchrun failed because of it
+    line: Line  #: the launcher's last line on the failure
+    ranks: list[int] = []  #: local ranks of the workers, on their node
+    left: str = ""  #: attempts left, such as "3/3", if the line reports a restart
+    over: int | None = None  #: number of the line at which torchrun failed for this reason
 
 
 class LauncherSummary(msgspec.Struct):
-    """Reads torchrun's list of failures, Open MPI's and DeepSpeed's exit codes, line by line."""
+    """Reader of torchrun's list of failures, and of Open MPI's and DeepSpeed's exit codes, line by line."""
 
     codes: dict[int, int | None] = {}  #: failed rank → exit code
-    exit_lines: dict[int, Line] = {}  #: … → the line with its exit code
-    first: int | None = None  #: the first rank that torchrun saw fail
-    failed_by_itself: bool = False  #: some process failed other than by SIGTERM
+    exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
+    first: int | None = None  #: the first rank whose failure torchrun reported
+    failed_by_itself: bool = False  #: a process failed other than by SIGTERM
     spawned: dict[int, int | None] = {}  #: started process → local rank
-    stops: list[Stop] = []  #: failures of workers that torchrun saw
+    stops: list[Stop] = []  #: failures of workers that torchrun reported
     left: dict[int, tuple[Line, int | None]] = {}  #: process that ended well → line and step
-    limits: dict[str, Line] = {}  #: memory limits that containers were killed for exceeding
+    limits: dict[str, Line] = {}  #: memory limits that killed containers exceeded, each with its line
     one_node: bool = False  #: DeepSpeed's launcher reports a single node
-    _killed: int | None = None  # the line with this container's OOMKilled
-    _limited: bool = False  # the next lines hold the limits of a killed container
+    _killed: int | None = None  # number of the line with this container's OOMKilled
+    _limited: bool = False  # the next lines contain the limits of a killed container
     _over: bool = False  # the launcher killed its processes
     _rank: int | None = None
     _root: bool = False
 
     @classmethod
     def seen(cls, codes: Mapping[int, int | None]) -> LauncherSummary:
-        """Return a summary of ranks seen to fail by another observer, the first failure first."""
+        """Return a summary of ranks whose failures another observer reported, the first failure first."""
         by_itself = any(code not in _BY_SIGTERM for code in codes.values())
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
     def see(self, line: Line, step: int | None = None) -> None:
-        """Take the next line, at this step."""
+        """Read the next line, at this step."""
         text = line.text
         status = _STATUS.search(text)
         if status is not None:
@@ -140,7 +141,7 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, [int(local[1])]))
 
     def _again(self, line: Line) -> None:
-        """Record that the agent restarts its workers; it logs this at level INFO, and not by default."""
+        """Record that the agent restarts its workers; it logs this at level INFO, which is off by default."""
         again = _AGAIN.search(line.text)
         if again is None:
             return
@@ -150,7 +151,7 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, left=again[1]))
 
     def _spawn(self, process: int, rank: int | None) -> None:
-        if self._over or self.spawned.keys() <= self.left.keys():  # another launch in the same file
+        if self._over or self.spawned.keys() <= self.left.keys():  # the file contains another launch
             self.spawned.clear()
             self.left.clear()
             self._over = False
@@ -158,7 +159,7 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def left_early(self) -> list[tuple[int | None, int | None, Line]]:
-        """Rank, step and line of each process that ended well while another never did.
+        """Rank, step and line of each process that ended well while another process never did.
 
         The rank is ``None`` unless the log shows that the launcher's node is the only one.
         """
@@ -168,7 +169,7 @@ class LauncherSummary(msgspec.Struct):
         return [(ranks.get(one), step, line) for one, (line, step) in self.left.items()]
 
     def failed_itself(self, rank: int | None) -> bool:
-        """Whether the launcher reports an exit code of an error of the rank's own."""
+        """Return whether the launcher reports an exit code that shows an error of the rank itself."""
         code = self.codes.get(rank) if rank is not None else None
         return code not in (None, 0, *_BY_SIGTERM)
 
@@ -182,6 +183,6 @@ class LauncherSummary(msgspec.Struct):
 
     @property
     def culprits(self) -> list[int]:
-        """Ranks to inspect: those not merely ended by the launcher's SIGTERM."""
+        """Ranks to inspect: failed ranks, except those that the launcher ended by SIGTERM."""
         own = [rank for rank, code in self.codes.items() if code not in _BY_SIGTERM]
         return sorted(own) or ([self.first] if self.first is not None else [])

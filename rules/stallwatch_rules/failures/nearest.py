@@ -1,4 +1,4 @@
-"""Find the pages whose wording is nearest to a failure that no rule knows."""
+"""Find the pages whose words are nearest to a failure that no rule knows."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-COMMON = _WORDS["common"]  #: words of any failure, and of English: they distinguish no failures
-#: Words of Python's own messages, in which any program's errors end. They help to distinguish pages that
-#: other words already suggest, but suggest none themselves.
+COMMON = _WORDS["common"]  #: words of any failure, and of English, which distinguish no failures
+#: Words of Python's own messages, in which the errors of all programs end. They help to distinguish pages
+#: that
+#: other words already suggest, but suggest no page themselves.
 OF_PYTHON = _WORDS["python"]
 
-THRESHOLD = 0.25  #: below it, the words that two texts share are common to all texts
+THRESHOLD = 0.25  #: minimum score; below it, the words that two texts share are common to all texts
 LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
-LEAST_RARITY = 8.5  #: their minimum total rarity (natural logarithms): words of many pages are no clue,
-#: unless they are a page's whole title
+#: minimum total rarity of these words (natural logarithms), unless they are a page's whole title: words of
+#: many pages are no evidence
+LEAST_RARITY = 8.5
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not match is never certain
 
 _WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
-_ASKED = 32  # texts whose pages are cached
+_ASKED = 32  # number of texts whose pages are cached
 _PAIR = 0.5  # weight of two words in a row, in addition to the words themselves
 _PYTHON = 0.4  # weight of a word of Python's own messages
 
 
 @dataclass(frozen=True)
 class _Text:
-    """A text in lower case, and its words in sequence separated by blanks."""
+    """A text in lower case, and its words in sequence, separated by blanks."""
 
     words: str
     text: str
@@ -57,14 +59,14 @@ class _Text:
 class _Page:
     page: RulePage
     title: frozenset[str]
-    weighted: tuple[tuple[float, _Text], ...]  #: weights of words in these texts, the highest first
+    weighted: tuple[tuple[float, _Text], ...]  #: texts with their weights, the highest weight first
 
     def weight(self, feature: str) -> float:
         return next((weight for weight, weighted in self.weighted if weighted.contains(feature)), 0.0)
 
 
 class Nearest:
-    """Finds pages by wording. Made once for a catalogue, and only for an unknown failure."""
+    """Search of pages by words, made once for a catalogue, and only for an unknown failure."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._pages = [
@@ -72,13 +74,13 @@ class Nearest:
             for page in sorted(catalogue.pages.values(), key=lambda page: page.id)
             if page.status != "retired" and page.patterns
         ]
-        # A live run's diagnosis repeats the same query, and long messages cost a tenth of a second.
+        # A live run's diagnosis repeats the same query, and long messages take a tenth of a second.
         self._near = functools.lru_cache(maxsize=_ASKED)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
         """Return the pages nearest to (exception, message, root), the nearest first; often none.
 
-        They are hints for a reader, not a diagnosis.
+        The pages are hints for a reader, not a diagnosis.
         """
         return [
             NearPage(page.id, page.title, round(min(MAX_SCORE, score), 2))
@@ -86,7 +88,7 @@ class Nearest:
         ]
 
     def _compare(self, *texts: str) -> tuple[tuple[float, RulePage], ...]:
-        """Return the pages that share enough with the texts, the nearest first."""
+        """Return the pages that share enough words with the texts, the nearest first."""
         weights = {item: [page.weight(item) for page in self._pages] for item in _features(*texts)}
         rarity = {item: self._rarity(weight) * _worth(item) for item, weight in weights.items()}
         whole = sum(rarity.values()) or 1.0
@@ -106,7 +108,7 @@ class Nearest:
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:
-    """Return the cached instance for this catalogue: a diagnosis needs it more than once."""
+    """Return the cached instance for this catalogue, which a diagnosis needs more than once."""
     if not _made or _made[0][0] is not catalogue:
         _made[:] = [(catalogue, Nearest(catalogue))]
     return _made[0][1]
@@ -116,7 +118,7 @@ _made: list[tuple[Catalogue, Nearest]] = []
 
 
 def words_of(*texts: str) -> list[str]:
-    """Return the distinctive words in lower case; those inside identifiers separately."""
+    """Return the distinctive words of texts in lower case; identifiers are split into words."""
     return [word for word in _all_words(*texts) if word not in COMMON]
 
 
@@ -142,7 +144,7 @@ def _worth(feature: str) -> float:
 
 
 def _texts_of(page: RulePage) -> _Page:
-    """Weigh a page's texts: program output counts in full, its explanations half."""
+    """Return the weighted texts of a page: program output counts in full, explanations count half."""
     printed = _Text.of(*(line for one in page.parts for sample in one.fires for line in sample.split("\n")))
     named = _Text.of(page.title, page.id.replace("-", " "))
     explained = _Text.of(page.sections.what, page.sections.why)

@@ -1,9 +1,9 @@
-"""Exceptions in a log: message, calls, kind of end, and the page that names the place of the exception.
+"""Describe exceptions in a log: message, calls, kind of end, and the page that names their place.
 
-A library's function often raises for one reason, whatever a version's wording: an exception that ends in
-torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places
-(``raised_in``). They are consulted only for an exception that no page knows by its words. The user's own code
-never counts as a library's, whatever its folders are called, and its callers did not raise the exception.
+A library's function often raises for one reason, with different messages in different versions: an exception
+that ends in torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places
+(``raised_in``). They are used only for an exception whose words no page knows. The user's own code never
+counts as a library's, whatever its folders are called, and its callers did not raise the exception.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RaisedIn, RulePage
 
 Kind = Literal["failure", "snippet", "ignored", "interrupt", "wrapper"]
-#: Where an exception was raised: in the main thread, another thread, a process of ``multiprocessing``, a task
-#: of asyncio, or where Python drops it (``__del__``, atexit, a generator that is closed); or ``handled``: the
-#: program reports that it continues without what failed.
+#: The setting in which an exception was raised: the main thread, another thread, a process of
+#: ``multiprocessing``, a
+#: task of asyncio, or a place where Python drops it (``__del__``, atexit, a generator that is closed).
+#: ``handled``: the program reports that it continues without the part that failed.
 Setting = Literal["main", "thread", "child", "task", "ignored", "handled"]
 
 _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedException")
@@ -47,11 +48,11 @@ class Frame(msgspec.Struct, frozen=True):
 
     @property
     def library(self) -> bool:
-        """Whether the code is installed rather than the user's own."""
+        """True if the code is installed rather than the user's own."""
         return not self.line or bool(_LIBRARY.search(self.path))
 
     def __str__(self) -> str:
-        if not self.line:  # compiled code
+        if not self.line:  # a frame of compiled code has no line number
             return f"{self.name} ({self.path})"
         return f"{self.path}:{self.line} in {self.name}" if self.name else f"{self.path}:{self.line}"
 
@@ -65,17 +66,17 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's own innermost frame of shown frames (innermost last); empty if there is none."""
+    """Return the user's own innermost frame of frames as text (innermost last); empty if there is none."""
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """Position of a line in its stream."""
+    """The position of a line in its stream."""
 
     index: int = 0  #: number of lines before it
     advances: int = 0  #: number of steps that the stream had shown
-    step: int | None = None  #: number of the last step that the stream itself had shown
+    step: int | None = None  #: the last step that the stream itself had shown
     plain: int = 0  #: number of lines outside of tracebacks before it
     answers: int = 0  #: number of requests that a server had answered
 
@@ -83,7 +84,7 @@ class Mark(msgspec.Struct, frozen=True):
 class Raised(msgspec.Struct):
     """A chain of exceptions from a traceback (or a bare line); the last exception ended the call."""
 
-    exception: str  #: as printed, such as ``torch.OutOfMemoryError``; empty where the text ends before it
+    exception: str  #: name as printed, such as ``torch.OutOfMemoryError``; empty if the text ends before it
     message: str
     line: Line  #: the line with the final exception
     mark: Mark  #: position of the stream at that line
@@ -91,48 +92,48 @@ class Raised(msgspec.Struct):
     root: str = ""  #: the chain's first exception with its message, if there is a chain
     kind: Kind = "failure"
     rules: set[str] = set()  #: rules that matched in the chain
-    heading: set[str] = set()  #: rules that matched in the words before its header, as it is their reason
-    group: bool = False  #: an exception group, whose parts follow indented by a margin
+    heading: set[str] = set()  #: rules that matched in the text above the header: the reason
+    group: bool = False  #: True for an exception group, whose parts follow, indented by a margin
     setting: Setting = "main"
-    warned: bool = False  #: logged with the level of a warning
+    warned: bool = False  #: True if logged at the level of a warning
     source: str = ""  #: the innermost call's own line of code, if shown
-    native: bool = False  #: a crash of compiled code, possibly after the training's own end
+    native: bool = False  #: True for a crash of compiled code, possibly after the training's own end
     step: int | None = None  #: the run's step at that time, if the diagnosis knows it
 
     @property
     def shows_teardown(self) -> bool:
-        """Whether it only shows that another part has ended: its peer, its process, its event loop.
+        """True if the exception only shows that another part has ended: its peer, process or event loop.
 
         Such an exception is the root cause only if nothing else explains the failure.
         """
         if not self.exception and self.setting == "thread" and of_helper(self):
-            return True  # truncated
+            return True  # the traceback is truncated
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
     def relays(self) -> bool:
-        """Whether it only reports that a command, or a notebook's cell, failed."""
+        """True if it only reports that a command, a notebook's cell or a trial failed."""
         return any(echo.agrees(self) for echo in RELAYS)
 
     @property
     def lost_something(self) -> bool:
-        """Whether the main thread lost a peer or waited in vain, which may be the cause."""
+        """True if the main thread lost a peer or waited in vain, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
     @property
     def gives_reason(self) -> bool:
-        """Whether it is a crash of compiled code whose words say more than the signal that ended it."""
+        """True if it is a crash of compiled code whose message says more than the signal that ended it."""
         signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES
         return self.native and bool(self.message) and not signal
 
     @property
     def beside(self) -> bool:
-        """Whether it was raised outside the program's main thread."""
+        """True if the exception was raised outside the program's main thread."""
         return self.setting != "main" or self.kind == "ignored"
 
     @property
     def of_destructor(self) -> bool:
-        """Whether it was raised in a ``__del__``, from which Python lets none propagate."""
+        """True if the exception was raised in a ``__del__``, from which Python lets none propagate."""
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
@@ -161,12 +162,12 @@ def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting
 
 
 class Echo(NamedTuple):
-    """Exceptions that only show that another part has ended."""
+    """A kind of exception that only shows that another part has ended."""
 
-    exceptions: str  #: a pattern of the name without its modules
-    message: str = ""  #: a pattern that must be found in the message
-    file: str = ""  #: a pattern that the innermost call's file must have
-    beside: bool = False  #: only if it was not raised in the main thread
+    exceptions: str  #: expression for the name without its modules
+    message: str = ""  #: expression that must be found in the message
+    file: str = ""  #: expression that must be found in the innermost call's file
+    beside: bool = False  #: the entry applies only outside the main thread
 
     def agrees(self, raised: Raised) -> bool:
         """Return whether this entry describes the exception."""
@@ -180,14 +181,15 @@ class Echo(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no words
-#: A command of the program failed, a cell of a notebook, or a trial of Ray Tune: it printed its own exception.
+_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no text
+#: A command, a cell of a notebook or a trial of Ray Tune failed: it printed its own exception.
 RELAYS = (
     Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
     Echo(r"PapermillExecutionError|CellExecutionError"),
     Echo("TuneError", r"Trials did not complete"),
 )
-#: From Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and W&B.
+#: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of
+#: W&B.
 ECHOES = (
     Echo(_LOST, beside=True),
     Echo(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
@@ -205,17 +207,17 @@ ECHOES = (
     Echo("terminate called", r"^without an active exception"),
     *RELAYS,
 )
-#: Raised by the main thread for that reason, and for others.
+#: Exceptions that the main thread raises for that reason, but also for others.
 LOST = Echo(_LOST, _WORDLESS)
 
 
 def kind_of(raised: Raised) -> Kind:
-    """Return whether it is a failure, a launcher's summary of a failure, or a stop by hand, among others."""
+    """Return the kind of an exception: failure, launcher's summary, interrupt, snippet or ignored."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
         return "interrupt"
     if raised.of_destructor or raised.setting in ("ignored", "handled"):
-        return "ignored"  # for a destructor, whatever was truncated above it
+        return "ignored"  # a destructor's exception is ignored, even if the text above it was truncated
     if raised.setting == "thread" and last == "CancelledError" and raised.message.startswith(_QUEUE_CLOSED):
         return "ignored"  # TensorFlow's feeding thread, after the end of the session that it fed
     if last in _LAUNCHER_NAMES:
@@ -224,11 +226,12 @@ def kind_of(raised: Raised) -> Kind:
     started_python = "python" in raised.message and ".py" in raised.message
     if last == "CalledProcessError" and (launched or started_python):
         return "wrapper"
-    if not last and launched:  # truncated, and a launcher's traceback ends in its summary
+    if not last and launched:  # the traceback is truncated, and a launcher's traceback ends in its summary
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
-        # Code without a file: code that the program ran, such as a model's answer, or the program itself
-        # (python -c). Only the following lines show which.
+        # Code without a file is code that the program ran, such as a model's answer, or the program itself
+        # (python -c).
+        # Only the following lines show which.
         return "snippet"
     return "failure"
 
@@ -238,14 +241,14 @@ _TRACKERS = lazy(
     r"[/\\](?:site|dist)-packages[/\\]"
     r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
 )
-#: Raised by a request to a process that has ended, or that ended before its socket was opened.
+#: Exceptions of a request to a process that has ended, or that ended before its socket was opened.
 _GONE = frozenset(
     ("BrokenPipeError", "ConnectionRefusedError", "ConnectionResetError", "EOFError", "FileNotFoundError")
 )
 
 
 def of_helper(raised: Raised) -> bool:
-    """Whether all calls are a tracker's, or those of a reader thread of ``subprocess``.
+    """Return whether all calls belong to an experiment tracker, or to a reader thread of ``subprocess``.
 
     Both call Python's own library and installed packages; the outermost installed call shows the owner.
     """
@@ -258,7 +261,7 @@ def of_helper(raised: Raised) -> bool:
 
 
 def pins_batches(raised: Raised) -> bool:
-    """Whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
+    """Return whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
 
     Receiving a batch from a lost worker fails in the connection to it (``multiprocessing``).
     """
@@ -270,7 +273,7 @@ def pins_batches(raised: Raised) -> bool:
 
 
 def _reads_output(frame: Frame) -> bool:
-    """Whether it is the thread of ``subprocess.Popen.communicate`` (Python's ``Lib/subprocess.py``)."""
+    """Return whether a frame belongs to ``Popen.communicate``'s reader thread (``Lib/subprocess.py``)."""
     return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
 
 
@@ -281,8 +284,8 @@ MAX_DEPTH = 25  #: maximum number of innermost calls to inspect: outer calls are
 def page_of_place(raised: Raised, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
     """Return the page that names the innermost call, and that call; ``None`` if two pages match equally.
 
-    A place with a message pattern takes precedence over one without, and a call over an exception's name
-    alone (which has no call).
+    A place with a message pattern takes precedence over a place without one, and a call over an exception's
+    name alone (which has no call).
     """
     best: list[tuple[_Order, str, RulePage, Frame | None]] = []
     calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
@@ -309,7 +312,7 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
 
 
 def _agrees(place: RaisedIn, raised: Raised) -> bool:
-    """Whether a place fits the exception; a cut-off one fits by its call, if the place names no message."""
+    """Return whether a place fits the exception; a truncated one fits by its call if no message is needed."""
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
         return False
@@ -321,13 +324,13 @@ def _is(exception: str, name: str) -> bool:
 
 
 def _inside(calls: list[Frame]) -> list[Frame]:
-    """Return the calls from the innermost to the user's own innermost call, excluding the callers of that."""
+    """Return the calls from the innermost to the user's own innermost call, without the callers of that."""
     own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: own + 1]
 
 
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the calls at a place with their depth: 0 is the innermost."""
+    """Return the calls at a place, each with its depth: 0 is the innermost."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
@@ -345,11 +348,11 @@ def _at(place: RaisedIn, call: Frame) -> bool:
 
 
 def found_in(pattern: str, text: str) -> bool:
-    """Whether a page's pattern is found in a text."""
+    """Return whether a page's pattern is found in a text."""
     return bool(cached_re2(pattern, encoded=False).search(text))
 
 
-MAX_KINDS = 200  #: maximum number of different exceptions per stream; a log may hold millions of tracebacks
+MAX_KINDS = 200  #: maximum number of different exceptions per stream: a log may contain many tracebacks
 USER_FRAMES, LIBRARY_FRAMES = 8, 4
 
 Key = tuple[str, str, str]
@@ -358,7 +361,7 @@ Key = tuple[str, str, str]
 class Seen(msgspec.Struct):
     """One exception in one stream, with its number of occurrences."""
 
-    raised: Raised  #: the first occurrence
+    raised: Raised  #: the first occurrence of the exception
     count: int
     last: Raised
 
@@ -401,7 +404,7 @@ def unknown_in(table: ExceptionTable, known: Collection[str], aborts: Collection
 
 
 def fold(seen: Iterable[Seen]) -> list[UnknownException]:
-    """Merge the same exception on many ranks into one record, the earliest first."""
+    """Merge the same exception on many ranks into one record; the earliest record comes first."""
     groups: dict[Key, list[Seen]] = {}
     for each in seen:
         groups.setdefault(_kind_key(each.raised), []).append(each)

@@ -1,8 +1,8 @@
-"""Messages of one stream that no rule knows: one entry for each template, however often it occurred.
+"""Keep the messages of one stream that no rule knows: one entry for each template, with its count.
 
 A line's digits and identifiers are removed to find its entry (``masking.skeleton``), so a table of a few
-hundred entries holds logs of any length. Dropped entries are remembered by a checksum, so that they are never
-taken for new messages.
+hundred entries covers logs of any length. Dropped entries are remembered by a checksum, so that they never
+count as new messages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Level = Literal["error", "warning", "info"]
 
 _MESSAGE = lazy(r"[A-Za-z]{3,}[^A-Za-z\n]{1,3}[A-Za-z]{2,}|[\u4e00-\u9fff]{4,}")
 _NO_MESSAGE = lazy(r"\s*(?:[|+│├└╭╰{}\[\]()=*#<>~^-]{2}|raise \w)|.*(?:\d%\||[~^]{4,}\s*$)")
-# The level that a logger states near the start of the line; else the words decide.
+# The level that a logger prints near the start of the line; otherwise the words decide.
 _STATED = lazy(
     r"(?<![A-Za-z_])(?:(?P<info>DEBUG|INFO|NOTICE|TRACE)|(?P<warning>WARN(?:ING)?)"
     r"|(?P<error>ERROR|CRITICAL|FATAL))(?![A-Za-z_])|^\[?(?:(?P<w>W)|(?P<e>[EF])|(?P<i>I))\d{3,4} \d\d:"
@@ -37,7 +37,8 @@ _ERROR = lazy(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
-# TensorFlow and XLA print the first two with severity E if imported beside another of their plug-ins, torch
+# TensorFlow and XLA print the first two with severity E if imported beside another of their plug-ins; torch
+# prints
 # the last for each rejected kernel (``_inductor/select_algorithm.py``, ``autotune_process.py``).
 _WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
@@ -49,13 +50,13 @@ _WARNING = lazy(r"warn|deprecat|retry|retries|slow|skipp|\bmissing|unexpected|�
 class Template(msgspec.Struct):
     """One template in one stream."""
 
-    first: Line  #: its exemplar, with truncated text
-    last: Line  #: the latest occurrence, with truncated text
+    first: Line  #: the first line, with truncated text
+    last: Line  #: the latest line, with truncated text
     count: int
     level: Level
-    advances: int  #: number of steps in the stream before the first
-    step: int | None  #: the number of the last such step
-    index: int  #: number of lines of the stream before the first
+    advances: int  #: number of steps in the stream before the first line
+    step: int | None  #: number of the last step before the first line
+    index: int  #: number of lines of the stream before the first line
     last_index: int
 
 
@@ -67,7 +68,7 @@ class TemplateTable(msgspec.Struct):
     partial: bool = False  #: lines were skipped, or entries forgotten: no message is certainly new
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
-        """Count a line of a known template, at ``index`` of its stream; return false if it is unknown."""
+        """Count a line of a known template, at ``index`` of its stream; return False if it is unknown."""
         entry = self.entries.get(skeleton(line.text[:MAX_TEXT]))
         if entry is None:
             return False
@@ -77,7 +78,7 @@ class TemplateTable(msgspec.Struct):
         return True
 
     def add(self, line: Line, mark: Mark, count: int = 1) -> None:
-        """Take a line, or ``count`` lines of one template of which this is the first shown."""
+        """Count a line, or ``count`` lines of one template of which this line is the first."""
         if self.again(line, mark.index, count):
             return
         if not looks_like_message(line.text):
@@ -107,7 +108,7 @@ class TemplateTable(msgspec.Struct):
             self._drop()
 
     def _drop(self) -> None:
-        """Drop the half of the entries that have not been seen for the longest time."""
+        """Drop the half of the entries whose last occurrences are the oldest."""
         ordered = sorted(self.entries.items(), key=lambda item: (item[1].last_index, item[1].index))
         for key, _ in ordered[: len(ordered) // 2]:
             del self.entries[key]
@@ -118,13 +119,13 @@ class TemplateTable(msgspec.Struct):
 
 
 def looks_like_message(text: str) -> bool:
-    """Whether the line is text, rather than numbers, a table or a progress bar."""
+    """Return whether the line is text, rather than numbers, a table or a progress bar."""
     head = text[:MAX_TEXT]
     return _MESSAGE.search(head) is not None and _NO_MESSAGE.match(head) is None
 
 
 def level_of(text: str) -> Level:
-    """Return a line's level as its logger states it, else as its words suggest."""
+    """Return a line's level by its logger's prefix, or else by its words."""
     stated = _STATED.search(text[:120])
     if stated is not None:
         if stated["error"] or stated["e"]:
@@ -136,13 +137,13 @@ def level_of(text: str) -> Level:
 
 
 def states_info(text: str) -> bool:
-    """Whether a logger marks the line as neither a warning nor an error."""
+    """Return whether a logger marks the line as neither a warning nor an error."""
     stated = _STATED.search(text[:120])
     return stated is not None and bool(stated["info"] or stated["i"])
 
 
 def states_error(text: str) -> bool:
-    """Whether a logger marks the line as an error: words alone may be advice."""
+    """Return whether a logger marks the line as an error; words alone may be advice."""
     stated = _STATED.search(text[:120])
     return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 

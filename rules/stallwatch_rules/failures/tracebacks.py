@@ -1,7 +1,7 @@
-"""Python tracebacks in one stream of lines: from the header, or the first frame, to the final exception.
+"""Read Python tracebacks in one stream of lines: from header or first frame to the final exception.
 
 A ``TracebackReader`` takes the lines of one source and rank in order. It returns each chain of exceptions
-once, after the chain has ended, with the rules that matched inside it.
+once, after the chain has ended, with the rules that matched inside the chain.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _NOTEBOOK_FRAME = lazy(
     r"(?::(?P<line>\d+)|, line (?P<cell>\d+))?(?:, | )?(?:in (?P<name>[\w<>.]+))?"
 )
 NOTEBOOK_SOURCE = lazy(r"-*> ?\d+ ")
-INDENT = "  "  # indentation of a frame under its header
-# Source is indented more than a frame, so this is none: frame and exception lost their distinct indentation.
+INDENT = "  "  # indentation of a frame below its header
+# Source is indented more than a frame. Text that is indented less is no source: frame and exception lost
+# their
+# distinct indentation.
 LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
 GROUP_HEADER = "Exception Group Traceback"
-MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # before an exception group and its parts
+MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin before an exception group and its parts
 BOX = "│╭╰─┌└├┃"
-# In a box, source follows its line number and a variable has a second box; this is neither.
+# In a box, source follows its line number and a variable has a second box; this text has neither.
 BOXED = lazy(r"[│┃] ?(?P<final>(?:\w+\.)*[A-Z]\w*(?:Error|Exception): .*)$")
 FINAL = lazy(
     r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
@@ -50,28 +52,29 @@ CHAIN = lazy(
 )
 QUOTES_INNER = lazy(
     r"Original Traceback|with the following error:|_RemoteTraceback|Caught \w+ in "
-    r"|in the worker environment:$"  # ray 2.55, _private/function_manager.py
+    r"|in the worker environment:$"  # message of ray 2.55, _private/function_manager.py
 )
 _IGNORED = lazy(
     r"^(?:Exception ignored (?:in|on|while)\b|Error in atexit\.|Error in sys\.excepthook"
-    r"|--- Logging error ---|Call stack:$)"  # under the error, logging shows its caller
+    r"|--- Logging error ---|Call stack:$)"  # logging shows its caller below the error
     r"|\ban error occurred during closing of asynchronous generator\b"
 )
-# A logger's message that the program continues without what failed; its traceback follows immediately.
+# A logger's message that the program continues without the part that failed; its traceback follows at once.
 _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# A logger's prefix with this level, before a traceback's header: programs continue without what failed.
+# A logger's prefix with this level, before a traceback's header: programs continue without the part that
+# failed.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
-# Ray names the task, and the task's own frames follow; likewise for an actor that could not be created.
-# Its color may have lost the escape character in copying.
+# Ray names the task, and the task's own frames follow; likewise for an actor that failed to start. The escape
+# character of Ray's color may have been lost in copying.
 REMOTE = lazy(
     r"(?:The actor died because of an error raised in its creation task, )?"
     r"(?:[^\w\s]{0,2}\[[\d;]+m)?ray::\S+ \(pid="
 )
-_THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second is W&B's
-#: Python's Lib/asyncio: tasks.py, events.py, runners.py; a logger's prefix may precede it.
+_THREAD = lazy(r"^(?:Exception in thread |Thread [A-Z]\w*:$)")  # the second form is W&B's
+#: Messages of Python's Lib/asyncio (tasks.py, events.py, runners.py), perhaps after a logger's prefix.
 _TASK = lazy(
     r"\b(?:Task|Future|_GatheringFuture) exception was never retrieved$|\bException in callback \S"
     r"|\bunhandled exception during asyncio\.run\(\) shutdown$"
@@ -83,14 +86,15 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("task", _TASK),
     ("handled", _HANDLED),
 )
-INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback,
-HANDLED = 1  #: and from a message that it is handled
+INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback
+HANDLED = 1  #: maximum lines from a message that an exception is handled to its traceback
 # The raising statement, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
-# The failed statement, as a frame shows it: an assertion without words, an assignment, or a returned call
-# may be all that distinguishes one bare AssertionError or IndexError from another. A rich box marks the line
-# with ❱.
+# The failed statement, as a frame shows it. An assertion without text, an assignment, or a returned call may
+# be
+# the only difference between two AssertionErrors or IndexErrors without text. A rich box marks the line with
+# ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
@@ -100,11 +104,11 @@ OTHER_MESSAGE = lazy(
     r"\[[EWIF]\d{0,4} |\[20\d\d-\d\d-\d\d|[EWIF]\d{4} \d\d:|20\d\d-\d\d-\d\d|(?:WARNING|INFO|ERROR):\w"
     r"|terminate called|Killing subprocess|Exception ignored|Fatal Python error|wandb: |\{'|\{\""
     r"|srun: |slurmstepd[\w.-]*: "
-    r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # vLLM's, uvicorn's
+    r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # logger prefixes of vLLM and uvicorn
 )
-# Deeper lines under an exception are its message: no frame, no marks under source, and no bar.
+# Deeper lines below an exception are its message: no frame, no marks below source, and no bar.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
-# The same if an exception has no message yet: text after a logger's prefix is none.
+# Text after a logger's prefix is no message, if the exception has no message yet.
 OTHER_LOGGER = lazy(
     r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"
     r"|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[]:|]? *[^\s:=])"
@@ -112,12 +116,12 @@ OTHER_LOGGER = lazy(
 
 
 def introduced(text: str) -> Setting | None:
-    """Return where the exception of the traceback below this line was raised, if the line shows it."""
+    """Return where the exception of the traceback below this line was raised, if the line shows that."""
     return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
 
 def frame_in(text: str) -> Frame | None:
-    """Return the frame that a line shows."""
+    """Return the frame in a line of a traceback; ``None`` if there is none."""
     found = _FRAME.match(text) if 'File "' in text else None
     if found is None and text[:1] in "│|":
         found = _BOX_FRAME.match(text)
@@ -125,7 +129,7 @@ def frame_in(text: str) -> Frame | None:
 
 
 def notebook_frame(text: str) -> Frame | None:
-    """Return the frame that a line of a notebook's traceback shows."""
+    """Return the frame in a line of a notebook's traceback; ``None`` if there is none."""
     found = _NOTEBOOK_FRAME.match(text)
     if found is None or not (found["name"] or found["line"] or found["cell"]):
         return None
@@ -133,9 +137,9 @@ def notebook_frame(text: str) -> Frame | None:
 
 
 def is_error(name: str, adjoining: bool) -> bool:
-    """Whether this names an exception; any capitalized name does if ``adjoining`` its traceback."""
+    """Return whether a name is an exception's; any capitalized name is if ``adjoining`` its traceback."""
     last = name.rpartition(".")[2]
-    # A name in a script without capitals cannot be recognized by them.
+    # A name in a script without capitals is not recognized by capitals.
     return bool(ERROR_NAME.search(last)) or (adjoining and (bool(_CAMEL.match(name)) or not name.isascii()))
 
 
@@ -152,10 +156,11 @@ _DIGITS = lazy(r"\d")
 MAX_FRAMES = 60
 MAX_MESSAGE = 1000
 FOREIGN_LINES = 30  #: maximum number of foreign lines inside a traceback before it is abandoned
-MORE_LINES = 3  #: lines of a message kept, directly under its first
+MORE_LINES = 3  #: number of lines of a message that are kept, directly below its first line
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the exception's first line
 BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while at most this many lines follow it
-#: Python prints the place of these above them; alone, they concern code that a program tried to read.
+#: Python prints the place of these exceptions above them; alone, they concern code that a program tried to
+#: read.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -171,10 +176,10 @@ class _Open(msgspec.Struct):
     rules: set[str] = set()
     heading: set[str] = set()
     foreign: int = 0
-    adjoining: bool = False  #: whether the previous line belonged to it
+    adjoining: bool = False  #: True if the previous line belonged to the traceback
     source: str = ""  #: the last frame's line of code
-    bare_frame: bool = False  #: whether the last frame's source line is still missing
-    named: str = ""  #: the exception, if the header names it
+    bare_frame: bool = False  #: True if the last frame's source line is still missing
+    named: str = ""  #: name of the exception, if the header has it
     group: bool = False  #: belongs to an exception group, indented by a margin
     warned: bool = False
     quoted: bool = False  #: the previous exception only reports this one, which was raised first
@@ -197,34 +202,34 @@ _START = Mark()
 
 
 class TracebackReader:
-    """Finds the exceptions in one stream. A match of a ``failures`` rule inside one identifies it."""
+    """Reader that finds the exceptions in one stream; ``failures`` are the rules that identify one."""
 
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
-        self._raised: Raised | None = None  # its message may continue
-        self._after = 0  # lines since its first line
-        self._more = 0  # the part of them directly under it that is its message
-        self._colon = False  # its name ends in a colon, so its message may begin on the next line
-        self._chained = False  # a chain marker followed it
-        self._setting: Setting = "main"  # the next traceback's, from its introduction,
-        self._lines = 0  # if it begins within this many lines
+        self._raised: Raised | None = None  # the last exception, whose message may continue
+        self._after = 0  # lines since the exception's first line
+        self._more = 0  # number of these lines, directly below the first, that are its message
+        self._colon = False  # the exception's name ends in a colon, so its message may begin on the next line
+        self._chained = False  # a chain marker followed the exception
+        self._setting: Setting = "main"  # setting of the next traceback, from its introduction
+        self._lines = 0  # lines within which that traceback must begin
         self._bare: Raised | None = None
         self._bare_after = 0
 
     @property
     def busy(self) -> bool:
-        """Whether the next line matters whatever its text, not only with a word of ``hints.TRACEBACK``."""
+        """True if every next line matters, not only a line with a word of ``hints.TRACEBACK``."""
         return self._open is not None or self._raised is not None or self._bare is not None or self._lines > 0
 
     @property
     def in_progress(self) -> bool:
-        """Whether a traceback, or the message below it, is in progress."""
+        """True while a traceback, or the message below it, is in progress."""
         return self._open is not None or self._raised is not None
 
     @property
     def teardown(self) -> bool:
-        """Whether the last line belongs to the output of a process during its teardown."""
+        """True if the last line belongs to the output of a process during its teardown."""
         if self._open is not None:
             return self._open.introduced in ("ignored", "handled") and self._open.adjoining
         raised = self._raised
@@ -232,13 +237,13 @@ class TracebackReader:
 
     @property
     def handled(self) -> bool:
-        """Whether the last line belongs to an exception that the program reports as handled."""
+        """True if the last line belongs to an exception that the program reports as handled."""
         if self._open is not None:
             return self._open.introduced == "handled"
         return self._raised is not None and self._raised.setting == "handled"
 
     def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
-        """Take the next line and the rules that matched it; return the chain that has ended, if any."""
+        """Read the next line and the rules that matched it; return the chain that has ended, if any."""
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             self._part(self._raised, text, rules)
@@ -259,10 +264,10 @@ class TracebackReader:
         return ended
 
     def quotes(self, text: str) -> bool:
-        """Whether this line, if it comes next, is quoted source code rather than a message.
+        """Return whether this line, if it comes next, is quoted source code rather than a message.
 
-        ``raise RuntimeError("CUDA out of memory")`` under a frame shows what the program may print, and the
-        same words in a box of variables show the value of one of them.
+        ``raise RuntimeError("CUDA out of memory")`` below a frame shows what the program may print, and the
+        same words in a box of variables show the value of a variable.
         """
         if self._raised is not None and self._raised.group and MARGIN.match(text):
             inner = MARGIN.sub("", text, count=1)
@@ -280,7 +285,7 @@ class TracebackReader:
         return begun.bare_frame and FLUSH.match(text) is not None
 
     def skip(self, lines: int) -> Raised | None:
-        """Skip lines of the stream; return the chain that ended before or in them, if any."""
+        """Skip lines of the stream; return the chain that ended before or in these lines, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
         if self._bare_after > BARE_LINES_AFTER:
@@ -297,7 +302,7 @@ class TracebackReader:
         return ended
 
     def left(self, mark: Mark = _START) -> list[Raised]:
-        """Return what is unfinished if the stream ended here; change nothing, as it may continue."""
+        """Return the exceptions that are unfinished if the stream ends here, without changing the state."""
         if self._raised is not None:
             return [self._raised]
         if self._open is not None and (self._open.frames or self._open.chain or self._open.named):
@@ -387,7 +392,7 @@ class TracebackReader:
         self._more, self._colon = 0, final.group().endswith(":")
 
     def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
-        """Take a line of a group's sub-exception: the first that is no group itself is its root."""
+        """Read a line of a group's sub-exception: the first that is no group itself is the group's root."""
         self._after = 0
         raised.rules.update(self._failures & set(rules))
         final = FINAL.match(MARGIN.sub("", text, count=1).rstrip()) if not raised.root else None
@@ -396,7 +401,7 @@ class TracebackReader:
             raised.root = f"{name}: {final['message'] or ''}"[:MAX_MESSAGE].rstrip(": ")
 
     def _continues(self, text: str, rules: Collection[str]) -> bool:
-        """Whether the line still belongs to the exception that was raised last."""
+        """Return whether the line still belongs to the exception that was raised last."""
         raised = self._raised
         assert raised is not None
         if CHAIN.search(text):
@@ -409,7 +414,8 @@ class TracebackReader:
         if not self._chained and frame_in(text) is not None:
             return False
         if not raised.message and self._colon and text.strip(" =-*#_"):
-            if OTHER_LOGGER.match(text):  # the exception has no message, and this line belongs to another
+            # the exception has no message, and this line belongs to another logger
+            if OTHER_LOGGER.match(text):
                 return False
             raised.message = text.strip()[:MAX_MESSAGE]
         elif raised.message and self._after == self._more + 1 <= MORE_LINES and MORE.match(text):
@@ -430,7 +436,7 @@ class TracebackReader:
         frame = frame_in(text) if 'File "' in text else None
         if frame is not None and frame.name:
             self._bare = None
-            # An excerpt that begins with a frame: it was indented as a whole by the extra margin.
+            # An excerpt that begins with a frame was indented as a whole by the extra margin.
             margin = text[: max(0, len(text) - len(text.lstrip(" ")) - len(INDENT))]
             introduced_as: Setting = "ignored" if ignored else "main"
             self._open = _Open(line, margin, introduced_as, None, header=False, adjoining=True)

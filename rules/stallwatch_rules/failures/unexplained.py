@@ -1,8 +1,8 @@
-"""Hints for a reader if no rule knows the cause: the nearest pages, and new lines.
+"""Find hints for a reader if no rule knows the cause: the nearest pages, and new lines.
 
 New lines are those absent from the run's own healthy part, or from a healthy run. Lines are compared by
 template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates that differ in
-a word or two; it sees one exemplar of each.
+a word or two; it reads one line of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 from stallwatch_rules.text.reported import earliest, latest, place, shown
 
-ALIKE = 0.65  #: share of equal words at which two lines have one template
+ALIKE = 0.65  #: share of equal words above which two lines have one template
 DEPTH = 4
 
 
@@ -51,7 +51,7 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
 def _drain() -> Any:
     """Return a factory of Drain3 trees; ``None`` without Drain3."""
     try:
-        from drain3.drain import Drain  # slow to import, and most diagnoses need none
+        from drain3.drain import Drain  # Drain3 is slow to import, and most diagnoses do not need it
     except ImportError:
         return None
     return lambda: Drain(depth=DEPTH, sim_th=ALIKE, param_str="<*>")
@@ -73,14 +73,14 @@ Streams = Mapping[tuple[str, int | None], StreamReading]
 
 MAX_NEW = 10  #: maximum number of reported lines per run
 STARTED = 3  #: steps that prove that the lines above the first step belong to start-up
-MAX_EXEMPLARS = 3000  #: maximum number of exemplars to cluster
+MAX_EXEMPLARS = 3000  #: maximum number of lines to cluster
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The messages of a healthy run."""
+    """The messages of a healthy run, for comparison."""
 
     exemplars: Mapping[str, Template] = field(default_factory=dict)
 
@@ -96,7 +96,7 @@ class Baseline:
 
 @dataclass
 class _Group:
-    """One template in all streams that have it."""
+    """One template in all streams that contain it."""
 
     entries: list[tuple[StreamReading, Template]]
     new: bool
@@ -137,9 +137,10 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 
 
 def _started(streams: Streams) -> dict[str, int]:
-    """Map sources to the line of their first step, if enough steps followed; lines above are of start-up.
+    """Map sources to the line of their first step, if enough steps followed: start-up is above that line.
 
-    For a rank without steps, the order of lines proves nothing more: others' steps may have been delayed.
+    For a rank without steps, the order of lines proves nothing more: other ranks' steps may have been
+    delayed.
     """
     started: dict[str, int] = {}
     for (source, _), stream in streams.items():
@@ -151,9 +152,9 @@ def _started(streams: Streams) -> dict[str, int]:
 
 
 def _is_new(stream: StreamReading, entry: Template, clock: StepClock, stepped: bool) -> bool:
-    """Whether no step followed the first line of this template.
+    """Return whether no step followed the first line of this template.
 
-    Without steps, there is no healthy part for comparison: only lines with the level of an error count.
+    Without steps, there is no healthy part for comparison, so only lines at the level of an error are new.
     """
     if stream.templates.partial and entry.level == "info":
         return False
@@ -187,10 +188,10 @@ def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]
 
 
 def _weight(group: _Group) -> float:
-    """Weigh a group: severe, rare, near the end and on many ranks are the most significant."""
+    """Return the significance of a group: severe, rare, near the end and on many ranks count most."""
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
-    # The number of its stream's lines that followed: few near the end.
+    # Few lines of the stream follow a line near the end.
     followed = min(max(0, stream.index - 1 - entry.last_index) for stream, entry in group.entries)
     return (
         _SEVERITY[group.level]
@@ -215,7 +216,7 @@ def _record(group: _Group) -> NewLines:
     )
 
 
-MAX_LOOKED_UP = 5  #: maximum number of unknown exceptions to find pages for
+MAX_LOOKED_UP = 5  #: maximum number of unknown exceptions for which pages are searched
 
 
 def complete(
@@ -226,10 +227,10 @@ def complete(
     *,
     ended: bool = False,
 ) -> Diagnosis:
-    """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run; others need none.
+    """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
 
-    A log that ends unfinished with an error, or with lines that its baseline lacks, gets the new lines and a
-    note; ``ended``: the run's end is known otherwise, or the run is still watched.
+    Of other runs, only a log that ends unfinished with an error, or with lines that its baseline lacks, gets
+    the new lines and a note. ``ended``: the run's end is known otherwise, or the run is still watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):
@@ -252,7 +253,7 @@ def complete(
 
 
 def _last_words(diagnosis: Diagnosis, streams: Mapping[tuple[str, int | None], StreamReading]) -> bool:
-    """Whether an unfinished run's log reports an error after its last step."""
+    """Return whether an unfinished run's log reports an error after its last step."""
     progress = diagnosis.progress
     return (
         progress.last_step is not None

@@ -1,6 +1,6 @@
-"""Impact of findings on a run, judged by its progress: pure functions over facts, a file per subject.
+"""Judge the impact of findings on a run by its progress: pure functions over facts, a file per subject.
 
-The same text can be noise or the end: a trace-cache message is harmless while steps advance, degrading if
-steps become slower with it, and fatal if no step follows. Some failures print no line at all: a loss that
+The same text can be noise or a fatal sign: a trace-cache message is harmless while steps advance, degrading
+if steps become slower with it, and fatal if no step follows. Some failures print no line at all: a loss that
 jumps, steps that become slower, a silence.
 """

@@ -1,8 +1,8 @@
-"""Warnings from inside the ranks: failures that are imminent or silent, before any log shows them.
+"""Describe the warnings from inside the ranks: imminent or silent failures that no log shows yet.
 
-A probe reports what it observed; this module holds what that means and the texts for it. A warning is
-degrading while the run continues, fatal only if the failure itself occurred, and dropped if the run ended
-well without it.
+A probe reports an observation; this module holds its meaning and the texts for it. A warning is degrading
+while the run continues, fatal only if the failure itself occurred, and dropped if the run ended well without
+the failure.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.text.digest import counted
 
 SEEN = "seen"  #: the capture that names the warning, a key of ``CONCERNS``
-CHECKPOINT = "checkpoint"  #: the key of broken checkpoints
-SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: the keys of a rank that the others wait for
-NAN_LOSSES = "nan-losses"  #: the key of several NaN or infinite losses in a row
+CHECKPOINT = "checkpoint"  #: the key of the warning about broken checkpoints
+SLOW_RANKS = ("slow-rank", "imbalance-rank")  #: keys of the warnings about a rank that delays all others
+NAN_LOSSES = "nan-losses"  #: the key of the warning about several NaN or infinite losses in a row
 
 
 class Concern(NamedTuple):
@@ -25,7 +25,7 @@ class Concern(NamedTuple):
 
     seen: str  #: the observation, as evidence: a template for the probe's captures
     names: tuple[str, ...] = ()  #: the captures that the message needs
-    lasting: bool = False  #: it did harm even if the run ended well
+    lasting: bool = False  #: the harm remains even if the run ended well
     fatal: bool = False  #: the run is lost, even if it continues
 
 
@@ -79,18 +79,18 @@ CONCERNS: Mapping[str, Concern] = {
 
 
 def evidence_of(captures: Mapping[str, str]) -> str:
-    """Return the observation in one line; empty for a warning that this version does not know."""
+    """Return the observation of a warning in one line; empty for a warning unknown to this version."""
     concern = CONCERNS.get(captures.get(SEEN, ""))
     if concern is None:
         return ""
     others = captures.get("others", "0")
     more = f" and {counted(int(others), 'other module')} are" if others.isdigit() and int(others) else " is"
-    # In one pass: the text of a capture is no template.
+    # The template is filled in one pass, because the text of a capture is not a template.
     return concern.seen.format_map(defaultdict(lambda: "?", {**captures, "others": more}))
 
 
 def meaning_of(captures: Mapping[str, str]) -> Text:
-    """Return the consequence; empty for a warning that this version does not know."""
+    """Return the consequence of a warning; empty for a warning unknown to this version."""
     seen = captures.get(SEEN, "")
     concern = CONCERNS.get(seen)
     if concern is None:

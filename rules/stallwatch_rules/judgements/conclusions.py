@@ -1,4 +1,4 @@
-"""Rules that no single line shows: each is concluded from the run's facts by its own judgement.
+"""Name the rules that are concluded from the facts of a run by a judgment of their own, not from one line.
 
 The page of such a rule has no patterns, or patterns that match in only some runs. Its ``requires`` names
 words that must occur in the log for the conclusion to make sense (a mixture-of-experts model, GPUs that use
@@ -18,5 +18,5 @@ MISMATCH = "nccl-collective-mismatch"
 STEP_TIME = "step-time-degraded"
 STRAGGLER = "straggler-slow-node"
 LOSS_NAN = "loss-nan"
-#: Rules that report a stalled run rather than a failed one.
+#: Rules whose findings mean that a run is stalled, not that it failed.
 STANDSTILLS = frozenset((TRACE_CACHE, SILENT_HANG, EVALUATION_HANG, MOE_HANG, PEER_TO_PEER, LEFT_EARLY))

@@ -1,4 +1,4 @@
-"""Facts that judgements are made from, their result, and failures that training survived."""
+"""Define the facts and results of judgments, and judge failures that training survived."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 from stallwatch_rules.text.digest import short_duration
 
-RECOVERED = 3  #: this many further steps show that a failure did not end the run
-RECOVERED_BUT_DIED = 10  #: the same if the run is known to have failed: its output may be out of order
+RECOVERED = 3  #: steps after a failure that show that the failure did not end the run
+RECOVERED_BUT_DIED = 10  #: steps that show this if the run failed: its output may be out of order
 
-SERVED = 5  #: this many further answers show that a failure did not end an inference server
-SERVED_BUT_DIED = 20  #: the same if the run is known to have failed: pending requests may still be answered
+SERVED = 5  #: answers after a failure that show that the failure did not end an inference server
+SERVED_BUT_DIED = 20  #: answers that show this if the run failed: requests may be pending
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """The facts of a run that judgements need."""
+    """The facts of a run on which judgments depend."""
 
-    advances: int = 0  #: steps seen
-    complete: bool = False  #: it reached its last step, or printed that it finished
-    silence: float | None = None  #: seconds without a step at the end, if times show it
+    advances: int = 0  #: number of observed steps
+    complete: bool = False  #: the run reached its last step, or printed that it finished
+    silence: float | None = None  #: seconds without a step at the end of the run, if times show them
     threshold: float = 1800.0  #: seconds without a step that count as a stall in this run
-    stalled: bool = False  #: it is stalled, by a live watcher or by the silence
-    timed_out: bool = False  #: its log ends in a timeout of a collective, or an abort, before the last step
-    failed_otherwise: bool = False  #: another cause is known to have ended it
-    lost: bool = False  #: some ranks waited for others until a timeout, or lost them
-    ended_well: bool = False  #: the watcher reports so
-    died: bool = False  #: its launcher or its exit code shows that it failed
-    phase: Phase = "train"  #: its last phase
-    ended: bool = False  #: by its log, it was stalled until it was ended
+    stalled: bool = False  #: the run is stalled, by a live watcher or by the silence
+    timed_out: bool = False  #: the log ends in a timeout of a collective, or an abort, before the last step
+    failed_otherwise: bool = False  #: another cause is known to have ended the run
+    lost: bool = False  #: some ranks waited for other ranks until a timeout, or lost them
+    ended_well: bool = False  #: the watcher reports that the run ended well
+    died: bool = False  #: the launcher or the exit code shows that the run failed
+    phase: Phase = "train"  #: the last phase of the run
+    ended: bool = False  #: the log shows that the run was stalled until it was ended
     last_sign: float | None = None  #: time of the last step, by the log's clock
     elsewhere: bool = False  #: stacks showed the awaited rank outside of all collectives
 
@@ -40,60 +40,60 @@ class RunFacts(msgspec.Struct, frozen=True):
     def waited(self) -> float:
         """Seconds without a step, as shown for a stall.
 
-        A live watcher and the times in the log do not start to count at the same moment: at a reported stall,
-        the log may show slightly less than the threshold.
+        A live watcher and the times in the log do not start to count at the same moment: when a stall is
+        reported, the log may show slightly less than the threshold.
         """
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
     @property
     def lengths(self) -> dict[str, str]:
-        """The time without a step and the threshold, for messages."""
+        """The time without a step and the threshold, as parameters for messages."""
         return {"silence": short_duration(self.waited), "threshold": short_duration(self.threshold)}
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the run is stalled, or stalled until a timeout, with no other known reason."""
+        """True if the run is stalled, or was stalled until a timeout, for no other known reason."""
         return (self.stalled or self.timed_out) and not self.complete and not self.failed_otherwise
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """An impact and the evidence for it."""
+    """The impact of a finding, with the evidence for it."""
 
     harm: Harm
     note: Text
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """How often one rule matched between steps."""
+    """The number of matches of one rule between the steps of a run."""
 
-    intervals: Sequence[tuple[Interval, int]]  #: each with the rule's matches in it
+    intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its matches of the rule
     tail: int  #: matches after the last step
-    counted: int = 0  #: all matches, if the intervals do not hold each of them
+    counted: int = 0  #: number of all matches, if the intervals do not contain every match
 
     @property
     def count(self) -> int:
-        """Number of all matches."""
+        """The number of all matches."""
         return max(self.counted, self.tail + sum(hits for _, hits in self.intervals))
 
     @property
     def steps(self) -> int:
-        """Number of steps seen."""
+        """The number of observed steps."""
         return sum(interval.span for interval, _ in self.intervals)
 
     @property
     def first(self) -> int | None:
-        """Index of the first interval with a match."""
+        """The index of the first interval with a match."""
         return next((i for i, (_, hits) in enumerate(self.intervals) if hits), None)
 
     @property
     def after_first(self) -> int:
-        """Number of steps after the first match."""
+        """The number of steps after the first match."""
         first = self.first
         return 0 if first is None else sum(interval.span for interval, _ in self.intervals[first:])
 
     @property
     def after_last(self) -> int:
-        """Number of steps after the last match, including the step that it occurred in."""
+        """The number of steps after the last match, including the step in which it occurred."""
         if self.tail:
             return 0
         count = 0
@@ -113,8 +113,8 @@ class Trace(msgspec.Struct, frozen=True):
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
     """Judge a failure that a line reports but that training survived: steps followed its last match.
 
-    One step is enough if training then reached its last step and other steps came before the match: a
-    progress bar is drawn once more when its program ends, even by an exception.
+    One step is enough if training then reached its last step and had taken steps before the match: a progress
+    bar is drawn once more when its program ends, even by an exception.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED
@@ -125,12 +125,12 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
-    """Judge a failure of one request of an inference server that continued to answer others."""
+    """Judge a failed request of an inference server that continued to answer other requests."""
     if not served_on(answered, died=facts.died):
         return None
     return Judgement("harmless", message("diagnosis.served", answers=answered))
 
 
 def served_on(answered: int, *, died: bool) -> bool:
-    """Whether this number of answers shows that the server continued."""
+    """Return whether this number of answers shows that the server continued."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

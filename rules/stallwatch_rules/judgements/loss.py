@@ -1,7 +1,7 @@
-"""A loss that jumps, diverges or freezes, and gradients that are zero, judged from printed numbers.
+"""Judge a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
 
-All judgements compare the run with itself. A run's first values are no baseline (a first loss may be
-anything), and single values of a noisy run are not significant: a value must stand out from everything
+All judgments compare the run with itself. A run's first values are no baseline (a first loss may have any
+value), and single values of a noisy run are not significant: a value must differ clearly from all values
 shortly before it.
 """
 
@@ -17,34 +17,34 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point
 
-JUMP = 2.0  #: a loss this many times its baseline has jumped …
-JUMP_BY = 1.0  #: … if it also rose by this amount: small losses vary by multiples
-RISE, RISE_BY = 1.5, 0.5  #: the same for a loss that stays high
-NATS = 1.5  #: this rise is enough for an excerpt: a cross-entropy e^1.5 times less certain
-BEYOND = 100.0  #: a loss this many times its baseline needs no further evidence
-NOISE = 6.0  #: a jump must be this many times the usual noise, as noisy losses jump all the time
-ABOVE_ALL = 1.3  #: and this many times above all that was printed shortly before
-MID_RUN = 10  #: a first step beyond this many was not the run's first
-FEW = 3  #: points on each side of a restart of the steps, to tell a run from an epoch
+JUMP = 2.0  #: a loss above this multiple of its baseline has jumped
+JUMP_BY = 1.0  #: minimum rise of a loss that jumped, because small losses vary by multiples
+RISE, RISE_BY = 1.5, 0.5  #: multiple and minimum rise for a loss that stays high
+NATS = 1.5  #: rise that is enough for an excerpt: a cross-entropy e^1.5 times less certain
+BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence
+NOISE = 6.0  #: minimum ratio of a jump to the usual noise, because noisy losses jump often
+ABOVE_ALL = 1.3  #: minimum ratio of a jump to the highest loss shortly before
+MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
+FEW = 3  #: points on each side of a restart of the steps that distinguish a new run from an epoch
 SHORT = 30  #: a curve with fewer points is an excerpt
-NEAR_THE_END = 10  #: points; a jump further back that disappeared is not reported
-STAYED = 10  #: points for which a loss must stay high to have diverged; 3 in an excerpt
-GRADIENT = 5.0  #: a gradient norm this many times the usual confirms a jump seen in few values
-BASELINE = 50  #: points before a jump that it is compared with
-ZEROS = 3  #: printed zeros that are no coincidence
-ZEROS_LATER = 10  #: the same if the gradients were not zero at first
-ZEROS_NEVER = 5  #: losses of zero from the start, each with a gradient of zero
-ZEROS_AFTER_OVERFLOW = 50  #: skipped steps print zeros, too
-NO_MARGIN = 10  #: equal losses of preference learning with all rewards zero: the model does not move
-COARSE = 20  #: units of the last printed digit; below, a loss may change a lot and print the same
-REPEATED = 3  #: a loss that is only computed now and then must repeat this many times more than ever before
-ALL_EQUAL = 12  #: equal losses without steps: more than the ranks of a node that repeat each other
-GUESSED = 12  #: losses at the level of guessing that are no coincidence …
-GUESSED_WITHIN = 3e-4  #: … all this near to the logarithm of a number of classes …
-MOST_CLASSES = 32  #: … which are too close to each other above this number
-BEGUN = 3  #: values in which a loss may settle at the start of a run
-RATE_GONE = 0.1  #: a learning rate below this share of its maximum has nearly ended its schedule
-UNLOGGED = 20  #: a loss is missing if none came for this many times its usual interval
+NEAR_THE_END = 10  #: points within which a jump that disappeared is still reported
+STAYED = 10  #: points for which a diverged loss must stay high; 3 in an excerpt
+GRADIENT = 5.0  #: a gradient norm above this multiple of the usual norm confirms a jump in few values
+BASELINE = 50  #: points before a jump with which the jump is compared
+ZEROS = 3  #: number of printed zeros that are not a coincidence
+ZEROS_LATER = 10  #: number of printed zeros that count if the gradients were not zero at first
+ZEROS_NEVER = 5  #: number of zero losses from the start, each with a zero gradient
+ZEROS_AFTER_OVERFLOW = 50  #: printed zeros that count if steps overflowed: skipped steps print zeros
+NO_MARGIN = 10  #: equal losses of preference learning with zero rewards: the model does not change
+COARSE = 20  #: a loss of fewer units of its last printed digit may change a lot and look the same
+REPEATED = 3  #: a loss that is computed rarely must repeat this many times as often as before
+ALL_EQUAL = 12  #: equal losses without steps: more than the ranks of a node that print the same
+GUESSED = 12  #: number of losses at the level of random guesses that are not a coincidence
+GUESSED_WITHIN = 3e-4  #: distance of such losses to the logarithm of a number of classes
+MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
+BEGUN = 3  #: number of values in which a loss may settle at the start of a run
+RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule
+UNLOGGED = 20  #: a loss is missing if none was printed for this multiple of its usual interval
 
 
 def finite_losses(points: Sequence[Point]) -> list[Point]:
@@ -53,17 +53,18 @@ def finite_losses(points: Sequence[Point]) -> list[Point]:
 
 
 def is_excerpt(points: Sequence[Point]) -> bool:
-    """Whether the points were cut from the middle of a run, by the number of their first step."""
+    """Return whether the points were cut from the middle of a run, by the number of their first step."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
 
 
 def last_run(points: Sequence[Point]) -> Sequence[Point]:
-    """Return the points of the last run if one file holds several.
+    """Return the points of the last run if one file contains several runs.
 
-    Step numbers also restart in each epoch, and a resumed run goes back: another run begins at its first
-    step, with losses well above the last ones that are near the first ones of the file's first run, or that
-    have fallen since: a run on other data starts elsewhere, but a diverged run does not learn again.
+    Step numbers also restart in each epoch, and a resumed run goes back. Another run is therefore recognized
+    by its first step and its losses: they are well above the last losses before, and either near the first
+    losses of the file's first run, or have fallen since. A run on other data starts elsewhere, but a diverged
+    run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -82,7 +83,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _first_step(points: Sequence[Point]) -> bool:
-    """Whether the first of two points is a run's first, by the distance between their steps."""
+    """Return whether the first of two points is a run's first, by the distance between their steps."""
     steps = [point.step for point in points if point.step is not None]
     return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
 
@@ -96,16 +97,16 @@ def _few(points: Sequence[Point]) -> list[float]:
 
 
 def _far_apart(points: Sequence[Point]) -> bool:
-    """Whether so many steps lie between two values that even the second is not an early one."""
+    """Return whether the steps of two points are so far apart that the second is not an early one."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 
 
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
-    """Judge a loss that rose permanently: its latest values all lie above its best ones.
+    """Judge a loss that rose permanently: its latest values are all above its best ones.
 
-    ``nan_follows``: it finally became NaN, which is then a consequence. ``rewarded``: it is the loss of
-    reinforcement learning, of which a few values mean nothing.
+    ``nan_follows``: the loss finally became NaN, which is then a consequence. ``rewarded``: the loss is one
+    of reinforcement learning, for which a few values are not significant.
     """
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
     few = len(losses) < SHORT
@@ -117,7 +118,8 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
         return None
     recent = losses[-width:]
     before = losses[:-width]
-    if min(recent) <= ABOVE_ALL * min(before):  # as in every run that still learns
+    # the latest losses overlap the best losses, as in every run that still learns
+    if min(recent) <= ABOVE_ALL * min(before):
         return None
     starts = range(len(before) - width + 1)
     best = min((before[i : i + width] for i in starts), key=lambda part: (median(part), max(part)))
@@ -133,7 +135,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
 
 
 def judge_spike(points: Sequence[Point]) -> Judgement | None:
-    """Judge a loss that jumped within its last points, whether or not it is recovering."""
+    """Judge a loss that jumped within its last points, even if it is recovering."""
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
@@ -153,16 +155,16 @@ def judge_spike(points: Sequence[Point]) -> Judgement | None:
 
 
 def _noise(losses: Sequence[float]) -> float:
-    """Return how much the logarithms vary, regardless of single outliers."""
+    """Return the spread of the losses' logarithms, regardless of single outliers."""
     logs = [math.log(loss) for loss in losses if loss > 0]
     middle = median(logs)
     return 1.4826 * median(abs(log - middle) for log in logs)
 
 
 def _gradient_jumped(known: Sequence[Point], index: int) -> bool:
-    """Whether the gradient norm left its usual range with the loss, or just before it.
+    """Return whether the gradient norm left its usual range with the loss, or just before it.
 
-    Without gradient norms, the loss alone must show it: by a plateau before the jump, and by its height.
+    Without gradient norms, the loss alone must show the jump: by a plateau before it, and by its height.
     """
     norms = [point.grad_norm for point in known[: index + 1]]
     real = [norm for norm in norms if norm is not None and math.isfinite(norm) and norm > 0]
@@ -195,8 +197,8 @@ def judge_frozen(
 ) -> Judgement | None:
     """Judge a loss that repeats the same number, or that is no longer printed while steps continue.
 
-    ``unlogged``: training steps since a loss was printed. ``bar``: it is printed by a progress bar, which
-    repeats the last value. ``zero_is_odd``: numbers are printed in full and nothing indicates reinforcement
+    ``unlogged``: training steps since a loss was printed. ``bar``: a progress bar, which repeats the last
+    value, prints the loss. ``zero_is_odd``: numbers are printed in full and there is no sign of reinforcement
     learning, whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or preference
     learning, whose loss is ln 2 at first. ``overflowed``: steps were skipped, for which some trainers print
     zeros.
@@ -236,12 +238,12 @@ def judge_frozen(
 
 
 def _guessing(known: Sequence[Point]) -> int | None:
-    """Return the number of classes if the last losses are ln(classes), as of random guesses.
+    """Return the number of classes if the last losses are ln(classes), the loss of random guesses.
 
-    A run at its start shows this value, too: its loss must have differed for longer than its first values, or
-    the run must be well under way. Equal or steadily falling values are no fluctuation: ranks repeat each
-    other, few digits round alike, a smoothed loss passes through. While the learning rate rises or is nearly
-    zero, no loss moves.
+    A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
+    the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
+    repeat each other's values, values of few digits round alike, a smoothed loss passes the level. While the
+    learning rate rises or is nearly zero, every loss stays constant.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -262,7 +264,7 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
 
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
-    """Return how many equal losses are no coincidence: the fewer digits are printed, the more.
+    """Return how many equal losses are not a coincidence; fewer printed digits need more losses.
 
     ``never_else``: no other loss was printed before.
     """
@@ -270,17 +272,16 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
     enough = 5 if digits >= 5 else 30 if digits == 4 else 200
     if run[-1].step is not None:
         return enough
-    # Several ranks may print each step.
-    return max(enough, ALL_EQUAL) if never_else else 4 * enough
+    return max(enough, ALL_EQUAL) if never_else else 4 * enough  # several ranks may print each step's loss
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """Return the longest row of equal losses: some programs repeat a value until the next."""
+    """Return the length of the longest row of equal losses; some programs repeat a value for a while."""
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 
 def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
-    """Whether a loss is so few units of its last printed digit that rounding hides its changes."""
+    """Return whether a loss has so few units of its last printed digit that rounding hides its changes."""
     printed = (Decimal(f"{point.loss:.12g}") for point in known if point.loss and math.isfinite(point.loss))
     digits = [int(number.as_tuple().exponent) for number in printed]
     return abs(loss) < COARSE * 10.0 ** min(digits, default=0)
@@ -314,7 +315,7 @@ def judge_zero_gradients(
 
 
 def _falls_not(run: Sequence[Point]) -> bool:
-    """Whether losses exist and do not fall: some frameworks print 0 for a norm they do not know."""
+    """Return whether losses exist and do not fall; some frameworks print 0 for an unknown norm."""
     losses = [point.loss for point in finite_losses(run) if point.loss is not None]
     if len(losses) <= ZEROS or not any(losses):
         return False

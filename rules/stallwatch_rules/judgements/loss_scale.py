@@ -1,4 +1,4 @@
-"""Dynamic loss scaling: calibration at the start, or the end of training."""
+"""Judge dynamic loss scaling: overflows may be calibration at the start, or the end of training."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from stallwatch_rules.messages import message
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
-NEARLY_ALL = 0.9  #: share of skipped steps that means no training
+NEARLY_ALL = 0.9  #: share of skipped steps above which the run does not train
 
 
 class ScaleFacts(msgspec.Struct, frozen=True):
-    """Dynamic loss scaling as shown in the log."""
+    """The state of dynamic loss scaling, as shown in the log."""
 
     lowest: float | None = None  #: the lowest scale at which a step overflowed
     skipped: float | None = None  #: the trainer's own count of skipped steps
@@ -25,7 +25,7 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
-    """Judge fp16 overflows: calibration at the start, or the end of training."""
+    """Judge fp16 overflows: harmless calibration at the start, frequent skips, or the end of training."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     lost = scale.good is not None and scale.good < RECOVERED
@@ -59,7 +59,7 @@ def _row_at_end(trace: Trace) -> int:
             if row or trace.tail:
                 break
             if interval is trace.intervals[-1][0]:
-                continue  # the current step
+                continue  # the current step has not ended
             break
         row += min(interval.span, hits)
     return row
@@ -75,9 +75,10 @@ def _begun_at(trace: Trace) -> int:
 def judge_skipped(
     first: tuple[float, int] | None, last: tuple[float, int] | None, losses: Sequence[float], facts: RunFacts
 ) -> Judgement | None:
-    """Judge a run that skipped nearly all steps, by the engine's first and last (count, step) of them.
+    """Judge a run that skipped nearly all steps, by the engine's first and last printed (count, step).
 
-    For logs that print this count but no overflows. A loss that falls proves that steps are applied.
+    The judgment is for logs that print the count of skipped steps but no overflows. A loss that falls proves
+    that steps are applied.
     """
     if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None
@@ -89,7 +90,7 @@ def judge_skipped(
 
 
 def _fell(losses: Sequence[float]) -> bool:
-    """Whether the last third lies below the first by more than the losses vary between steps."""
+    """Return whether the last third of the losses is below the first third by more than their variation."""
     third = len(losses) // 3
     if not third:
         return False
@@ -101,7 +102,7 @@ def _fell(losses: Sequence[float]) -> bool:
 def judge_falling_scale(
     scales: Sequence[float | None], facts: RunFacts, *, excerpt: bool = False
 ) -> Judgement | None:
-    """Judge a loss scale in free fall, in logs that print it with each step but report no overflows.
+    """Judge a loss scale that keeps falling, in logs that print the scale but no overflows.
 
     ``excerpt``: the log begins in mid-run, so the scale is already calibrated.
     """

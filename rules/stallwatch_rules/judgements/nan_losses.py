@@ -1,4 +1,4 @@
-"""Consecutive losses that are NaN or infinite, reported by ranks or by lines of the log."""
+"""Detect consecutive losses that are NaN or infinite, reported by ranks or by lines of the log."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Literal
 
 import msgspec
 
-SEVERAL = 3  #: losses in a row that are no coincidence: fp16 skips a step or two to find its loss scale
+SEVERAL = 3  #: losses in a row that are not a coincidence: fp16 skips a step or two to find its loss scale
 GOOD = 20  #: finite losses in a row after which the run has recovered
 
 
 class _Row(msgspec.Struct):
-    seen: int  # losses of all counters, up to its last one
+    seen: int  # number of losses of all counters up to the last loss of this counter
     bad: int = 0
     good: int = 0
-    gap: int = 0  # most losses of all counters between two of its own
+    gap: int = 0  # largest number of losses of all counters between two losses of this counter
 
 
 class NanLosses:
-    """Counts, for each counter of losses, how many in a row are NaN or infinite.
+    """Count, for each counter of losses, how many losses in a row are NaN or infinite.
 
-    Only the losses count, not when they are read: the same run is reported at the same step each time.
+    The result depends only on the losses, not on the time at which they are read: the same run is reported at
+    the same step each time.
     """
 
     def __init__(self) -> None:
         self._rows: dict[Hashable, _Row] = {}
         self._reported: set[Hashable] = set()
-        self._losses = 0  # of all counters
+        self._losses = 0  # losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
-        """Take a counter's loss; return `began` after ``SEVERAL`` bad, `over` after ``GOOD`` finite ones."""
+        """Count a loss; return `began` after ``SEVERAL`` bad losses, `over` after ``GOOD`` good losses."""
         self._losses += 1
         row = self._rows.setdefault(counter, _Row(self._losses))
         row.gap, row.seen = max(row.gap, self._losses - row.seen), self._losses
@@ -50,7 +51,7 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Forget counters that ended while bad: those of a lost rank, or under a former name."""
+        """Remove counters that ended while their losses were bad: of a lost rank, or under a former name."""
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

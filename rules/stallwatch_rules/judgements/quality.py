@@ -1,6 +1,6 @@
-"""Runs that fail without an error message: a table of judgements over the metrics that trainers print.
+"""Judge runs that fail without an error message, by a table of conditions on the metrics they print.
 
-Each judgement is a list of conditions that must all hold, each on one metric. They compare a run with itself
+Each judgment is a list of conditions that must all hold, each on one metric. They compare a run with itself
 and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule, and a solved
 task are no failures.
 """
@@ -25,35 +25,35 @@ EVALUATION_FROZEN: Tag = "evaluation-same"
 
 Params = Mapping[str, str | int]
 Metrics = Mapping[str, Sequence[float]]  #: the values of each metric, oldest first
-Condition = Callable[[Metrics], Params | None]  #: the message's parameters, if it holds
+Condition = Callable[[Metrics], Params | None]  #: a condition returns the message's parameters if it holds
 
-WINDOW = 20  #: values in a row that are no coincidence
-SOME = 60  #: values after which a run's usual level is known
-ALWAYS = 40  #: equal values that are significant by themselves
-NEVER_EARNED = 200  #: rewards equal to one penalty from the start; a reward of 0 may be the maximum
-FLOOR = 0.05  #: the share of a metric's range above its lowest value that counts as its floor
-GONE = 0.05  #: the share of a metric's first values below which it is gone
-OUTLIERS = 20  #: one of this many rewards is an outlier above what a run reaches
-NEAR_BEST = 0.1  #: the share of a reward's range below its best value that counts as its best
-KL_TIMES, KL_LEAST = 20.0, 50.0  #: an exploded KL is this many times all before, and at least this value
-KL_STAYED, KL_RAMP = 10, 20  #: for this many values, after a rise over this many
-EXACT = 3  #: digits that show that a rate is not rounded to 0
-STANDS = 0.97  #: the share of the first losses above which a loss does not fall
-EVALUATIONS = 5  #: equal results of evaluations, printed with five digits
-EVALUATIONS_ROUNDED = 8  #: the same with four digits
+WINDOW = 20  #: number of values in a row that are not a coincidence
+SOME = 60  #: number of values after which a run's usual level is known
+ALWAYS = 40  #: number of equal values that are significant by themselves
+NEVER_EARNED = 200  #: number of rewards equal to one penalty from the start; a reward of 0 may be the maximum
+FLOOR = 0.05  #: values within this share of a metric's range above its minimum are at its floor
+GONE = 0.05  #: a metric below this share of its first values has vanished
+OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
+NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
+KL_TIMES, KL_LEAST = 20.0, 50.0  #: ratio of an exploded KL to all values before, and its minimum value
+KL_STAYED, KL_RAMP = 10, 20  #: values for which an exploded KL must stay high, and values of its rise
+EXACT = 3  #: number of digits that show that a rate is not rounded to 0
+STANDS = 0.97  #: a loss above this share of the first losses does not fall
+EVALUATIONS = 5  #: equal results of evaluations that are significant if printed with five digits
+EVALUATIONS_ROUNDED = 8  #: equal results of evaluations that are significant if printed with four digits
 
 
 class Quality(NamedTuple):
     """A conclusion that a rule draws from metrics."""
 
     tag: Tag  #: the tag of the rule
-    note: str  #: the message, in ``diagnosis``
+    note: str  #: key of the message, in the area ``diagnosis``
     conditions: tuple[Condition, ...]
-    under_way: bool = False  #: only for runs that are far from their end
+    under_way: bool = False  #: the conclusion applies only to runs that are far from their end
 
 
 def always(metric: str, value: float, count: int) -> Condition:
-    """Hold if a metric never had another value."""
+    """Return a condition that holds if a metric never had another value."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -63,7 +63,10 @@ def always(metric: str, value: float, count: int) -> Condition:
 
 
 def ends_at_zero(metric: str, count: int) -> Condition:
-    """Hold if the last values are all 0, after values with too many digits for 0 to be rounded."""
+    """Return a condition that holds if the last values are all 0, and earlier values had many digits.
+
+    The digits show that the program does not round small values to 0.
+    """
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -75,7 +78,10 @@ def ends_at_zero(metric: str, count: int) -> Condition:
 
 
 def zero(metric: str, count: int) -> Condition:
-    """Hold if the last values are all 0, and no earlier row of zeros was more than half as long."""
+    """Return a condition that holds if the last values are all 0, in an unusually long row.
+
+    No earlier row of zeros may be more than half as long.
+    """
 
     def holds(metrics: Metrics) -> Params | None:
         zeros = [value == 0 for value in metrics.get(metric, ())]
@@ -92,12 +98,11 @@ def _at_end(same: Sequence[bool]) -> int:
 
 
 def _digits(value: float) -> int:
-    """Return the number of significant digits of a value."""
     return len(f"{value:.12e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 
 def falls_not(metric: str) -> Condition:
-    """Hold if the last third of the values is no lower than the first."""
+    """Return a condition that holds if the last third of the values is no lower than the first third."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
@@ -108,7 +113,7 @@ def falls_not(metric: str) -> Condition:
 
 
 def not_a_number(metric: str, count: int) -> Condition:
-    """Hold if the last values are all NaN or infinite."""
+    """Return a condition that holds if the last values are all NaN or infinite."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -119,10 +124,10 @@ def not_a_number(metric: str, count: int) -> Condition:
 
 
 def below_best(metric: str) -> Condition:
-    """Hold if a reward is not at its best: a solved task leaves nothing to learn.
+    """Return a condition that holds if a reward is below its best: a solved task has nothing left to learn.
 
-    Only the run shows what its best is: the highest value other than the present one, except outliers. A
-    reward that never moved is at its best, unless it is a penalty.
+    The best reward is known only from the run: the highest value other than the present one, except outliers.
+    A reward that never changed is at its best, unless it is a penalty.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -140,7 +145,7 @@ def below_best(metric: str) -> Condition:
 
 
 def fell_to_floor(metric: str) -> Condition:
-    """Hold if the last values are all near the lowest ever seen, far below a former usual level."""
+    """Return a condition that holds if the last values are all near the minimum, far below a former level."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
@@ -158,7 +163,7 @@ def fell_to_floor(metric: str) -> Condition:
 
 
 def gone(*names: str) -> Condition:
-    """Hold if one of these metrics fell to almost nothing of its first values."""
+    """Return a condition that holds if one of these metrics fell to a small share of its first values."""
 
     def holds(metrics: Metrics) -> Params | None:
         for name in names:
@@ -174,7 +179,7 @@ def gone(*names: str) -> Condition:
 
 
 def exploded(metric: str) -> Condition:
-    """Hold if the last values are all far above everything before the rise that led to them."""
+    """Return a condition that holds if the last values are far above all values before the final rise."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -182,7 +187,7 @@ def exploded(metric: str) -> Condition:
         if len(before) < WINDOW or not all(map(math.isfinite, before)):
             return None
         usual = max(map(abs, before))
-        if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # NaN: another rule
+        if not all(value >= max(KL_TIMES * usual, KL_LEAST) for value in last):  # another rule reports NaN
             return None
         return {"usual": f"{median(before):.4g}", "value": f"{median(last):.4g}", "count": KL_STAYED}
 
@@ -190,10 +195,10 @@ def exploded(metric: str) -> Condition:
 
 
 def never_changes(metric: str, *others: str) -> Condition:
-    """Hold if a result repeats in all its digits over many evaluations, while the loss moves.
+    """Return a condition that holds if a result repeats in all digits over many evaluations.
 
-    The ``others`` must not change either, if printed. Results of exactly 0 or 1 belong to a task that is not
-    started or is solved.
+    The loss must change meanwhile. The ``others`` must not change either, if printed. Results of exactly 0 or
+    1 belong to a task that is not started or is solved.
     """
 
     def holds(metrics: Metrics) -> Params | None:
@@ -211,7 +216,7 @@ def never_changes(metric: str, *others: str) -> Condition:
     return holds
 
 
-#: Of each rule, the first entry that holds counts.
+#: For each rule, the first entry whose conditions hold counts.
 QUALITIES: tuple[Quality, ...] = (
     Quality(COLLAPSE, "policy-collapsed", (fell_to_floor("reward"), gone("entropy", "grad_norm"))),
     Quality(EQUAL_REWARDS, "rewards-not-numbers", (not_a_number("reward", 10),)),
@@ -233,7 +238,7 @@ QUALITIES: tuple[Quality, ...] = (
     Quality("nan-loss", "evaluation-not-a-number", (not_a_number("eval_loss", 3),)),
     Quality(EVALUATION_FROZEN, "evaluation-same", (never_changes("eval_loss", "eval_accuracy"),)),
 )
-#: The judged metrics, beside those of a ``Point``.
+#: The judged metrics that are not in a ``Point``.
 OF_TRACKS = ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl")
 OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
@@ -241,7 +246,7 @@ OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
     """Yield the tags of the rules that the metrics of a run show, each with its evidence.
 
-    ``ending``: the run is near or past its last step, where schedules have ended.
+    ``ending``: the run is near or past its last step, when schedules have ended.
     """
     known: set[Tag] = set()
     for quality in QUALITIES:

@@ -1,14 +1,13 @@
 """Find the host or rank that all others of a run wait for, by a sequential test over windows of steps.
 
-In synchronous training, whole steps take the same time on all ranks. The difference is when a rank begins its
-backward pass, in whose collectives the ranks meet: the others wait for the last rank. A rank's number for a
-step is the logarithm of its own time until then, minus what its number of tokens explains. Its deviation is
-that number minus the median of the other hosts' (or ranks') that do the same work. A host is slow if the mean
-deviation over a window of steps exceeds both the least relevant slow-down and what the noise of the run can
-produce. The noise is estimated from differences of successive deviations, which a slow host hardly changes,
-and is assumed to be autocorrelated of first order.
-
-Everything takes one pass and bounded memory.
+In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
+backward pass, in whose collectives they meet: the other ranks wait for the last one. A rank's value for a
+step is the logarithm of its own time until the backward pass, minus the part that its number of tokens
+explains. Its deviation is that value minus the median of the other hosts (or ranks) that do the same work. A
+host is slow if the mean deviation over a window of steps exceeds both the least relevant slowdown and the
+level that the noise of the run can produce. The noise is estimated from differences of successive deviations,
+which a slow host hardly changes, and is assumed to be autocorrelated of first order.
+The test takes one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -24,30 +23,30 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
-WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: steps over which the mean deviation is judged
-OF_RANKS = WINDOWS[:4]  #: for single ranks, which are many
+WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the mean deviation is judged
+OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
 LEAST = math.log(1.065)  #: the least relevant mean deviation
-Z = 6.5  #: standard errors above zero that it needs: noise reaches that once in 2.5 × 10¹⁰
-POSITIVE = 0.8  #: share of steps that must deviate upwards; fewer in long windows, see `least_positive`
-LEAST_COST = 0.01  #: share of the throughput
+Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
+POSITIVE = 0.8  #: share of steps that must deviate upwards; less in long windows, see `least_positive`
+LEAST_COST = 0.01  #: the least relevant cost, as a share of the throughput
 _WARM_UP = 2  # steps at the start that compile, allocate and record
 FIRST = 16  #: steps before the first verdict
-GROWN = 1.5  #: a lag this many times the reported one is reported again
+GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
-_CLIP = 4.0  # standard deviations that one step counts for at most, but at least …
-_LEAST_CLIP = 2 * LEAST  # … twice the least relevant deviation
-_MEMORY = 64  # steps for the noise of all, at least
-_VALUES = 1024  # values for a good estimate: with few hosts, more steps
-_QUICK = 512  # values for a rough estimate, such as when a run becomes noisier: with many hosts, few steps
+_CLIP = 4.0  # maximum standard deviations that one step counts for
+_LEAST_CLIP = 2 * LEAST  # lower bound of that maximum: twice the least relevant deviation
+_MEMORY = 64  # minimum number of steps for the noise of all hosts
+_VALUES = 1024  # number of values for a good estimate: with few hosts, they come from more steps
+_QUICK = 512  # number of values for a rough estimate, as when a run becomes noisier: few steps
 _LEAST_QUICK = 5
-_USUAL_OF = 3  # steps: among two or three hosts, one that becomes slow changes the median, but once
+_USUAL_OF = 3  # steps; among two or three hosts, one host that becomes slow changes the median, but only once
 _OWN_MEMORY = 256  # steps for the noise of one series
 _MOST_CORRELATED = 0.95
 _RECENT = 64  # steps whose deviations are kept individually
-_MEAN_OF = 4  # approximate steps in a rank's mean times: fewer than it takes to detect a change
+_MEAN_OF = 4  # approximate number of steps in a rank's mean times: fewer than the detection of a change takes
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # incomplete steps; a rank that is this far from the others is lost
-_TOKENS_VARY = 0.05  # relative; if tokens vary less, time is assumed to be proportional to them
+_MOST_OPEN = 512  # incomplete steps; a rank that is this far from the other ranks is lost
+_TOKENS_VARY = 0.05  # relative variation; if tokens vary less, time is assumed to be proportional to them
 _MOST_SLOPE = 2.0  # attention grows with the square of the length
 _MEDIAN_TO_SD = 0.6745
 
@@ -55,7 +54,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 
 
 class Own(NamedTuple):
-    """One step of one rank."""
+    """The times and tokens of one rank in one step."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
     whole: float  #: seconds of the step
@@ -63,38 +62,38 @@ class Own(NamedTuple):
 
 
 class SlowHost(NamedTuple):
-    """The host that the others wait for."""
+    """The host that the other hosts wait for."""
 
     host: str
-    rank: int | None  #: if only this rank of the host is late, or if it has only one
-    share: float  #: by which its own work takes longer than the others'
+    rank: int | None  #: the late rank, if only this rank of the host is late, or the host has only one rank
+    share: float  #: relative excess of the host's own time over that of other hosts
     cost: float  #: lost share of the run's throughput
-    steps: int  #: the number of steps over which this was seen
-    kind: Literal["slow", "imbalance"]  #: imbalance: it processes more tokens than the others
+    steps: int  #: number of steps over which the host was late
+    kind: Literal["slow", "imbalance"]  #: imbalance: the host processes more tokens than other hosts
 
 
 class Lag(NamedTuple, Generic[_Key]):
     """A host or rank that lags behind its peers."""
 
     key: _Key
-    mean: float  #: deviation, as a logarithm
+    mean: float  #: mean deviation, as a logarithm
     steps: int
 
 
 class _Series:
-    """The deviations of one host or rank."""
+    """The deviations of one host or rank, step by step."""
 
     __slots__ = ("_positive", "_sums", "before", "last", "noise", "recent", "seen", "steps")
 
     def __init__(self, most: int) -> None:
         self.steps = 0
-        self._sums = array("d", bytes(8 * (most + 1)))  # sums of clipped deviations up to a step
-        self._positive = array("q", bytes(8 * (most + 1)))  # counts of deviations above zero up to a step
+        self._sums = array("d", bytes(8 * (most + 1)))  # cumulative sums of clipped deviations, by step
+        self._positive = array("q", bytes(8 * (most + 1)))  # cumulative counts of positive deviations
         self.recent: deque[float] = deque(maxlen=_RECENT)
         self.last: float | None = None
         self.before: float | None = None  # the last difference of successive deviations, clipped
-        self.noise = 0.0  # its own noise: mean square of differences of successive deviations …
-        self.seen = 0  # … over at least this many
+        self.noise = 0.0  # noise of this series: mean square of differences of successive deviations
+        self.seen = 0  # number of differences in that mean
 
     def add(self, deviation: float, clip: float) -> None:
         size = len(self._sums)
@@ -121,19 +120,19 @@ class _Series:
 
 
 class Comparison(Generic[_Key]):
-    """Takes the deviations of each step, all at once, and finds the one that lags."""
+    """Test of the deviations of all hosts or ranks, step by step, for one that lags."""
 
     def __init__(self, windows: Sequence[int] = WINDOWS) -> None:
         self._windows = windows
         self._series: dict[_Key, _Series] = {}
-        self._steps = 0  # with differences
-        self._square = 0.0  # mean square of differences of successive deviations …
-        self._product = 0.0  # … and mean product of two successive differences
-        self._quick = 0.0  # like `_square`, over fewer steps
+        self._steps = 0  # number of steps with differences
+        self._square = 0.0  # mean square of differences of successive deviations
+        self._product = 0.0  # mean product of two successive differences
+        self._quick = 0.0  # `_square` over fewer steps
         self._usual: deque[float] = deque(maxlen=_USUAL_OF)  # median squared differences of all series
 
     def see(self, deviations: Mapping[_Key, float]) -> Lag[_Key] | None:
-        """Take a step; return the key that lags most, if any does."""
+        """Add the deviations of a step; return the key that lags most, if any lags."""
         if self._series.keys() != deviations.keys():
             self._series = {key: self._series.get(key) or _Series(self._windows[-1]) for key in deviations}
         self._learn(deviations)
@@ -154,21 +153,21 @@ class Comparison(Generic[_Key]):
         return None if series is None or not series.steps else series.typical(min(steps, series.steps))
 
     def size(self, key: _Key, steps: int) -> float:
-        """Return how large the lag is since it began: not every step in the window has to be late."""
+        """Return the size of a lag since it began; not every step in the window has to be late."""
         recent = list(self._series[key].recent)[-steps:]
         ends = [(median(recent[-count:]), count) for count in range(_LEAST_QUICK, len(recent) + 1)]
         lag = max(ends, key=lambda one: one[0] * math.sqrt(one[1]), default=(0.0, 0))[0]
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Judge these keys anew, since their former lag is over; keep what is known of their noise."""
+        """Judge these keys anew, because their former lag has ended; keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0
                 series.recent.clear()
 
     def _learn(self, deviations: Mapping[_Key, float]) -> None:
-        """Learn how noisy the run is; a missing value, as after a restart, is not made up."""
+        """Update the estimates of the run's noise; a missing value, as after a restart, is not estimated."""
         seen: list[tuple[_Series, float]] = []
         for key, deviation in deviations.items():
             series = self._series[key]
@@ -200,7 +199,7 @@ class Comparison(Generic[_Key]):
         return max(_MEMORY, _VALUES // max(1, len(self._series)))
 
     def _samples(self) -> float:
-        """Return about how many independent values the noise is estimated from."""
+        """Return the approximate number of independent values from which the noise is estimated."""
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
@@ -211,7 +210,7 @@ class Comparison(Generic[_Key]):
         return min(_MOST_CORRELATED, max(0.0, given))
 
     def _scale(self, own: float = 0.0) -> float:
-        """Return the standard deviation of one value; `own`: the mean square of its own differences."""
+        """Return the standard deviation of one value; `own`: the mean square of a series' differences."""
         square = max(self._square, self._quick, own)
         return math.sqrt(square / (2 * (1 - self._correlation())))
 
@@ -235,10 +234,10 @@ class Comparison(Generic[_Key]):
     def _score(self, series: _Series, mean: float, steps: int) -> float:
         """Return how many standard errors the mean is above zero, as if the noise were known exactly.
 
-        It is known from a limited number of values, so a score of Student's distribution is converted to a
-        normal score (approximation of D. L. Wallace, 1959).
+        The noise is estimated from a limited number of values, so a score of Student's distribution is
+        converted to a normal score (approximation of D. L. Wallace, 1959).
         """
-        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # its lower bound
+        own = series.noise * max(0.0, 1 - 3 / math.sqrt(series.seen))  # lower bound of the series' own noise
         correlated = self._correlation()
         rest = 1 - correlated
         spread = (1 + correlated) / rest - 2 * correlated * (1 - correlated**steps) / (steps * rest**2)
@@ -250,43 +249,43 @@ class Comparison(Generic[_Key]):
 
 
 class SlowHosts:
-    """Takes the steps of all ranks, in any order, and finds a host that delays the others."""
+    """Detector of a host that delays the others, from the steps of all ranks in any order."""
 
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
-        """Ignore hosts that cost a smaller share of the throughput, or less time per step."""
+        """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
-        self._open: dict[int, dict[int, Own]] = {}  # by step, then by rank
-        self._at: dict[int, int] = {}  # by rank: the last reported step
+        self._open: dict[int, dict[int, Own]] = {}  # step → rank → times
+        self._at: dict[int, int] = {}  # rank → last reported step
         self._host: dict[int, str] = {}
-        self._group: dict[int, str] = {}  # by rank: the group that does the same work, if known
+        self._group: dict[int, str] = {}  # rank → group of ranks that do the same work, if known
         self._hosts: Comparison[str] = Comparison()
         self._ranks: Comparison[int] = Comparison(OF_RANKS)
-        self._raw: Comparison[str] = Comparison()  # ignores tokens
-        self._own: dict[int, float] = {}  # by rank: seconds, as a mean over the last steps
+        self._raw: Comparison[str] = Comparison()  # comparison that ignores tokens
+        self._own: dict[int, float] = {}  # rank → own seconds, as a mean over the last steps
         self._whole: dict[int, float] = {}
-        self._explained = self._varied = 0.0  # covariance of times and tokens, and the variance of tokens
+        self._explained = self._varied = 0.0  # covariance of times and tokens, and variance of tokens
         self._since = 0  # steps since a slow host was found
         self.steps = 0  #: number of compared steps
         self.slow: SlowHost | None = None
 
     @property
     def compares(self) -> bool:
-        """Whether several ranks report their steps."""
+        """True if several ranks report their steps."""
         return len(self._at) >= 2
 
     def layout(self, groups: Iterable[RankGroup]) -> None:
-        """Take the process groups: only members of a data-parallel group do the same work."""
+        """Set the process groups: only members of one data-parallel group do the same work."""
         same = {rank: group.id for group in groups if group.axis == "dp" for rank in ranks_in(group.ranks)}
         if same and same != self._group:
             self._group = same
             self._hosts, self._ranks, self._raw = Comparison(), Comparison(OF_RANKS), Comparison()
 
     def join(self, host: str, rank: int, step: int) -> None:
-        """Expect this rank's steps from now on: no step is compared without its report."""
+        """Expect this rank's steps from now on: no step is compared without the rank's report."""
         self._at[rank], self._host[rank] = step, host
 
     def see(self, host: str, rank: int, step: int, own: Own) -> bool:
-        """Take a step of a rank; return whether the result in ``slow`` changed."""
+        """Add a step of a rank; return whether the result in ``slow`` changed."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
         if not (0 < own.own < math.inf and 0 < own.whole < math.inf and own.tokens >= 0):
@@ -298,17 +297,18 @@ class SlowHosts:
         reported = self._open.setdefault(step, {})
         reported[rank] = own
         if len(self._open) > _MOST_OPEN:
-            del self._open[next(iter(self._open))]  # the oldest; a restart may have returned to lower steps
+            # the oldest step by order of arrival: a restart may have returned to lower steps
+            del self._open[next(iter(self._open))]
         if self.compares and len(reported) >= len(self._at):
             self._compare(self._open.pop(step))
         return self.slow != before
 
     def leave(self, host: str) -> bool:
-        """Forget a lost host; return whether the result in ``slow`` changed."""
+        """Remove a lost host; return whether the result in ``slow`` changed."""
         return self._keep({rank for rank in self._at if self._host[rank] != host})
 
     def _forget(self, step: int) -> None:
-        """Drop the ranks that are lost, such as those that a restart left out."""
+        """Remove ranks whose last step is far from this step, such as ranks that a restart left out."""
         self._keep({rank for rank, at in self._at.items() if abs(step - at) < _MOST_OPEN})
 
     def _keep(self, ranks: set[int]) -> bool:
@@ -343,7 +343,8 @@ class SlowHosts:
             slope = self._slope(raw, tokens)
             values = {rank: raw[rank] - slope * tokens[rank] for rank in raw}
         lags: list[Lag[str] | Lag[int] | None] = [self._hosts.see(self._of_hosts(values))]
-        if len(set(self._host.values())) < len(step):  # else each host is one rank
+        # the test of single ranks adds nothing if each host has one rank
+        if len(set(self._host.values())) < len(step):
             lags.append(self._ranks.see(self._of_ranks(values)))
         imbalance = self._raw.see(self._of_hosts(raw)) if counted else None
         self._since += 1
@@ -381,7 +382,7 @@ class SlowHosts:
         return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
 
     def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
-        """Return each host's deviation: its ranks', each from the ranks of its group on other hosts."""
+        """Return the deviation of each host: the median of its ranks', within their groups."""
         groups: dict[str, dict[str, list[float]]] = {}
         for rank, value in values.items():
             hosts = groups.setdefault(self._group.get(rank, ""), {})
@@ -404,12 +405,12 @@ class SlowHosts:
             if rank is not None and len(mine) > 1:
                 more = max(more, self._ranks.lag(rank, lag.steps) or 0.0)
         if (self._raw.lag(host, OVER) or 0.0) < -LEAST:
-            return  # it is slow, but has so much less work that no rank waits
+            return  # the host is slow, but has so much less work that no rank waits
         slow = self._sized(host, rank, more, lag.steps, kind)
         whole = median(self._whole.values())
         alone = (
             median(self._whole[number] for number in self._who(slow)) - whole
-        )  # no rank waits for this part
+        )  # time for which no rank waits
         if alone < slow.cost * whole / 2 and self._matters(slow.cost):
             self._since = 0
             self.slow = slow
@@ -435,7 +436,7 @@ class SlowHosts:
 
     def _look_again(self, slow: SlowHost) -> None:
         """Check whether the slow host has caught up, or has become much slower."""
-        steps = max(OVER, 2 * slow.steps)  # in noisy runs, a short time shows little
+        steps = max(OVER, 2 * slow.steps)  # a short time is weak evidence in noisy runs
         lag = self._lag_of(slow, steps) or 0.0
         now = self._sized(slow.host, slow.rank, lag, slow.steps, slow.kind)
         if lag < LEAST / 2 or not self._matters(2 * now.cost):
@@ -460,7 +461,7 @@ def least_positive(steps: int) -> float:
 
 
 def deviations(values: Mapping[_Key, float]) -> dict[_Key, float]:
-    """Return how far each value is above the median of the others; empty for a single value."""
+    """Return how far each value is above the median of the other values; empty for a single value."""
     others = len(values) - 1
     if others < 1:
         return {}

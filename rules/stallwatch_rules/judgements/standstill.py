@@ -1,4 +1,4 @@
-"""Stalled runs: silent, in an evaluation, in collectives, or because a rank left."""
+"""Judge stalled runs: silent, in an evaluation, in collectives, or because a rank left."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
     """Judge ZeRO-3 ranks with different experts, which gather different parameters and deadlock.
 
-    ``witness``: the order of modules was seen to change, or ranks to gather different parameters.
+    ``witness``: the log shows that the order of modules changed, or that ranks gathered different parameters.
     """
     if not (experts and witness and facts.is_stalled):
         return None
@@ -41,8 +41,8 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
     """Judge GPUs that cannot use peer-to-peer transfers: no step, and the first collectives hang.
 
-    ``direct``: NCCL chose peer-to-peer, or the kernel complained about it. ``first_work``: the number of the
-    collective that timed out.
+    ``direct``: NCCL chose peer-to-peer, or the kernel reported an error about it. ``first_work``: the number
+    of the collective that timed out.
     """
     if not direct or facts.advances or not facts.is_stalled:
         return None
@@ -52,7 +52,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """Judge a silent hang: steps, then nothing for longer than the run's own pace allows."""
+    """Judge a silent hang: steps, followed by a silence longer than the run's own pace allows."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
@@ -69,9 +69,10 @@ def beside_silence(facts: RunFacts, exception: str) -> Message:
 
 
 def stopped_late(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
-    """Return a note if a run stopped by hand may have stalled: no step for much longer than usual.
+    """Return a note if a run that was stopped by hand may have stalled before.
 
-    ``durations`` are the seconds between signs of a step, ``paces`` the seconds that steps took.
+    No step for much longer than usual is the sign. ``durations`` are the seconds between signs of a step,
+    ``paces`` the seconds that steps took.
     """
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
@@ -80,9 +81,9 @@ def stopped_late(silence: float | None, durations: Sequence[float], paces: Seque
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
-    """Judge ranks that left while the others stalled, failed, or continued to the end without them.
+    """Judge ranks that left while others stalled, failed, or continued to the end without them.
 
-    For a run that ended well, pass only ranks that it continued without.
+    For a run that ended well, pass only ranks without which it continued.
     """
     if went_on_without(left, facts):
         return Judgement("degrading", _missed_sentence(left))
@@ -94,12 +95,12 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
 
 
 def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
-    """Return the ranks that a run ended well without; others only ended before its last rank."""
+    """Return the ranks without which a run continued and ended well; empty for other runs."""
     return [process for process in left if process.behind >= GONE_ON] if facts.ended_well else []
 
 
 def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
-    """Return the same, with unknown last steps filled in from ``steps`` (by rank, as a log shows them)."""
+    """Return the processes with unknown last steps filled in from ``steps``, which maps ranks to steps."""
     return [
         process
         if process.step is not None or process.rank is None
@@ -112,13 +113,13 @@ def departures_sentence(left: Sequence[Left], *, stepped: bool) -> Message:
     """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the run showed steps."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
-    who = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
+    subject = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")
     key = "left-early" if steps else "left-early-somewhere" if stepped else "left-early-no-step"
-    return message(f"diagnosis.{key}", who=who, step=min(steps, default=0))
+    return message(f"diagnosis.{key}", who=subject, step=min(steps, default=0))
 
 
 def _missed_sentence(missed: Sequence[Left]) -> Message:
     """Return ``Rank 2 left without an error at step 40; …`` for a run that ended well."""
-    who = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
+    subject = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)
-    return message("diagnosis.left-behind", who=who, step=step, more=max(one.behind for one in missed))
+    return message("diagnosis.left-behind", who=subject, step=step, more=max(one.behind for one in missed))

@@ -1,10 +1,10 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
 A live run is judged repeatedly, so a rule of thumb would fire by chance sooner or later. Each time, the
-latest steps are compared with all before them by their ranks (the Mann-Whitney test, which assumes nothing
-about how steps are distributed), for windows of many lengths. The limit is set so that independent step times
-of any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of
-the run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
+latest steps are compared with all steps before them by their ranks (the Mann-Whitney test, which assumes no
+distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
+any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
+run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.text.digest import short_duration
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
-STILL_SLOWER = 1.3  #: the last third of the slow steps must be above this multiple: else it recovered
+STILL_SLOWER = 1.3  #: the last third of the slow steps must exceed this multiple: else the run recovered
 AS_QUICK = 0.9  #: share of the tokens per second in the first third of the run
 RECENT = 6  #: minimum number of steps for a recent pace
-BASELINE = 12  #: … and for a baseline
-LIMIT = 25.0  #: squared deviations by which ranks must stand out in a run of …
-LIMIT_STEPS = 400  #: … this many steps; twice the logarithm more in a longer run
+BASELINE = 12  #: minimum number of steps for a baseline
+LIMIT = 25.0  #: squared deviations by which ranks must differ in a run of LIMIT_STEPS steps
+LIMIT_STEPS = 400  #: the limit grows by twice the logarithm of a longer run's multiple of this
 LOOKED_AT = 1000  #: maximum number of paces, each perhaps of several steps
-SHIFT = 1.04  #: a rise that a straggler explains …
-EVEN = 0.02  #: … in a run whose steps vary by no more than this share
-EXCERPT = 30  #: fewer steps are an excerpt
-BLOCKS = 400  #: maximum number of paces that are compared, each perhaps of several steps
-BEFORE = 200  #: … and of paces before a shift
+SHIFT = 1.04  #: minimum ratio of a rise that a straggler explains
+EVEN = 0.02  #: maximum relative variation of the steps in such a run
+EXCERPT = 30  #: fewer steps than this are an excerpt
+BLOCKS = 400  #: maximum number of compared paces, each perhaps of several steps
+BEFORE = 200  #: maximum number of compared paces before a shift
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
-    """Return baseline, recent pace and number of recent steps if these became slower permanently.
+    """Return baseline, recent pace and number of recent steps if steps became slower permanently.
 
-    `alone`: only the step times show it. The change must then be abrupt: by design, steps grow gradually, as
-    with ever longer sequences.
+    `alone`: only the step times show the change. The change must then be abrupt: a gradual growth of steps is
+    by design, as with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
@@ -59,7 +59,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
 
 
 def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Iterator[tuple[float, int]]:
-    """Yield each window above the limit: how far the last paces stand out, and how many they are."""
+    """Yield each window above the limit, as its score and its number of last paces."""
     ranks = _ranks(paces)
     size = len(ranks)
     sums = [0.0, *accumulate(ranks)]
@@ -67,7 +67,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
     pairs = [0.0, *accumulate(one * other for one, other in pairwise(ranks))]
 
     def spread(begin: int, end: int) -> tuple[float, float]:
-        """Return the sum of squared deviations from the mean, and of products of neighboring ones."""
+        """Return the sum of squared deviations from the mean, and of products of neighboring deviations."""
         count, total = end - begin, sums[end] - sums[begin]
         mean = total / count
         neighbours = 2 * total - ranks[begin] - ranks[end - 1]
@@ -76,7 +76,7 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    # Every length: in a window that does not begin at the rise, the rise itself correlates even steps.
+    # Every length is tested: in a window that does not begin at the rise, the rise correlates even steps.
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
@@ -108,7 +108,10 @@ def _times_alike(correlation: float, size: int) -> float:
 
 
 def as_quick(rates: Sequence[float]) -> bool:
-    """Whether tokens/s match the first third: slower steps then hold more tokens (growing RL answers)."""
+    """Return whether tokens/s match the first third; slower steps then contain more tokens.
+
+    Growing answers in reinforcement learning are an example.
+    """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
 
@@ -116,7 +119,7 @@ def as_quick(rates: Sequence[float]) -> bool:
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
     """Return the index of the first final pace that is nearer to the present pace than to the former.
 
-    Three are read together, as one step in between may be quick and clocks count whole seconds.
+    Three paces are read together, because a single step may be quick and clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)
@@ -131,7 +134,7 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     """Return pace before, pace after and number of steps since very even steps became slightly slower.
 
     Synchronous training is as even as its slowest rank: if steps varied by two percent, a permanent rise of
-    five percent is one slower GPU. Runs with uneven steps show nothing here. ``excerpt``: the steps were cut
+    five percent is one slower GPU. Runs with uneven steps give no result. ``excerpt``: the steps were cut
     from the middle of a run, so a few must suffice.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
@@ -140,9 +143,9 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     if len(paces) < 5 or (few and not excerpt):
         return None
     least = 2 if few else max(10, len(paces) // 10)
-    lowest = [*accumulate(reversed(paces), min)]  # lowest[n]: of the last n + 1
-    ordered = sorted(paces[:2])  # the last before the shift
-    for count in range(len(paces) - 3, least - 1, -1):  # the earliest shift that explains all after it
+    lowest = [*accumulate(reversed(paces), min)]  # lowest[n] is the minimum of the last n + 1 paces
+    ordered = sorted(paces[:2])  # the sorted paces before the shift
+    for count in range(len(paces) - 3, least - 1, -1):  # the earliest shift that explains all paces after it
         shift = len(paces) - count
         insort(ordered, paces[shift - 1])
         if shift > BEFORE:
@@ -160,7 +163,6 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
 
 
 def _blocks(paces: Sequence[float], joined: int) -> Sequence[float]:
-    """Return the medians of blocks of ``joined`` paces."""
     if joined == 1:
         return paces
     return [median(paces[i : i + joined]) for i in range(0, len(paces), joined)]

@@ -1,4 +1,4 @@
-"""ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
+"""Judge ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.digest import short_duration
 
-_OFTEN = 0.2  # matches per step from which an increase counts
-_FEW, _SELDOM = 8, 5.0  # total matches, and steps between two of them
+_OFTEN = 0.2  # matches per step above which an increase counts
+_FEW, _SELDOM = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Judge ZeRO-3's trace-cache invalidations."""
+    """Judge ZeRO-3's trace-cache invalidations by the steps around them."""
     if facts.is_stalled:
         if recurs_to_the_end(trace):
             if facts.elsewhere and not rose(trace):
@@ -41,10 +41,10 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def recurs_to_the_end(trace: Trace) -> bool:
-    """Whether the matches continued as before until the steps ended.
+    """Return whether the matches continued at their usual rate until the steps ended.
 
-    The result depends only on values that stay the same if most matches were counted without being read:
-    where the first and the last match occurred, and how many there were.
+    The result depends only on values that stay the same if most matches were counted without being read: the
+    places of the first and the last match, and the number of matches.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -55,15 +55,15 @@ def recurs_to_the_end(trace: Trace) -> bool:
 
 
 def rose(trace: Trace) -> bool:
-    """Whether the matches became clearly more frequent until the steps ended."""
+    """Return whether the matches became clearly more frequent until the steps ended."""
     before, now = _first_and_last(trace)
     return now > 1.5 * before and now >= _OFTEN
 
 
 def _rare(trace: Trace) -> bool:
-    """Whether there were few matches, many steps apart, each followed by steps, as usual for such a run."""
+    """Return whether there were few matches, many steps apart, each followed by steps, as is common."""
     if trace.tail or trace.count > _FEW or rose(trace):
-        return False  # no step followed a match after the last step
+        return False  # a match after the last step was followed by no step
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)

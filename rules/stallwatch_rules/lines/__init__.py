@@ -1,1 +1,1 @@
-"""Parse lines: who wrote them, when, and what surrounds them."""
+"""Parse lines: determine the rank and time of each line, and remove prefixes."""

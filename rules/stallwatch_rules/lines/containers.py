@@ -3,12 +3,11 @@
 Kubernetes' CRI records, Docker's JSON records and stamped copies contain the time and the stream of their
 text, and whether the line continues in the next record of that stream (a runtime cuts lines at 16 KiB, and
 keeps text that was flushed without a newline).
-
 Fluentd, Fluent Bit, Vector, exports of Loki and the clouds, journald's ``-o json`` and loggers that write
-JSON differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Besides it they
-have a time, a level or the origin of the line; without one of these the record is user data. Numbers that a
-trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are not such a record, unless it contains a
-traceback: a logger may bind the step to everything it writes.
+JSON differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Besides the text
+they have a time, a level or the origin of the line; without one of these the record is user data. Numbers
+that a trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are not such a record, unless it contains a
+traceback: a logger may bind the step to everything that it writes.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ _RFC3339 = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\
 
 
 class Record(NamedTuple):
-    """One record, with its text extracted."""
+    """One record of a container runtime or collector, with its text extracted."""
 
     time: float | None
     stream: str
-    partial: bool  #: the line continues in the stream's next record
+    partial: bool  #: True if the line continues in the stream's next record
     text: str
 
 
 def record_of(text: str) -> Record | None:
-    """Return the record in a physical line, if it is one."""
+    """Return the record in a physical line; ``None`` if the line is none."""
     if text[10:11] == "T" and text[4:5] == "-":
         found = _CRI.match(text)
         if found:
@@ -58,11 +57,11 @@ def record_of(text: str) -> Record | None:
 
 
 def may_be_json(text: str) -> bool:
-    """Whether the line starts like a record in JSON: a cheap check."""
+    """Return whether the line starts like a record in JSON; a cheap check."""
     return text[:2] == '{"'
 
 
-#: keys that may hold the text
+#: keys of the text
 TEXTS = ("message", "msg", "log", "line", "textPayload", "MESSAGE", "@message", "body")
 _TIME_KEYS = (
     "time",
@@ -93,7 +92,7 @@ _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
 _YEAR_2100 = 4.1e9
-_DIGITS = 19  # digits of nanoseconds until then
+_DIGITS = 19  # number of digits of nanoseconds until then
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
@@ -115,7 +114,7 @@ def _json_record(text: str) -> Record | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         if '"log":' not in text:
             return None
-        try:  # an unneeded field may be the one that cannot be decoded: a number that is too large
+        try:  # the number that cannot be decoded may be in a field that is not needed
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
@@ -154,7 +153,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _time(record: dict[str, object]) -> float | None:
-    """Return when it was written: a timestamp, or seconds, milli-, micro- or nanoseconds since 1970."""
+    """Return the time of a record, from a timestamp, or seconds, milli-, micro- or nanoseconds since 1970."""
     for key in _TIME_KEYS:
         value = record.get(key)
         if isinstance(value, str):

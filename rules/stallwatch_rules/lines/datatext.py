@@ -12,7 +12,7 @@ _NAMES = (
     r"|examples?|generat(?:ed|ions?)|predictions?|references?|ground[ _]truth|user|assistant|human|gpt"
     r"|inputs?|decoded(?: (?:inputs?|labels?|text))?|labels?"
 )
-#: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data followed only by a mark.
+#: ``prompt: …``, ``[rank0] Response 3: …``, ``[INPUT] …``: a name of data followed only by a separator.
 _NAMED = lazy(
     rf"(?i)(?:\[?20\d\d-\d\d-\d\d[ T][\d:.,]{{8,18}}Z?\]?\W{{1,3}})?(?:(?:INFO|DEBUG)\W{{1,4}})?"
     rf"\W{{0,4}}(?:(?:rank ?\d+|step ?\d+|eval(?:uation)?|val(?:idation)?)\W{{1,4}}){{0,3}}(?:{_NAMES})"
@@ -24,7 +24,8 @@ _RECORD = lazy(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
 )
-#: A logger's own keys: with one of them and no second name of data it is a record of the log (loguru's begins
+#: A logger's own keys: a record with one of them and no second name of data belongs to the log (loguru's
+#: begins
 #: with "text").
 _LOGGED = lazy(
     r"""["'](?:level|levelname|severity|lvl|record|time|timestamp|ts|asctime|rank|msg|logger)["']: ?[^\s,}]"""
@@ -45,12 +46,12 @@ _SERVED = lazy(
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
 _HEAD = 200  # characters in which a server names the kind of its line
-#: An exception may name such a mark.
+#: An exception, whose message may contain such a mark.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
 def is_data(text: str) -> bool:
-    """Whether the line shows training data, so that a failure in it is not one of this run."""
+    """Return whether the line shows training data, so that a failure in it is not one of this run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
         return True
@@ -60,5 +61,5 @@ def is_data(text: str) -> bool:
 
 
 def _is_logged(text: str) -> bool:
-    """Whether the JSON is that of a logger, and not of a data set."""
+    """Return whether the JSON in a line belongs to a logger, and not to a data set."""
     return _LOGGED.search(text) is not None and len(set(_FIELD.findall(text))) < 2

@@ -11,7 +11,7 @@ from stallwatch_rules.text.lazy import lazy
 
 # Words that only end a machine's name, before its number: node-07, gpu-node-12, compute3.
 _MACHINE = r"(?:node|host|hostname|machine|server|compute|instance|inst|vm|blade|nid|cn|dgx|hgx)"
-_ADDRESS = r"ip(?:-\d{1,3}){4}"  # EC2's names
+_ADDRESS = r"ip(?:-\d{1,3}){4}"  # EC2's names of hosts
 _NAMED = rf"(?:(?:[a-z][a-z0-9]{{0,15}}[-_]){{0,3}}{_MACHINE}[-_]?\d{{1,6}}|{_ADDRESS})"
 #: The name of a folder, or a part of a file's name: ``sft-1001-n3.out`` (Slurm's ``%x-%j-%N.out``).
 _FOLDER = lazy(rf"{_NAMED}(?:\.[\w.-]+)?", re.IGNORECASE)
@@ -21,7 +21,7 @@ _NUMBERED = lazy(r"(?P<word>(?:[a-z0-9]+[-_])*?[a-z0-9]*[a-z])[-_]?\d{1,6}(?:\.[
 _DIGITS = lazy(r"\d+")
 _PARTS = lazy(r"[/\\!]")
 _LAST_WORD = lazy(r"[a-z]+$")
-# Other numbered things in the names of folders. Of single letters, only `_LETTERS` are machines.
+# Other numbered things in the names of folders. Of single letters, only `_LETTERS` name hosts.
 _NO_HOST = frozenset(
     [
         "rank",
@@ -88,7 +88,7 @@ _NO_HOST = frozenset(
     ]
 )
 _LETTERS = frozenset("nhcg")
-# ``n3:4711:4711 [0] NCCL INFO …`` (nccl 2.27, src/debug.cc)
+# Example: ``n3:4711:4711 [0] NCCL INFO …`` (nccl 2.27, src/debug.cc).
 _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
 
 
@@ -99,7 +99,7 @@ def host_in_line(text: str) -> str:
 
 
 def hosts_of_paths(names: Iterable[str]) -> dict[str, str]:
-    """Return the hosts of files, from their names as paths; empty if the files are on one host only."""
+    """Return the hosts of files, from their names as paths; empty if all files are on one host."""
     split = {name: _PARTS.split(name) for name in names}
     folders = {tuple(above) for *above, _ in split.values()}
     families = _families(folders)
@@ -118,7 +118,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the host that the innermost of these folders is named after."""
+    """Return the innermost of these folders that is named after a host; empty if none is."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -138,7 +138,7 @@ def _family(above: _Folders, depth: int) -> _Folders:
 
 
 def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
-    """Return the folders that differ only in their numbers."""
+    """Return the folders that differ only in their numbers, by family."""
     families: dict[_Folders, set[str]] = {}
     for above in folders:
         for depth, folder in enumerate(above):
@@ -149,13 +149,13 @@ def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
 
 
 class HostNumbers(NamedTuple):
-    """How ranks are assigned to numbered hosts: the same number of consecutive ranks each, in host order."""
+    """The assignment of ranks to numbered hosts: equally many consecutive ranks each, in host order."""
 
     before: str
     behind: str
     digits: int
     first: int  #: number of the host with rank 0
-    ranks: int  #: ranks of each host
+    ranks: int  #: number of ranks of each host
 
     def host(self, rank: int) -> str:
         """Return the name of a rank's host."""
@@ -163,11 +163,11 @@ class HostNumbers(NamedTuple):
 
 
 _NUMBER = lazy(r"(?P<before>.*?)(?P<number>\d{1,6})(?P<behind>\D[^0-9]*)?")
-_LEAST = 3  # fewest hosts that show the order
+_LEAST = 3  # minimum number of hosts that show the order
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the order in which hosts have these ranks, if all of them follow one."""
+    """Return the numbering by which hosts have these ranks; ``None`` if they follow no single one."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

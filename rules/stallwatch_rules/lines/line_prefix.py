@@ -1,9 +1,9 @@
-"""Learn the prefix before every line of a text that is in no list of prefixes, from the text itself.
+"""Learn the prefix of every line of a text from the text itself, if no list of prefixes contains it.
 
 Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
 countless forms. A logger does the same with its own messages, but not with the lines that continue them: if a
-traceback's frames or another program's timestamps follow the same prefix as everything else, the prefix is
-not theirs. A progress bar proves nothing, as a bar's own name precedes each of its states.
+traceback's frames or another program's timestamps have the same prefix as all other lines, no logger wrote
+the prefix. A progress bar is no evidence, because a bar's own name precedes each of its states.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from stallwatch_rules.lines.wrapped import as_pasted
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
-_LOOKED_AT = 300  # lines from the beginning
-_BEGINNING = 64 * 1024  # bytes that are searched for them
+_LOOKED_AT = 300  # lines from the beginning that are examined
+_BEGINNING = 64 * 1024  # bytes that are searched for these lines
 _PROBED = 12  # lines that are tried as the source of the prefix
-_LONGEST = 120  # characters of a prefix
-_NEARLY_ALL = 0.9  # share of the lines that must have it
-_LONG_NUMBER = 10  # digits of numbers that do not count lines
+_LONGEST = 120  # maximum length of a prefix, in characters
+_NEARLY_ALL = 0.9  # minimum share of the lines that have the prefix
+_LONG_NUMBER = 10  # numbers with this many digits do not count lines
 
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
-_LEVELS = "\x01"  # placeholder for any of these, and the blanks that fill their column
+_LEVELS = "\x01"  # placeholder for any level, with the blanks that fill its column
 _DIGITS = lazy(r"\d+")
 _COLUMN = lazy(r"^ +(?=\d)")  # numbers that end in one column
 _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
@@ -37,21 +37,21 @@ _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
 _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
-# Nor is a separate word that names what a bar counts, a phase without training or a document, or Slurm's
-# message about the end of a job, before the time.
+# Separate words that are no prefix: the name of what a bar counts, a phase without training, a document, or
+# Slurm's message about the end of a job, before the time.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
-_TELLING = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains something besides a level
+_TELLING = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
 # Text that starts a line and follows no logger's prefix.
 _STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
     r"|\[(?:rank|default)\d+\]:"
 )
-_STAMPED = lazy(  # nor does another timestamp, unless a level precedes it
+_STAMPED = lazy(  # another timestamp follows no logger's prefix either, unless a level precedes it
     r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
     r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
 )
@@ -63,8 +63,8 @@ class LinePrefix(NamedTuple):
     """The prefix that is removed from each line."""
 
     form: re.Pattern[str]
-    quoted: bool = False  #: it opens a quote that the line's end closes, as in a table cell
-    counts: bool = False  #: its first number grows from line to line, as a list's does
+    quoted: bool = False  #: the prefix opens a quote that the line's end closes, as in a table cell
+    counts: bool = False  #: the first number grows from line to line, as in a list
 
     def take(self, text: str) -> tuple[str, str]:
         """Return the prefix and the line after it; an empty prefix if the line has none."""
@@ -78,13 +78,13 @@ class LinePrefix(NamedTuple):
 
 
 def rank_in(lead: str) -> int | None:
-    """Return the rank in a line prefix."""
+    """Return the rank in a line prefix, or ``None``."""
     found = _RANK.search(lead)
     return int(found[1]) if found is not None else None
 
 
 def time_in(lead: str) -> float | None:
-    """Return the time of the line, if its prefix contains it with the date."""
+    """Return the time in a line prefix, if it has a date; otherwise ``None``."""
     at = _STAMP.search(lead)
     return own_time(lead[at.start() :]) if at is not None else None
 
@@ -106,7 +106,7 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes of a short text that are not proven: the caller must have a reason to believe one.
+    """Return prefixes of a short text without proof: the caller must have a reason to believe one of them.
 
     A single line has no likely prefix: a note written by hand looks the same.
     """
@@ -122,7 +122,7 @@ def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
 
 
 def _lines(head: bytes) -> list[str]:
-    """Return the first lines that are not blank, without anything that is removed before the prefix."""
+    """Return the first lines that are not blank, without text that is removed before the prefix."""
     lines = []
     coded = b"\x1b" in head
     for text in as_pasted(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
@@ -174,20 +174,20 @@ def _form(lead: str) -> re.Pattern[str]:
 
 
 def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Whether the prefix of some lines is more than the known prefixes."""
+    """Return whether the prefix of some lines contains more than the known prefixes."""
     some = [taken for taken, _ in map(lead.take, lines) if taken]
     return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
 
 
 def _counts(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Whether the prefix's first number grows from line to line."""
+    """Return whether the prefix's first number grows from line to line."""
     firsts = [_DIGITS.search(taken) for taken, _ in map(lead.take, lines) if taken]
     counted = [int(number[0]) for number in firsts if number is not None and len(number[0]) < _LONG_NUMBER]
     return len(counted) == len(firsts) and all(one < other for one, other in itertools.pairwise(counted))
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Whether lines continue after the prefix as none does after a logger's."""
+    """Return whether a line continues after the prefix as no line does after a logger's prefix."""
     for line in lines:
         taken, rest = lead.take(line)
         if not taken or taken.isspace():

@@ -2,9 +2,9 @@
 
 ``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
 DeepSpeed's launcher over several nodes) the host's name. Much other text looks like these labels, so they are
-learned from the first lines of a source: of a file from its beginning, before any of it is read; else the few
-lines before that keep theirs. A task is a rank, unless each task is a launcher that starts a node's ranks:
-then its number is the node's.
+learned from the first lines of a source: of a file from its beginning, before it is read; otherwise the few
+lines before the labels are learned keep theirs. A task is a rank, unless each task is a launcher that starts
+a node's ranks: in that case its number is the node's.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from itertools import pairwise
 
 from stallwatch_rules.text.lazy import lazy
 
-# A trailing blank belongs to the prefix, further ones are the line's own indentation (tracebacks).
+# A trailing blank belongs to the prefix; further blanks are the line's own indentation (tracebacks).
 _BRACKETED = lazy(
-    r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # torch, torchrun --tee
-    r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"  # mpirun, horovod
-    r"|\[std(?:out|err)\] ?"  # Azure ML, Horovod on Spark
-    r"|\[pod/[\w.-]+/[\w.-]+\] "  # kubectl logs --prefix
+    r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # prefixes of torch, and of torchrun --tee
+    # prefixes of mpirun and horovod
+    r"|\[(?:[\w.-]+@)?(?:\d+,)?(\d{1,6})\](?:\[[\w.:-]+\])?<std(?:out|err)>: ?"
+    r"|\[std(?:out|err)\] ?"  # prefix of Azure ML, and of Horovod on Spark
+    r"|\[pod/[\w.-]+/[\w.-]+\] "  # prefix of kubectl logs --prefix
 )
 _BARE = lazy(r"(?:global[ _])?[Rr](?:ank|ANK)[ _]?(\d{1,6}): ?")
 # Ray's workers "(WorkerDict pid=7, ip=10.0.0.2)", SkyPilot's tasks, vLLM's "(VllmWorker rank=3 pid=7)"
@@ -34,8 +35,8 @@ _JOURNALD_ISO = lazy(
 )
 _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
-_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh, only where a rank follows
-# DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has ranks of its own.
+_HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh's prefix, only if a rank follows
+# DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has its own ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
     r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # MosaicML's Composer
@@ -46,14 +47,14 @@ _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 1
 def take_rank(text: str) -> tuple[int | None, str]:
     """Return the rank in a prefix of the line, and the line without its launchers' prefixes.
 
-    The innermost prefix wins: ``[default3]:[rank11]: …`` is rank 11. A rank inside the message (``[Rank 3]
-    Watchdog caught …``) counts too, and stays in the text.
+    The innermost prefix counts: ``[default3]:[rank11]: …`` is rank 11. A rank inside the message (``[Rank 3]
+    Watchdog caught …``) counts, too, and stays in the text.
     """
     rank: int | None = None
     for _ in range(4):  # launchers nest, but not endlessly
         first = text[:1]
         if first == "[":
-            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # a date
+            if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # the text begins with a date
                 break
             found = _BRACKETED.match(text)
             if found is None:
@@ -80,7 +81,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
                 rank = int(found[1])
         elif first.isdigit():
             found = None
-            if text[4:5] != "-":  # no date
+            if text[4:5] != "-":  # the text does not begin with a date
                 found = _KAGGLE.match(text) or _HOST.match(text)
             elif "[rank" in text or "[default" in text:
                 found = _HOST.match(text)
@@ -107,10 +108,10 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # this many labeled lines in a row, by far fewer tasks, are no numbered list
-_SURE_TASKS = 4  # this many suffice if the tasks are counted from 0 and take turns
-_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # as srun writes it; the output of ``grep -n`` has no blank
-# The start of a line that a task or a host labels, in any frame of a pasted text, or of a container's
+_SURE_NUMBERS = 12  # so many labeled lines in a row, by far fewer tasks, are no numbered list
+_SURE_TASKS = 4  # number of labeled lines in a row, by far fewer tasks, that are no numbered list
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # labeled lines that suffice if the tasks count from 0 and take turns
+# The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
 _ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # a launcher's command, JSON, a terminal's codes
@@ -120,16 +121,17 @@ _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
 _HOST_LABEL = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = lazy(
     r".*\.(?:py|c|cc|cpp|cu|h|sh|json|yaml|log)|(?:step|iter|epoch|rank|layer|loss)\w*|[\d.]+"
-    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, with a time after it
+    r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, followed by a time
 )
 _ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
-# Text that starts a line and by itself never follows a word and a colon.
+# Text that starts a line and never follows a word and a colon.
 _LINE_STARTS = lazy(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
-# Proof that a task is no rank: its processes have ranks of their own; it is torchrun; the command that
-# started everything.
+# Proof that a task is no rank: its processes have their own ranks, or it is torchrun, or the command that
+# started
+# all processes.
 _OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
 _ELASTIC = lazy(
     r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
@@ -143,35 +145,35 @@ _LAUNCHER = lazy(
     r".*\s(?:\S*torchrun|\S*accelerate launch|-m torch\.distributed\.(?:run|launch))\s(?P<after>.*)"
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
-_LONGEST_COMMAND = 4000  # characters
-_SURE_HOSTS = 20  # this many lines in a row, all labeled by a few hosts, are a launcher's too
-_BEGINNING = 64 * 1024  # bytes from which labels are learned
-_FIRST_LINES = 1000  # a launcher labels all lines or none
+_LONGEST_COMMAND = 4000  # characters of a command that are searched
+_SURE_HOSTS = 20  # so many lines in a row, all labeled by a few hosts, are also a launcher's
+_BEGINNING = 64 * 1024  # number of lines in a row, all labeled by a few hosts, that show a launcher's labels
+_FIRST_LINES = 1000  # lines that are searched: a launcher labels all lines or none
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether a text with this beginning may have labels; a quick check that rules most texts out."""
+    """Return whether a text with this beginning may have labels; a fast check that rejects most texts."""
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """Learns a source's labels and removes them."""
+    """Labels of the tasks and hosts of a source's lines: they are learned, and then removed."""
 
     def __init__(self) -> None:
-        self.found = False  #: some labels are known
+        self.found = False  #: True if some labels are known
         self.searching = True
         self._lines = 0
         self._numbered = False
         self._of_nodes = False  # the numbers are those of tasks that are not ranks
-        self._processes: dict[int, str] = {}  # task → the first process of NCCL
+        self._processes: dict[int, str] = {}  # task → the first process in NCCL's lines
         self._numbers: list[int] = []
-        self._message = False  # a line of the row is not a metrics line
+        self._message = False  # True if a line of the row is not a metrics line
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Learn from first lines before they are read; if they will be ``alike`` then, search no further."""
+        """Learn from the first lines before they are read; for ``alike`` lines, search no further."""
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)
@@ -200,7 +202,7 @@ class TaskLabels:
         return None if self._of_nodes else task, text
 
     def _is_node(self, task: int, text: str) -> bool:
-        """Whether the line shows that its task has several ranks."""
+        """Return whether the line shows that its task has several ranks."""
         own = _OWN_RANK.match(text)
         if own is not None:
             return int(own[1]) != task
@@ -227,7 +229,7 @@ class TaskLabels:
         self.searching = self._lines < _FIRST_LINES and not self._numbered
 
     def _sure(self, text: str) -> bool:
-        """Whether the numbers before the last lines are tasks; ``text`` is the latest of these lines."""
+        """Return whether the numbers before the last lines are tasks; ``text`` is the last of these lines."""
         row, tasks = self._numbers, set(self._numbers)
         repeated = 2 * len(tasks) <= len(row)
         if len(row) >= _SURE_NUMBERS and repeated:
@@ -261,8 +263,8 @@ def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, 
     """Return a host's ranks in the order of their local ranks, if lines and files may use local ranks.
 
     Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``):
-    those of a host are in the order of their local ranks. `first` has the local rank 0, if known: some of
-    the other ranks may not be known. Empty if a number may be either.
+    those of a host are in the order of their local ranks. `first` has the local rank 0, if known: some of the
+    other ranks may not be known. Empty if a number may be a global or a local rank.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
     return tuple(sorted(known)) if known and min(known) >= len(known) else ()
@@ -271,20 +273,22 @@ def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, 
 _RANK_WORD = lazy(r"(?<![a-z])([a-z]*)[._-]?rank[._-]?(\d{1,6})(?![\d])", re.IGNORECASE)
 _NOT_A_RANK = ("lora", "low", "node", "machine", "adapter", "matrix", "f", "c", "p")
 _NUMBERED_FILE = lazy(
-    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # MindSpore's msrun
-    r"|workerlog\.(\d{1,5})"  # paddle.distributed.launch
-    r"|std_log_process_(\d{1,5})\.txt"  # Azure ML
-    r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",  # Slurm's %t, named
+    r"worker_(\d{1,5})\.(?:log|out|err|txt)"  # log files of MindSpore's msrun
+    r"|workerlog\.(\d{1,5})"  # log files of paddle.distributed.launch
+    r"|std_log_process_(\d{1,5})\.txt"  # log files of Azure ML
+    # names with Slurm's %t after a word
+    r"|.{0,200}?[._-](?:task|proc|procid)[_-]?(\d{1,5})\.(?:log|out|err|txt)",
     re.IGNORECASE,
 )
 _RANK_FOLDER = lazy(
-    r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",  # torch, Open MPI, MindSpore, Ascend
+    # torch's, Open MPI's, MindSpore's, Ascend's
+    r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",
     re.IGNORECASE,
 )
 
 
 def _starts_nodes(command: str) -> bool:
-    """Whether srun labels the lines of launchers, each of which may have several ranks.
+    """Return whether srun labels the lines of launchers, each of which may have several ranks.
 
     Text after a later srun also follows the first one, so one search from the first suffices.
     """
@@ -296,9 +300,9 @@ def _starts_nodes(command: str) -> bool:
 
 
 def rank_of_path(path: str) -> int | None:
-    """Return the rank whose output a file holds, if its name or folder contains it.
+    """Return the rank whose output a file contains, if the name of the file or its folder shows it.
 
-    Such as ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
+    Examples: ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
     """
     parts = [part for part in path.replace("!", "/").replace(os.sep, "/").split("/") if part not in ("", ".")]
     if not parts:
@@ -325,7 +329,7 @@ _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|er
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
     """Return the ranks of files that are numbered by Slurm's tasks.
 
-    One such name is no proof; several of one job, numbered from zero without a gap, are.
+    One such name is no proof; several names of one job, numbered from zero without a gap, are.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:

@@ -1,8 +1,7 @@
 """Convert bytes to lines: ends, progress bars, encodings, ANSI codes, container records, ranks and times.
 
-A ``LineReader`` is fed the bytes of one source in any portions, and returns the same lines however they are
-cut: nothing in this module depends on where a portion starts or ends. Only a caller of ``idle`` gets a
-progress bar's segment that nothing has ended yet.
+A ``LineReader`` is fed the bytes of one source in any portions, and returns the same lines for any portions.
+The one exception is ``idle``, which also returns a progress bar's segment that has not ended yet.
 """
 
 from __future__ import annotations
@@ -31,23 +30,24 @@ from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
 
-# Without any of these, brackets in a line without a timestamp at its start have no meaning here.
+# Without any of these texts, brackets in a line without a timestamp at its start have no meaning here.
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp
 _LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
 _MAY_QUOTE = "{>"  # a record with a string in it may follow
-_Partial = tuple[str, int, float | None]  # text, number, time
+_Partial = tuple[str, int, float | None]  # text, line number and time of an unfinished record
 
 
 class LineReader:
-    """Reads one source. ``rank`` is that of all its lines, unless a line names its own.
+    """Reader of one source. ``rank`` is the rank of all its lines, unless a line names its own.
 
     A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
-    reading); else the line's own timestamp; else the last one of its rank in this source. ``width`` is where
-    a terminal broke the lines (``wrapped.wrap_width``), which are then joined again; ``spaced``: between
-    words (``wrapped.likely_fold``); ``lead`` is the prefix of the lines (``leads``). ``local_ranks`` are the
-    ranks of the host, in their order, if lines may number those from 0, as torchrun's ``[default0]:`` does.
+    reading); else the line's own timestamp; else the last time of its rank in this source. ``width`` is the
+    width at which a terminal broke the lines (``wrapped.wrap_width``), which are then joined again;
+    ``spaced``: it broke them between words (``wrapped.likely_fold``). ``lead`` is the prefix of the lines
+    (``line_prefix``). ``local_ranks`` are the ranks of the host, in their order, if lines may number those
+    from 0, as torchrun's ``[default0]:`` does.
     """
 
     def __init__(
@@ -62,20 +62,20 @@ class LineReader:
         self.source = source
         self.rank = rank
         self.cut = 0  #: lines that were longer than MAX_LINE
-        self.bytes = 0  #: bytes fed
+        self.bytes = 0  #: number of bytes fed so far
         self._head: bytes | None = b""  # the first bytes, until the byte order mark is known
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
-        self._held_at: float | None = None  # when its last bytes came, if `feed` got a time
+        self._held_at: float | None = None  # time at which its last bytes came, if `feed` got a time
         self._redrawn = False  # the unfinished segment follows a carriage return
         self.number = 1  #: number of the next line
         self._line_start = True
         self._record: Record | None = None  # the container record in this physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
-        self._near: float | None = None  # the last time of any rank, for the year of timestamps without one
+        self._near: float | None = None  # the last time of any rank, for timestamps without a year
         self._zoned = False  # the last timestamp in a line had a zone
-        self.contained = False  #: container records were among the lines
+        self.contained = False  #: True if container records were among the lines
         self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
         self._tables = MetricTables()
@@ -85,7 +85,7 @@ class LineReader:
     def alone(self, near: float | None, number: int = 1) -> LineReader:
         """Prepare to read single lines of a source without labels; ``near`` is a time close to theirs.
 
-        The state from earlier lines is discarded, so that one reader may read many, each by itself.
+        The state from earlier lines is discarded, so that one reader may read many lines, each by itself.
         """
         self._head, self._near, self.number = None, near, number
         self._times, self._zoned = {}, False
@@ -93,19 +93,19 @@ class LineReader:
         return self
 
     def look_ahead(self, head: bytes) -> LineReader:
-        """Prepare to read a file with this head: labels before its lines are known from the first line on."""
+        """Prepare to read a file with this head, so that its labels are known from the first line on."""
         if may_have_labels(head):
             self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property
     def ordinary(self) -> bool:
-        """Whether, after the first lines, each line can be read without the lines around it."""
+        """True if, after the first lines, each line can be read without the lines around it."""
         odd = self._utf16 or self._joiner or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     def carried(self, rank: int | None, time: float | None) -> float | None:
-        """Return the time of a rank's line that comes now: its own, else the last one of that rank."""
+        """Return the time of the next line of a rank: its own, else the last time of that rank."""
         if time is None:
             return self._times.get(rank)
         self._times[rank] = self._near = time
@@ -113,7 +113,7 @@ class LineReader:
 
     @property
     def lines(self) -> int:
-        """Physical lines that ended so far."""
+        """The number of physical lines that have ended so far."""
         return self.number - 1
 
     def feed(self, data: bytes, time: float | None = None) -> list[Line]:
@@ -129,9 +129,9 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip part of the source with this many line ends, which lies between two segments.
+        """Skip a part of the source with this many line ends, between two segments; return held lines.
 
-        The portion fed before it ended with a segment, or was cut inside an over-long line, whose rest is
+        The portion fed before ended with a segment, or was cut inside an over-long line, whose rest is
         skipped. A partial record is not continued over a gap.
         """
         out: list[Line] = []
@@ -145,11 +145,11 @@ class LineReader:
         return out
 
     def idle(self, since: float) -> list[Line]:
-        """Return the unfinished segment of a progress bar to which nothing was added after `since`.
+        """Return the unfinished segment of a progress bar to which no bytes were added after `since`.
 
-        A bar's carriage return precedes it, so its last state is ended by the next one: in a run that hangs,
-        never. It is returned once; anything after it is a segment of its own. An ordinary unfinished line
-        stays held.
+        A bar's carriage return precedes it, so its last state is ended by the next one, which never comes in
+        a run that hangs. The segment is returned once; later bytes are a segment of their own. An ordinary
+        unfinished line stays held.
         """
         at = since if self._held_at is None else self._held_at
         out: list[Line] = []
@@ -158,9 +158,9 @@ class LineReader:
         return out
 
     def finish(self, time: float | None = None) -> list[Line]:
-        """Return the rest when the source ends at `time`: an unfinished last line, unfinished records.
+        """Return the remaining lines at the end of the source: an unfinished last line, unfinished records.
 
-        They have the time at which they arrived, if known.
+        These lines have the time at which they arrived, if known, or else `time`.
         """
         time = time if self._held_at is None else self._held_at
         data = b""
@@ -220,7 +220,7 @@ class LineReader:
         return out
 
     def _physical(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Take a line, or its rest after the carriage returns that were read before."""
+        """Read a line, or its rest after the carriage returns that were read before."""
         if self._joiner is None:
             self._whole(raw, time, out)
         else:
@@ -244,7 +244,10 @@ class LineReader:
         self._record = None
 
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
-        """Take the fast path for most lines: those without anything to remove, split or parse."""
+        """Read a line on the fast path, for lines without text to remove, split or parse.
+
+        Returns False, without reading it, for a line that needs more.
+        """
         if len(raw) > MAX_LINE:
             return False
         try:
@@ -309,7 +312,8 @@ class LineReader:
             self.cut += CUT in text and CUT not in begun[0]
         if not text:
             return
-        if ends_line and record.partial:  # the writer's flush or a runtime's 16 KiB limit: the line continues
+        # the line continues after the writer's flush or a runtime's 16 KiB limit
+        if ends_line and record.partial:
             self._partials[stream] = (text, number, stamp)
         else:
             self._emit(text, number, stamp, time, out)
@@ -352,12 +356,13 @@ class LineReader:
             rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
-        if when is None and lead:  # the clock of all lines; that of some of them may be in another zone
+        # the prefix has the clock of all lines; the clock of some lines may be in another zone
+        if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = names_zone(lead) if when is not None else zoned
         if when is None:
             when = own_time(bare, self._near)
-            if when is None and len(bare) < len(text):  # a journal's stamp is part of its prefix
+            if when is None and len(bare) < len(text):  # a journal's timestamp is part of its prefix
                 when = own_time(text, self._near)
             if when is not None:
                 zoned = self._zoned = names_zone(text)

@@ -1,7 +1,7 @@
 """Parse the time of a line from the timestamp that its logger puts at its start.
 
-Timestamps without a time zone are taken as UTC. Those without a year (glog, syslog, vLLM) or without a date
-need a moment ``near`` which they were written; without one they yield no time.
+Timestamps without a time zone are read as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
+date need a known time ``near`` them; without it they yield no time.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _DATED = lazy(
     _LEAD + r"(20\d\d[-/]\d\d[-/]\d\d)[ T-](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})(?:\.(\d{3}))?)?"
     r" ?(Z|[+-]\d\d:?\d\d(?!\d))?"
 )
-_LEAD_LENGTH = 110  # most characters before the year
-_SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")  # transformers' examples, rich
+_LEAD_LENGTH = 110  # maximum number of characters before the year
+# form of transformers' examples and of rich
+_SLASHED = lazy(r"\[?(\d\d)/(\d\d)/(20)?(\d\d) (\d\d:\d\d:\d\d)")
 _GLOG = lazy(r"\[?[IWEFD](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?")
-_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM
-_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine
-_NAMED = lazy(  # syslog, dmesg -T, date
+_LEVELLED = lazy(r"[A-Z]{4,8} (\d\d)-(\d\d) (\d\d:\d\d:\d\d)")  # vLLM's form
+_SHORT_DATE = lazy(r"(\d\d)[/-](\d\d) (\d\d:\d\d:\d\d)")  # mmengine's form
+_NAMED = lazy(  # form of syslog, dmesg -T and date
     r"\[?(?:[A-Z][a-z]{2} )?([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)(?:\.\d{1,6})?"
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
 _ZONED = lazy(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
-CANCELLED = "CANCELLED AT"  #: in slurmstepd's last message, which has its time after it
+CANCELLED = "CANCELLED AT"  #: part of slurmstepd's last message, in which the time follows
 _CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
@@ -50,15 +51,17 @@ _MONTHS = {
 _DAY = 86400.0
 _HOUR = 3600.0
 # The Sundays on which clocks are set for daylight saving time: month, first and last day of the month, and
-# the hours in local time that are skipped or come twice. In the European Union and its neighbors, the
-# United States and Canada, Australia and New Zealand (tzdata 2025b).
+# the
+# hours in local time that are skipped or come twice. Regions: the European Union and its neighbors, the
+# United
+# States and Canada, Australia and New Zealand (tzdata 2025b).
 _HOURS_LEFT_OUT = ((3, 25, 31, (1, 2, 3)), (3, 8, 14, (2,)), (9, 24, 30, (2,)), (10, 1, 7, (2,)))
 _HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))
 _SUNDAY = 6
 
 
 def own_time(text: str, near: float | None = None) -> float | None:
-    """Return the time at the line's start, if it has one; for slurmstepd that of the end of a job or step."""
+    """Return the time at the line's start, if any; for slurmstepd, the time of the end of a job or step."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -68,7 +71,7 @@ def own_time(text: str, near: float | None = None) -> float | None:
         return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
-        if not text.startswith("["):  # Megatron's
+        if not text.startswith("["):  # a line of Megatron begins with a blank and a bracket
             return None
         first = "["
     if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
@@ -91,10 +94,10 @@ def own_time(text: str, near: float | None = None) -> float | None:
 
 
 def elapsed(earlier: float, later: float) -> float:
-    """Return the seconds between two times without a zone, of which the second one was read later.
+    """Return the seconds between two times without a zone, of which the second was read later.
 
-    If clocks were set for daylight saving time in between, an hour that no clock showed is not counted, and
-    one that came twice is. If a longer time spans that hour, it is unknown whether it came twice.
+    If clocks were set for daylight saving time in between, a skipped hour is subtracted, and a repeated
+    hour is added. If a longer time spans a repeated hour, the correction is unknown and not made.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -105,7 +108,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def turned_back(earlier: float, later: float) -> float:
-    """Return how far the clock was set back between two times for the end of daylight saving time."""
+    """Return the seconds that the clock was set back between two times, as daylight saving ended."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -130,7 +133,7 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
 
 
 def names_zone(text: str) -> bool:
-    """Whether the time at the line's start has its own zone."""
+    """Return whether the time at the line's start has its own zone."""
     return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
 
 
@@ -138,7 +141,7 @@ def _digits_first(text: str, near: float | None) -> float | None:
     found = _SLASHED.match(text)
     if found:
         one, two, century, three, clock = found.groups()
-        if int(one) > 12 and not century:  # Spark: the year first
+        if int(one) > 12 and not century:  # Spark writes the year first
             one, two, three = two, three, one
         return unix_time(f"20{three}-{one}-{two} {clock}")
     if near is None:

@@ -1,9 +1,9 @@
-"""Restore lines as their programs printed them, from text that was changed on its way.
+"""Restore lines as their programs printed them, from text that was changed later.
 
-Two writers share a line if one continued where the other had not ended it. Forums and blogs set ``‘NoneType’
-object`` for ``'NoneType' object``, and text copied out of a page's source has ``&#39;``; a Chinese input
-method types ``ValueError：``; a server's response or a JSON log may hold a traceback as one string. Notebooks
-show the metrics of transformers' Trainer as a table.
+Two writers share a line if one continued before the other had ended it. Forums and blogs replace
+``'NoneType' object`` by ``‘NoneType’ object``, and text copied out of a page's source contains ``&#39;``; a
+Chinese input method types ``ValueError：``; a server's response or a JSON log may contain a traceback as one
+string. Notebooks show the metrics of transformers' Trainer as a table.
 """
 
 from __future__ import annotations
@@ -18,18 +18,20 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
 
-# After a progress bar's end, before another rank's prefix, or before a traceback (except its own prefix).
+# Places where lines are split: after a progress bar's end, before another rank's prefix, or before a
+# traceback
+# (except its own prefix).
 _GLUED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
 )
 _BAR_ENDS = ("it]", "/s]")
-# A message after a bar that ends with numbers of its own, as Lightning's do; other metrics are not split.
+# A message after a bar that ends with its own numbers, as Lightning's do; other metrics are not split.
 _BEHIND_POSTFIX = lazy(
     r"(\d/\d{1,15} \[[\d:]+<[^\[\]]{1,400}=[^\[\]]{1,80}\])(?=[`A-Z*])(?!.*(?i:\||loss|step|iter))"
 )
-# Python writes an exception's name, the colon and the message one after the other: processes that fail at
-# once produce "KeyErrorKeyError: : 'text'", or the message as often as the name.
+# Python writes an exception's name, the colon and the message one after the other. Processes that fail at the
+# same time produce "KeyErrorKeyError: : 'text'", or repeat the message as often as the name.
 _AT_ONCE = lazy(
     r"(?<![\w.])(?P<name>(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Exit|Interrupt))(?P<more>(?P=name)+)"
     r"(?:: ){2,}(?P<message>\S.*)"
@@ -37,7 +39,7 @@ _AT_ONCE = lazy(
 
 
 def pieces(text: str) -> list[str]:
-    """Return the text of each writer; mostly the text itself."""
+    """Return the text of each writer of a line; mostly the line itself."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
@@ -58,7 +60,7 @@ def _of_one(found: re.Match[str]) -> str:
 
 
 def _may_be_glued(text: str) -> bool:
-    """Whether text may follow a bar's end, or precede a rank's prefix."""
+    """Return whether text may follow a bar's end, or precede a rank's prefix."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):
             return True
@@ -66,13 +68,14 @@ def _may_be_glued(text: str) -> bool:
 
 
 COLON = "："
-TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}  #: a page's → as printed
+#: character of a page → character as printed
+TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
 _ENTITY = lazy(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
 _ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}
 ESCAPED_END = "\\n"
-MAX_PIECES = 200  #: lines of one string; the rest stays together
+MAX_PIECES = 200  #: maximum number of lines of one string; the rest stays together
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
 # A person who types the colon by hand types the name by hand, too; "value error：0.02" is measured.
@@ -80,7 +83,7 @@ _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,
 )
-# Keys that hold an exception's text. The response of a sandbox or a tool ("stderr", "output") is data.
+# Keys of an exception's text. The response of a sandbox or a tool ("stderr", "output") is data.
 _KEY = lazy(
     r"""['"](?:message|msg|detail|exception|exc_info|traceback|stack_?trace|error_message)['"]: ?"""
     r"""(?P<quote>['"])"""
@@ -114,7 +117,10 @@ def with_ascii_colon(text: str) -> str:
 
 
 def unfolded(text: str) -> list[str]:
-    """Return the lines of an exception held as a string, after the text before it; mostly the line."""
+    """Return the lines of an exception that is a string in a line, after the text before it.
+
+    Most lines contain none, and are returned unchanged.
+    """
     found = _KEY.search(text)
     if found is None or is_data(text):
         return [text]
@@ -130,17 +136,17 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\t" if found[1] == "t" else found[1]
 
 
-HEAD = "Training Loss"  #: a column that all of these tables have
+HEAD = "Training Loss"  #: a column of all of these tables
 _COUNTERS = {"Step": "step", "Epoch": "epoch"}
 _COLUMNS = {**_COUNTERS, HEAD: "loss", "Validation Loss": "eval_loss"}
 _CELLS = lazy(r" {0,40}\| {0,40}|\t| {2,}")
 _COUNT = lazy(r"\d{1,15}(?:\.\d+)?")
 _METRIC = lazy(NUMBER)
-_TABLE_RULE = lazy(r"[\s|:+-]+")  # the rule of a table in Markdown
+_TABLE_RULE = lazy(r"[\s|:+-]+")  # the separator row of a table in Markdown
 
 
 class MetricTables:
-    """Tracks the table that the lines of one source are in."""
+    """State of the table that the lines of one source belong to."""
 
     def __init__(self) -> None:
         self._names: list[str] = []  # columns of the open table
@@ -172,5 +178,5 @@ def _cells(text: str) -> list[str]:
 
 
 def _column(cell: str) -> str:
-    """Return ``rewards / chosen`` and ``Kl`` as named in the dictionaries."""
+    """Return a column's name as in the trainer's dictionaries, such as ``rewards/chosen`` and ``kl``."""
     return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))

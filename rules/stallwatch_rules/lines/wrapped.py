@@ -1,12 +1,11 @@
-"""Join lines that a terminal or a pager broke at its width, and shorten lines too long to be kept whole.
+"""Join lines that a terminal or a pager broke at its width, and shorten lines that are too long to be kept.
 
-Broken lines are joined only if it is certain: no line of the beginning is longer than the width, lines of
-different wording have exactly that length, and the text after them continues in mid-word. A short text that
-was broken between words gives less evidence: `likely_fold` returns where that may have happened, and the
-caller must have another reason to believe it.
-
-Of a line that is a megabyte long (a dumped array, a bar drawn endlessly, a log whose line ends were lost) the
-beginning and the end are kept: it may still end in an important error.
+Broken lines are joined only if the break is certain: no line of the beginning is longer than the width, lines
+of different templates have exactly that length, and the text after them continues in mid-word. A short text
+that was broken between words gives less evidence: `likely_fold` returns the width at which that may have
+happened, and the caller must have another reason to believe it.
+Of a line of a megabyte (a dumped array, a bar drawn endlessly, a log whose line ends were lost), the
+beginning and the end are kept: the line may still end in an important error.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from stallwatch_rules.text.encodings import decode_cut, decode_rest
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import is_key_line
 
-MAX_LINE = 64 * 1024  #: bytes kept of a line
-TAIL = 16 * 1024  #: of them from its end, if it is longer
+MAX_LINE = 64 * 1024  #: maximum number of bytes kept of a line
+TAIL = 16 * 1024  #: bytes kept from the end of a longer line
 HEAD = MAX_LINE - TAIL
 CUT = "\n"  #: marks omitted text in a line; occurs in no line
-GOES_ON = "…"  #: before the end of a cut line, so that it is not taken for a line's start
+GOES_ON = "…"  #: put before the end of a cut line, which is no start of a line
 
 
 def hold(held: bytearray, data: bytes) -> None:
-    """Add the part of ``data`` to an unfinished line that is to be kept.
+    """Add the part of ``data`` that is to be kept to an unfinished line.
 
-    One byte more than ``MAX_LINE`` shows that something was left out.
+    One byte more than ``MAX_LINE`` shows that text was omitted.
     """
     if len(held) + len(data) <= MAX_LINE + 1:
         held += data
@@ -46,7 +45,7 @@ def decoded(raw: bytes) -> str:
 
 
 def joined(begun: str, text: str) -> str:
-    """Return both parts of a line as one, which may be cut."""
+    """Return both parts of a line as one line, cut if it is too long."""
     whole = begun + text
     if len(whole) <= MAX_LINE:
         return whole
@@ -55,19 +54,19 @@ def joined(begun: str, text: str) -> str:
 
 
 _WIDTHS = range(60, 301)
-_FULL_LINES = 3  # full lines of different wording
+_FULL_LINES = 3  # minimum number of full lines of different templates
 _BROKEN_WORDS = 2
-# Text that starts a line, so that it continues none.
+# Text that starts a line, so that it continues no line.
 _FRESH = lazy(
     r"\s*(?:$|\[rank\d|\[default\d|Traceback |File \"|\[?20\d\d-\d\d-\d\d|\[?[IWEF]\d{3,4} \d\d:|\{'"
     r"|\[(?:INFO|WARNING|ERROR|DEBUG)\b|INFO |WARNING |ERROR |\d{1,3}%\||[\w.]+(?:Error|Exception|Warning):"
     r"|[\w.-]{1,255}:\d+:\d+ \[\d+\] )"  # NCCL's host, process, thread and device
 )
 _BOXES = lazy(r"[│╭╰╮╯┃┏┗━─█▉-▏]")
-_NUMBER = lazy(r" *\d+")  # with the blanks that fill its column
+_NUMBER = lazy(r" *\d+")  # a number with the blanks that fill its column
 _WORDY = lazy(r"[\w/.-]")
 _FIRST_WORD = lazy(r"\S{1,300}")
-_LONG_WORD = lazy(r"\S{24,}\Z")  # a path, a symbol: broken where the line is full, for lack of blanks
+_LONG_WORD = lazy(r"\S{24,}\Z")  # a path, a symbol: broken at the end of the line, for lack of blanks
 # Text with which a program starts a new line: a mark, a label, a count of its progress.
 _LABELLED = lazy(
     r"[(\[{<>#|*]|[-+•]\s|\d{1,2}[.)]\s|\s{2}|\S+[:=|]\s"
@@ -76,7 +75,7 @@ _LABELLED = lazy(
 
 
 def as_pasted(head: bytes) -> bytes:
-    """Return the same text in UTF-8 with line feeds, whatever encoding and line ends it was saved with."""
+    """Return a text in UTF-8 with line feeds, from text in any encoding and with any line ends."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")
@@ -120,12 +119,12 @@ def _lines(head: bytes) -> list[str]:
 
 
 def _blank_between(line: str, width: int, spaced: bool) -> str:
-    """Return the text between a piece and the next one."""
+    """Return the text between a piece and the next piece: a blank if the line was broken between words."""
     return " " if spaced and not (len(line) == width and _LONG_WORD.search(line)) else ""
 
 
 def _folded(line: str, following: str, width: int) -> bool:
-    """Whether the second may be the rest of the first, broken off because its first word did not fit."""
+    """Return whether a line may be the rest of the line before, whose end had no room for its first word."""
     word = _FIRST_WORD.match(following)
     if word is None or len(line) + 1 + len(word[0]) <= width or not _may_go_on(line):
         return False
@@ -135,10 +134,10 @@ def _folded(line: str, following: str, width: int) -> bool:
 
 
 def _may_go_on(line: str) -> bool:
-    """Whether a line of full width may be the first part of a longer one: no rule, no box, no bar.
+    """Return whether a line of full width may be the first part of a longer line: no rule, box or bar.
 
-    Nor one that was padded with blanks: some terminals copy lines at full width. The lines of a private key
-    all have the same width, and are masked one by one.
+    Lines that were padded with blanks are excluded: some terminals copy lines at full width. Lines of a
+    private key all have the same width, and are masked one by one.
     """
     if len(set(line)) <= 6 or line.endswith("  ") or is_key_line(line):
         return False
@@ -146,7 +145,7 @@ def _may_go_on(line: str) -> bool:
 
 
 class Joiner:
-    """Joins the lines that were broken at a width; ``spaced``: between words.
+    """Joiner of the lines that were broken at a width; ``spaced``: between words.
 
     A line is the list of its pieces; the blank at which it was broken ends a piece.
     """
@@ -171,7 +170,7 @@ class Joiner:
         return done
 
     def _continues(self, text: str) -> bool:
-        """Whether this text may continue the last piece."""
+        """Return whether this text may continue the last piece."""
         if sum(map(len, self._pieces)) > MAX_LINE:
             return False
         if self._spaced:
@@ -185,7 +184,7 @@ class Joiner:
 
 
 def broken_lines(text: bytes, width: int, spaced: bool) -> list[list[bytes]]:
-    """Return the lines of a text that a ``Joiner`` joins, each as its pieces, without unbroken ones."""
+    """Return the broken lines of a text that a ``Joiner`` joins, each as the list of its pieces."""
     joiner = Joiner(width, spaced)
     taken = itertools.chain.from_iterable(map(joiner.take, as_pasted(text).split(b"\n")))
     return [line for line in [*taken, *joiner.left()] if len(line) > 1]

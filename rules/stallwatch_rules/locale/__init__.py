@@ -1,13 +1,11 @@
-"""Render messages in English and Chinese: the only module where a language is chosen.
+"""Render messages in English and Chinese; no other module chooses a language.
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
-is the template for ``count=1``. Besides Python's own format specifications a field may have
-
+is the template for ``count=1``. Besides Python's own format specifications, a field may have
 * ``duration``: seconds as ``412 s`` or ``2.5 h``; ``span``: as ``3 min 10 s``,
 * ``one|many``: the first word if the number is 1, else the second,
 * ``commas``, ``semicolons`` or ``brackets``: how the items of a list are joined,
 * ``capital``, alone or after a comma (``semicolons,capital``): the first letter as a capital.
-
 Both languages have the same keys with the same fields; a test compares them.
 """
 
@@ -30,7 +28,7 @@ T = TypeVar("T")
 
 LANGUAGES = ("en", "zh")
 _HERE = Path(__file__).parent
-_BETWEEN = {"en": " ", "zh": ""}  # sentences
+_BETWEEN = {"en": " ", "zh": ""}  # separator of sentences
 
 
 def language_of(name: str) -> str:
@@ -40,16 +38,16 @@ def language_of(name: str) -> str:
 
 @cache
 def templates(language: str, area: str) -> Mapping[str, str]:
-    """Return the templates of an area in ``en`` or ``zh``; ``FileNotFoundError`` if there is no such area."""
+    """Return the templates of an area in ``en`` or ``zh``; raise ``FileNotFoundError`` if unknown."""
     text = (_HERE / language / f"{area}.json").read_bytes()
     return from_json(text, dict[str, str])
 
 
 def render(text: Text, language: str = "en") -> str:
-    """Return a text in words; a text that is not a message is returned unchanged.
+    """Return a message as text in a language; a text that is not a message is returned unchanged.
 
     Raises:
-        KeyError: if there is no such message, or a parameter of its template is missing.
+        KeyError: if the message is unknown, or a parameter of its template is missing.
     """
     if isinstance(text, str):
         return text
@@ -59,12 +57,12 @@ def render(text: Text, language: str = "en") -> str:
 
 
 def say(id: str, /, language: str = "en", **params: str | int | float | Message | list[str | Message]) -> str:
-    """Return the words of a message directly, for text that is only shown."""
+    """Return the text of a message directly, for text that is only shown."""
     return render(Message(id, params), language)
 
 
 def rendered(value: T, language: str = "en") -> T:
-    """Return a record, list, tuple or mapping with all its messages in words."""
+    """Return a record, list, tuple or mapping with all its messages as text."""
     if isinstance(value, Message):
         return cast("T", render(value, language))
     if isinstance(value, msgspec.Struct):
@@ -78,7 +76,7 @@ def rendered(value: T, language: str = "en") -> T:
 
 
 def says(text: Text, *ids: str) -> bool:
-    """Return whether a text is or contains one of these messages; version 0.1 stored their words."""
+    """Return whether a text is or contains one of these messages, or their words of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
     for id in ids:
@@ -89,7 +87,6 @@ def says(text: Text, *ids: str) -> bool:
 
 
 def _longest_words(template: str) -> str:
-    """Return the longest fixed part of a template."""
     return max((words for words, *_ in string.Formatter().parse(template)), key=len)
 
 

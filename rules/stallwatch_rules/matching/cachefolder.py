@@ -1,8 +1,8 @@
-"""Keep reproducible files in a cache folder: written whole or not at all, read only from their owner.
+"""Keep reproducible files in a cache folder: written atomically, read only if this user owns them.
 
-Its content is trusted: a compiled database is native bytecode. So the folder is made for the user alone, and
-a file counts only if it and its folder belong to the user who runs this and no other user may write them.
-Nothing here fails: a file that cannot be read or written counts as absent.
+The content is trusted: a compiled database is native bytecode. So the folder is made for the user alone, and
+a file counts only if the file and its folder belong to the user who runs this process and no other user may
+write them. No function raises an error: a file that cannot be read or written counts as absent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: Beginning of a file's stamp: another version of the package may give another result.
+#: The start of a file's stamp: another version of the package may give another result.
 MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of the file, if no other user can have written it."""
+    """Return the content of the file, if no other user can have written it; otherwise ``None``."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
@@ -55,9 +55,10 @@ def kept(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load the result of an earlier start for these parts, or make and keep it; without a folder, make it.
+    """Load the result of an earlier start for these parts; make and store it if there is none.
 
-    ``name`` has a ``*`` for a digest of the parts and of the code; the newest ``most`` of its files are kept.
+    Without a folder, the result is only made. ``name`` has a ``*`` for a digest of the parts and of the code;
+    the newest ``most`` of its files are kept.
     """
     if folder is None:
         return make()

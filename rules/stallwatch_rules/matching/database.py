@@ -12,14 +12,14 @@ from typing import Any
 from stallwatch_rules.matching import cachefolder
 from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags
 
-_KEPT = 12  #: files; older ones belong to changed catalogues
+_KEPT = 12  #: number of files; older files belong to changed catalogues
 
 
 Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignoring case
 
 
 class DatabaseStore:
-    """Compiles patterns, or loads those of an earlier start; without a folder it only compiles."""
+    """Store of compiled patterns that loads those of an earlier start; without a folder, it only compiles."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
@@ -27,7 +27,7 @@ class DatabaseStore:
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
         """Return the hyperscan database of these patterns, followed by the texts.
 
-        Raise ``hyperscan.error`` if there can be none.
+        Raises ``hyperscan.error`` if they cannot be compiled.
         """
         key = self.folder, patterns, texts
         if key not in _loaded:
@@ -53,20 +53,20 @@ def _dump(database: Any) -> bytes | None:
 
 
 def _load(content: bytes) -> Any:
-    """Return the database, unless the file is damaged (hyperscan checks a sum) or of another processor."""
+    """Return the database; ``None`` if the file is damaged (by its checksum) or from another processor."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
         # A database of another processor is refused only on use.
         database.scan(b"x", match_event_handler=lambda *_: None)
-    except Exception:  # a foreign file may raise anything
+    except Exception:  # a foreign file may raise any exception
         return None
     return database
 
 
 @functools.cache
 def _processor() -> str:
-    """Return the processor's features: the database is compiled for them."""
+    """Return the processor's features, for which the database is compiled."""
     with contextlib.suppress(OSError), Path("/proc/cpuinfo").open() as file:
         for line in file:
             if line.startswith(("flags", "Features")):
@@ -74,18 +74,18 @@ def _processor() -> str:
     return platform.processor()
 
 
-Hits = tuple[list[int], list[int]]  #: numbers of patterns and where their matches end, in the ends' order
+Hits = tuple[list[int], list[int]]  #: numbers of patterns and the ends of their matches, in order of ends
 
 
 class BlockScanner:
-    """A scanner with one database. Several threads may use it."""
+    """A scanner with one database, which several threads may use."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._local = threading.local()  # scratch space must not be shared between threads
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Return every match, or the first ``most``."""
+        """Return every match, or the first ``most`` matches."""
         numbers: list[int] = []
         ends: list[int] = []
         add_number, add_end = numbers.append, ends.append
@@ -97,7 +97,7 @@ class BlockScanner:
         def on_counted(number: int, _start: int, end: int, _flags: int, _context: object) -> bool:
             add_number(number)
             add_end(end)
-            return len(ends) == most  # ends the scan
+            return len(ends) == most  # True stops the scan
 
         with contextlib.suppress(hyperscan.ScanTerminated):
             self._database.scan(

@@ -1,12 +1,12 @@
-"""The literal prefilter: fixed texts that every match of a pattern holds, and that are far faster to find.
+"""Prefilter by literals: fixed texts that every match of a pattern contains, and that are fast to find.
 
 ``RuntimeError: (?:CUDA|HIP) error: out of memory`` has the one text ``error: out of memory``. One pass of
-hyperscan searches for the texts of many patterns, and for the few patterns that have none. Only at hits
-are the patterns themselves tried.
-
-Hyperscan recognizes a text by its last eight bytes and checks the rest only then. ``failed to initialize``
-ends as other words do, ``failed to initializ`` less so: texts that are cut at their least common ending are
-found on hardly more lines, and a fifth faster (200 patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to 1.2).
+hyperscan searches for the texts of many patterns, and for the few patterns without a text. The patterns
+themselves are tried only at hits.
+Hyperscan recognizes a text by its last eight bytes and checks the rest only after that. ``failed to
+initialize`` ends like other words, ``failed to initializ`` does so less often: texts that are cut at their
+rarest ending are found on hardly more lines, and a fifth faster (200 patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to
+1.2).
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened
 from stallwatch_rules.text.lazy import lazy
 
-# Python's own parser of expressions: it has no public name, and another name since 3.11.
+# Python's own parser of expressions, which has no public name, and has had another name since 3.11.
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_LEAST = 6  # letters; a shorter text is on too many lines
-_ENOUGH = 12  # letters that are left of a cut text
-_MOST = 24  # texts of one pattern
-_SEEN = 8  # last bytes of a text by which it is recognized
-_KEPT = 4  # lists of patterns that are kept, each in its own file
-# Every other line of a training's log holds one of these.
+_LEAST = 6  # minimum number of letters; a shorter text is on too many lines
+_ENOUGH = 12  # minimum number of letters that are left of a cut text
+_MOST = 24  # maximum number of texts of one pattern
+_SEEN = 8  # number of last bytes by which a text is recognized
+_KEPT = 4  # number of lists of patterns that are kept, each in its own file
+# Most lines of a training's log contain one of these words.
 _FREQUENT = lazy(
     "loss|grad_norm|gradient|learning_rate|learning|rate|epoch|iteration|global_step|steps?=?|rank|torch"
     "|Alloc|INFO|WARN(?:ING)?|[Ww]arning|NCCL|deepspeed|DeepSpeed|python|site-packages|Traceback|File|line"
     "|Evaluation|time|samples|tokens|memory|model|train|trainer|dataset|[Ee]rror"
 )
-_USUAL = Path(__file__).with_name("usual_lines.txt")  # lines typical of most of a training's log
+_USUAL = Path(__file__).with_name("usual_lines.txt")  # lines that are typical of a training's log
 _IGNORES_CASE = int(sre_parse.SRE_FLAG_IGNORECASE)
-# Parts that may match across a line's end or into another segment of it.
+# Parts that may match across a line's end or into another segment of the line.
 _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
 class Literal(NamedTuple):
-    """A fixed text."""
+    """A fixed text that every match contains."""
 
     text: str
     caseless: bool = False
 
     @property
     def rarity(self) -> int:
-        """The rough rarity on a line: the number of letters without the frequent words."""
+        """The approximate rarity on a line: the number of letters without the frequent words."""
         letters = "".join(_FREQUENT.sub(" ", self.text).split())
         return len(letters) if letters.isascii() else len(letters.encode())
 
     def cut(self) -> Literal:
-        """Return the text, or its beginning that is cheapest to recognize, if that is rare enough."""
+        """Return the text, or its beginning that is fastest to recognize, if that is rare enough."""
         if not self.text.isascii():
             return self
         ends = [end for end in range(1, len(self.text)) if Literal(self.text[:end]).rarity >= _ENOUGH]
@@ -77,7 +77,7 @@ Literals = frozenset[Literal]
 
 
 def _commonness(text: str) -> float:
-    """Return the logarithm of the probability of the last letters' sequence, roughly."""
+    """Return the approximate logarithm of the probability of the last letters' sequence."""
     text = text[-_SEEN:]
     return sum(map(_likelihood, text, text[1:]))
 
@@ -98,7 +98,7 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """Return the texts, or ``None`` if the pattern has none that are worth searching for."""
+    """Return the texts of a pattern; ``None`` if it has none that are worth searching for."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -109,12 +109,12 @@ def literals_of(pattern: str) -> Literals | None:
     if best is None or len(best) > _MOST or _rarity(best) < _LEAST:
         return None
     if any(one.caseless and not one.text.isascii() for one in best):
-        return None  # other letters than ASCII's are not found in the other case
+        return None  # non-ASCII letters are not found in the other case
     return frozenset(one.cut() for one in best)
 
 
 def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, bool]]:
-    """Yield a sequence with its groups expanded."""
+    """Yield the operations of a sequence with its groups expanded."""
     for operation, argument in parsed:
         if operation is sre.SUBPATTERN:
             _, added, removed, inner = argument
@@ -157,13 +157,13 @@ def _rarity(literals: Literals) -> int:
     return min(one.rarity for one in literals)
 
 
-@functools.lru_cache(maxsize=8192)  # a start uses each of them several times
+@functools.lru_cache(maxsize=8192)  # a start uses each pattern several times
 def raw_form(pattern: str) -> str:
     """Return the pattern to search for in raw bytes, before any prefix is removed from their lines.
 
     A raw line may have a launcher's prefix before it, a carriage return after it, or be wrapped in a
     container's record. So anchors to a line's start or end are dropped: the raw form is found wherever the
-    pattern is, and elsewhere too. The reader of the line decides.
+    pattern is, and elsewhere too. The line reader decides.
     """
     return TOKEN.sub(_freed, widened(pattern))
 
@@ -174,7 +174,7 @@ def certain(pattern: str) -> bool:
 
 
 def anchored(pattern: str) -> bool:
-    """Return whether the pattern has a fixed position on its line: then the line's prefixes matter."""
+    """Return whether the pattern has a fixed position on its line, so that the line's prefixes matter."""
     return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
 
@@ -189,12 +189,12 @@ class _Table(msgspec.Struct, array_like=True):
 
     rest: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
-    expressions: tuple[str, ...]  #: of ``rest``
-    texts: tuple[tuple[str, bool], ...]  #: of the other owners, then the words
+    expressions: tuple[str, ...]  #: expressions of ``rest``
+    texts: tuple[tuple[str, bool], ...]  #: texts of the other owners, followed by the words
 
     @classmethod
     def of(cls, patterns: Sequence[str], words: Sequence[str], without: Container[int]) -> _Table:
-        """Find the texts of these patterns. Parsing a thousand of them takes half a second."""
+        """Find the texts of these patterns, which takes half a second for a thousand patterns."""
         texts: dict[Literal, list[int]] = {}
         rest: list[int] = []
         for number, literals in enumerate(map(literals_of, patterns)):
@@ -219,9 +219,9 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """Search for ``words``, too; their numbers follow those of ``owners``.
+        """Index patterns and ``words``; the numbers of the words follow those of ``owners``.
 
-        Leave out the patterns with the numbers in ``without``.
+        Patterns with the numbers in ``without`` are left out.
         """
         table = cachefolder.kept(
             store.folder,
@@ -232,15 +232,15 @@ class LiteralIndex:
             make=lambda: _Table.of(patterns, words, without),
             dump=msgspec.msgpack.encode,
         )
-        self.rest = table.rest  #: patterns without a text: they are searched for themselves
-        #: patterns of each number that is found: one of ``rest``, then those of each text
+        self.rest = table.rest  #: patterns without a text, for which the index searches directly
+        #: Patterns of each number that is found: one of ``rest``, followed by those of each text.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:
             self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
-        """Return the hits; the numbers are those of ``owners``, then of the words."""
+        """Return the hits; the numbers are those of ``owners``, followed by those of the words."""
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 
@@ -253,9 +253,9 @@ def _table_in(content: bytes) -> _Table | None:
 
 @functools.lru_cache(maxsize=4)
 def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralIndex:
-    """Return the index of a catalogue's patterns, for lines and for raw bytes alike, shared by all callers.
+    """Return the index of a catalogue's patterns, for lines and for raw bytes, shared by all callers.
 
-    Raise ``hyperscan.error`` if there can be none.
+    Raises ``hyperscan.error`` if the patterns cannot be compiled.
     """
     return LiteralIndex(patterns, store)
 

@@ -1,4 +1,4 @@
-"""Match rules against lines: which rule fires on which line, and its captures there.
+"""Match rules against lines: find which rule fires on which line, with its captures.
 
 Matching is per line, on at most its first ``MAX_CHARACTERS`` characters, case-sensitive, in linear time. A
 ``Matcher`` may be used from several threads.
@@ -32,7 +32,7 @@ Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: returns every (line, p
 
 
 def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
-    """Search the joined lines for the patterns' fixed texts in one call, more than 1 GB/s per core."""
+    """Return a prefilter that searches joined lines for the patterns' texts, above 1 GB/s per core."""
     index = literal_index(tuple(patterns), store)
 
     def candidates(texts: Sequence[str]) -> set[Candidate]:
@@ -41,9 +41,11 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
         hits = [(index.owners[number], end) for number, end in zip(*index.hits(data), strict=True)]
         if not hits:
             return set()
-        # Where each line ends. A match ends inside its line or at its end; one that runs over a line's end
-        # (a negated class takes newlines too) is assigned to a later line, where it will not be confirmed:
-        # hyperscan reports every end, so the one inside the line is among the hits as well.
+        # The end of each line. A match ends inside its line or at its end. A match that runs over a line's
+        # end (a negated
+        # class takes newlines, too) is assigned to a later line, on which it is not confirmed: hyperscan
+        # reports every end,
+        # so the end inside the line is also among the hits.
         ascii_only = len(data) == len(joined)
         lengths = (len(text if ascii_only else text.encode("utf-8", "replace")) for text in texts)
         ends = [end + line for line, end in enumerate(accumulate(lengths))]
@@ -53,7 +55,7 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
 
 
 def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
-    """Search line by line, about 200 MB/s: for platforms without hyperscan."""
+    """Return a prefilter that searches line by line, at about 200 MB/s, on platforms without hyperscan."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = SET_MEMORY
@@ -65,35 +67,36 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     def candidates(texts: Sequence[str]) -> set[Candidate]:
         found: set[Candidate] = set()
         for index, text in enumerate(texts):
-            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()  # None if none match
+            numbers = patterns_set.Match(text.encode("utf-8", "replace")) or ()  # None if no pattern matches
             found.update((index, number) for number in numbers)
         return found
 
     return candidates
 
 
-MAX_CHARACTERS = MAX_LINE  #: of a line; the rest is not searched
-MAX_CAPTURE = 1024  #: characters kept of a capture
+MAX_CHARACTERS = MAX_LINE  #: characters of a line that are searched
+MAX_CAPTURE = 1024  #: characters of a capture that are kept
 
-ENGINE_VARIABLE = "STALLWATCH_MATCHER"  #: "re2" forces google-re2 even if hyperscan is installed
+#: variable whose value "re2" forces google-re2 even if hyperscan is installed
+ENGINE_VARIABLE = "STALLWATCH_MATCHER"
 
 Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule id, captures
 
 
 class Scan(NamedTuple):
-    """The result for one portion of lines."""
+    """The matches and contexts in one portion of lines."""
 
-    matches: list[Hit]  #: in the lines' order, then the catalogue's; at most one per line and rule
-    contexts: list[tuple[int, str]]  #: index into the lines, id of the rule whose ``requires`` is met there
+    matches: list[Hit]  #: hits in the order of lines, then of the catalogue; at most one per line and rule
+    contexts: list[tuple[int, str]]  #: index into the lines, and rule whose ``requires`` is met there
 
 
 class Matcher:
-    """The catalogue's patterns, compiled with the first line: a command may print none.
+    """The catalogue's patterns, compiled with the first line, since a command may print none.
 
-    ``match`` honors ``unless``, which is about the line itself, but not ``requires``, which is about all
-    lines of the same source and rank, also those still to come. A caller that reads a run in portions calls
-    ``scan``, remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and lets a
-    match of a rule in ``conditional`` count only if that triple has been seen before the diagnosis is made.
+    ``match`` applies ``unless``, which is about the line itself, but not ``requires``, which is about all
+    lines of the same source and rank, including later lines. A caller that reads a run in portions calls
+    ``scan``, remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and counts a
+    match of a rule in ``conditional`` only if that triple has occurred before the diagnosis is made.
     ``match_stream`` does that for lines that are all available.
     """
 
@@ -101,12 +104,12 @@ class Matcher:
         self.catalogue = catalogue
         self._wanted = os.environ.get(ENGINE_VARIABLE, "")
         self._pages = scanned_rules(catalogue.pages.values())
-        #: ids of the rules that have ``requires``
+        #: Ids of the rules that have ``requires``.
         self.conditional = frozenset(page.id for page in self._pages if page.requires)
 
     @property
     def engine(self) -> str:
-        """``hyperscan``, ``re2``, or ``none`` without any pattern."""
+        """The name of the engine: ``hyperscan``, ``re2``, or ``none`` without any pattern."""
         if not scanned_patterns(self._pages):
             return "none"
         return "re2" if self._wanted == "re2" or hyperscan is None else "hyperscan"
@@ -137,12 +140,12 @@ class Matcher:
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
     def confirm(self, lines: Sequence[Line], numbers: Collection[int]) -> list[Hit]:
-        """Act as ``match`` for lines on which only these of the ``scanned_patterns`` can match."""
+        """Return the rules that fire, for lines on which only these numbers of patterns can match."""
         candidates = [(index, number) for index in range(len(lines)) for number in sorted(numbers)]
         return self._confirmed(_looked_at(lines), candidates).matches
 
     def matched(self, lines: Sequence[Line]) -> set[str]:
-        """Return the rules with a pattern that is found, even if ``unless`` excludes it."""
+        """Return the rules with a pattern that is found, even if ``unless`` excludes the match."""
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
@@ -175,7 +178,7 @@ class Matcher:
         )
 
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
-        """Act as ``match``, with ``requires`` honored among these lines, by source and rank."""
+        """Return the rules that fire, with ``requires`` applied to these lines, by source and rank."""
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
         return [
@@ -195,7 +198,7 @@ def _looked_at(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(text: str, source: str = "text") -> list[Line]:
-    """Return the lines of a text, read as those of a log file: without prefixes, with ranks and times."""
+    """Return the lines of a text, read like those of a log file: without prefixes, with ranks and times."""
     reader = LineReader(source)
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
@@ -203,13 +206,13 @@ def lines_of(text: str, source: str = "text") -> list[Line]:
 class _Part(NamedTuple):
     """One pattern in the prefilter's order."""
 
-    order: int  #: of the rule in the catalogue
+    order: int  #: index of the rule in the catalogue
     page: RulePage
     pattern: str
     is_context: bool
 
     def search(self, encoded: bytes) -> Any:
-        """Search for it; compile it on first use: most patterns are found in no line."""
+        """Search for the pattern, compiled on first use: most patterns are found in no line."""
         return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:

@@ -1,1 +1,1 @@
-"""Rule pages: reading, validation and caching."""
+"""Read, validate and cache rule pages."""

@@ -1,7 +1,7 @@
-"""Load all rule pages: the packaged ones and the user's own folders, validated together.
+"""Load all rule pages, the packaged ones and those in the user's own folders, and validate them together.
 
 Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only for
-the exact files that it was made from, and only catalogues without a problem are cached.
+the exact files from which it was made, and only catalogues without a problem are cached.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-_KEPT = 4  #: cached catalogues, each of different folders
+_KEPT = 4  #: number of cached catalogues, each of different folders
 
 _PACKS = files("stallwatch_rules") / "packs"
-_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # pages in both languages
+_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # folders of pages in both languages
 
 
 def packs() -> list[str]:
@@ -41,7 +41,7 @@ def packs() -> list[str]:
 
 
 def folder_of_pack(name: str) -> Path:
-    """Return the folder of a pack, to be loaded like a user's own folder."""
+    """Return the folder of a pack, which loads like a user's own folder."""
     return Path(str(_PACKS / name))
 
 
@@ -52,7 +52,7 @@ class Catalogue:
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
     digest: str = field(default="", compare=False)  #: changes when the matcher's input changes
-    #: compiles the patterns, or finds them compiled
+    #: compiles the patterns, or loads compiled patterns
     store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
 
     @classmethod
@@ -62,7 +62,7 @@ class Catalogue:
         problems: Sequence[PageError] = (),
         store: DatabaseStore | None = None,
     ) -> Catalogue:
-        """Return a catalogue of these pages, for example of a single one under test."""
+        """Return a catalogue of these pages, for example of a single page under test."""
         by_id = {page.id: page for page in pages}
         return cls(by_id, list(problems), _digest(by_id.values()), store or DatabaseStore())
 
@@ -80,15 +80,15 @@ class Catalogue:
         )
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the rule with this tag, a packaged one before a user's own; empty if there is none."""
+        """Return the rule with this tag, a packaged rule before a user's own; empty if there is none."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
 
 def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None) -> Catalogue:
-    """Read the packaged pages and those of the extra folders (``<family>/<id>.md``).
+    """Read the packaged pages and those in the extra folders (``<family>/<id>.md``).
 
-    A broken page is left out and reported in ``problems``; the others still load. Parsed pages and compiled
-    patterns are cached in the folder ``cache``.
+    An invalid page is left out and reported in ``problems``; the other pages still load. Parsed pages and
+    compiled patterns are cached in the folder ``cache``.
     """
     store = DatabaseStore(cache)
     roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
@@ -166,7 +166,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
 
 
 def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[Traversable]:
-    """Yield the pages in a folder; a folder to which several links lead, perhaps from within, once."""
+    """Yield the pages in a folder; a folder to which several links lead, perhaps from within, only once."""
     seen = set() if seen is None else seen
     if isinstance(folder, Path):
         place = folder.resolve()
@@ -184,7 +184,7 @@ def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[
 
 @functools.lru_cache(maxsize=1024)
 def _read(content: bytes, path: str) -> RulePage | Extension:
-    """Parse each content once: a process may load the catalogue more than once."""
+    """Parse a page; each content is parsed once, since a process may load the catalogue more than once."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -205,8 +205,8 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
     """Compile the matcher's patterns all at once; check page by page only if that fails.
 
-    Start with the last pages, which are the user's own, and stop when nothing is refused any longer: checking
-    the packaged ones takes seconds.
+    The check starts with the last pages, which are the user's own, and stops when no pattern is refused:
+    checking the packaged pages takes seconds.
     """
     refused = not matchable(scanned_patterns(pages.values()), store)
     for page in reversed(list(pages.values())):
@@ -227,7 +227,7 @@ def _problems_of(path: str) -> Iterator[PageError]:
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
-    """Return the rules that are searched for in every line: retired ones are not."""
+    """Return the rules that are searched for in every line, that is, all except retired rules."""
     return [page for page in pages if page.status != "retired"]
 
 
@@ -249,7 +249,7 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
-    """Yield each cycle of rules that explain each other, as then none of them could be the cause."""
+    """Yield a problem for each cycle of rules that explain each other: none of them could be the cause."""
     explains = {page.id: [rule for rule in page.explains if rule != page.id] for page in pages.values()}
     while True:
         try:

@@ -1,14 +1,12 @@
-"""Select the content of a page for its readers: the fixes that fit their run, the cause, nothing unwritten.
+"""Select the content of a page for its readers: the fixes that apply to their run, and the cause.
 
 A fix may start with conditions in braces, separated by semicolons: it is shown only if all of them hold.
-
 * ``deepspeed<0.15.4``: a package's version, as the log names it
 * ``in verl, openrlhf``: the framework of the log, a name of ``failures/frameworks.json``
 * ``tried > total``: a captured number is larger than another one, also in units of memory
 * ``log ~ size mismatch for score``: a kept line of the log matches
 * ``finished``: training had reached its end
 * ``else``: none of the fixes with conditions right before it is shown
-
 ``stallwatch rules new`` leaves placeholders for the author to replace: the check reports them, and no report
 shows them.
 """
@@ -55,7 +53,7 @@ class Condition(msgspec.Struct, frozen=True):
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
-        """Return whether it holds; ``None`` if unknown. ``else`` is decided by the fixes before it."""
+        """Return whether the condition holds; ``None`` if unknown. The previous fixes decide ``else``."""
         if self.kind == "version":
             from packaging.specifiers import SpecifierSet
 
@@ -93,12 +91,12 @@ class Fix(msgspec.Struct, frozen=True):
 
     @property
     def otherwise(self) -> bool:
-        """Whether it replaces the fixes with conditions right before it."""
+        """True if the fix replaces the fixes with conditions right before it."""
         return any(one.kind == "else" for one in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
-    """Split the leading conditions off a fix; ``ValueError`` if the braces hold none."""
+    """Split the leading conditions off a fix; raise ``ValueError`` if the braces contain none."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)
@@ -140,7 +138,7 @@ def _listed(names: str) -> list[str]:
 
 
 def amount(text: str) -> float | None:
-    """Return a number with a unit of memory (``2.00 GiB``), or without one."""
+    """Return the value of a number with or without a unit of memory (``2.00 GiB``), or ``None``."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         return None
@@ -152,12 +150,13 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
     A fix whose conditions are known to fail is left out. A condition that cannot be decided, because the log
-    does not contain the version, becomes words; without ``evidence`` of a run, fixes that depend on one come
-    last. Unwritten fixes are left out.
+    does not contain the version, is shown in words; without ``evidence`` of a run, fixes that depend on one
+    come last.
+    Placeholders are left out.
     """
     fixes: list[Text] = []
     last: list[Text] = []
-    shown = False  # one of the conditional fixes right before it
+    shown = False  # one of the conditional fixes right before is shown
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not written(fix.text):
@@ -185,7 +184,7 @@ def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
-    """Return a diagnosis stored by version 0.1 with its page's words in both languages."""
+    """Return a primary cause stored by version 0.1 with its page's text in both languages."""
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]

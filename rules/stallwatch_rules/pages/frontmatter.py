@@ -15,7 +15,9 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Ten times as fast if PyYAML has libyaml, which also bounds the nesting: the Python version takes minutes.
+#: Loading is ten times as fast if PyYAML has libyaml, which also bounds the nesting: the Python version may
+#: take
+#: minutes.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")
@@ -54,7 +56,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def split(text: str, path: str) -> Matter:
-    """Split the page at its ``---`` lines and read the YAML between them."""
+    """Split the page at its ``---`` lines and read the YAML between them; raises `PageError`."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":
@@ -92,7 +94,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: Matter, kind: type[T], path: str) -> T:
-    """Return the values as a record of this kind; report one problem per key."""
+    """Return the values as a record of this kind; raise `PageError` with one problem per key."""
     values: Any = matter.values
     if not isinstance(values, dict):
         remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"
@@ -114,7 +116,6 @@ def convert(matter: Matter, kind: type[T], path: str) -> T:
 
 
 def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> PageError:
-    """Return the problem with the value of one key."""
     at = _AT.search(message)
     steps = _STEP.finditer(at["path"]) if at is not None else ()
     keys: list[str | int] = [name, *(step["key"] or int(step["index"]) for step in steps)]

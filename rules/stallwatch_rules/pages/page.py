@@ -1,7 +1,7 @@
-"""One rule page: the Markdown file that is a rule's pattern, documentation, test and runbook at once.
+"""Read a rule page: a Markdown file that is a rule's pattern, documentation, test and runbook at once.
 
-A page is YAML front matter between ``---`` lines, then a Markdown body. ``parse_page`` turns the text into a
-``RulePage`` or raises ``PageError``, which contains file, line and remedy.
+A page is YAML front matter between ``---`` lines, followed by a Markdown body. ``parse_page`` turns the text
+into a ``RulePage`` or raises ``PageError``, which contains file, line and remedy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 Status = Literal["stable", "incubating", "retired"]
-#: Properties of a rule for the assessors, besides role and harm; docs/rules.md explains each.
+#: Properties of a rule for the assessors, in addition to role and harm; docs/rules.md explains each.
 Tag = Literal[
     "ends-from-outside",
     "scheduler-decides",
@@ -79,29 +79,29 @@ Tag = Literal[
 ]
 
 KEBAB = lazy(r"[a-z0-9]+(-[a-z0-9]+)*")
-LONGEST = 200  #: longest pattern in a page, in characters
+LONGEST = 200  #: maximum length of a pattern in a page, in characters
 
 
 class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The software that prints the line, and how to make the line visible if it is silent."""
+    """The software that prints the line, and the way to make the line visible if it is hidden."""
 
     package: str
     versions: str = ""  #: a version range such as ">=0.15.4"; empty: any
-    module: str = ""  #: file or logger that prints it
+    module: str = ""  #: file or logger that prints the line
     level: str = ""  #: INFO, WARNING, ERROR, exception, print, …
     ranks: str = ""  #: "all", "0", "one per node", …
-    visible: str = ""  #: how to make it visible if it is silent
+    visible: str = ""  #: how to make the line visible if it is hidden
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code whose exceptions are of this page's kind, whatever their words; see ``failures.raised``."""
+    """Code whose exceptions belong to this page, whatever their messages; see ``failures.raised``."""
 
-    file: str = ""  #: in its package: ``torch/amp/grad_scaler.py``; a folder ends with a slash.
-    #: Empty: any file, for exceptions named with their modules
-    functions: list[str] = []  #: empty: any of the file's
-    exceptions: list[str] = []  #: class names, with their modules where needed; empty: any
+    file: str = ""  #: path in its package, or a folder that ends with a slash; empty: any file
+    functions: list[str] = []  #: functions of the file; empty: any
+    exceptions: list[str] = []  #: class names, with their modules if needed; empty: any
     message: str = ""  #: a pattern that must be found in the exception's message
-    below: bool = False  #: also exceptions from functions that it calls; else it must be the innermost call
+    #: True if exceptions from functions that it calls count, too; otherwise it must be the innermost call
+    below: bool = False
 
 
 class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -109,11 +109,11 @@ class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
     calls: str = ""  #: a pattern that one of the calls must match, as "torch/serialization.py in load"
-    never: str = ""  #: a pattern that none may match
+    never: str = ""  #: a pattern that no call may match
 
 
 class Sections(msgspec.Struct, frozen=True):
-    """The body, as Markdown, each paragraph on one line; ``fixes`` with their conditions in braces."""
+    """The body of a page, as Markdown with each paragraph on one line; ``fixes`` keep their conditions."""
 
     what: str
     why: str
@@ -127,11 +127,11 @@ class Sections(msgspec.Struct, frozen=True):
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
     """The common part of the front matter of a page and of an extension."""
 
-    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the whole run
-    fragments: dict[str, str] = {}  #: texts that replace ``${name}`` in its patterns
-    unless: list[str] = []  #: none of them may match the line itself
+    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the run
+    fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
+    unless: list[str] = []  #: the rule does not fire if one of these matches the line
     emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []  #: places that raise such exceptions, for wordings that no pattern knows
+    raised_in: list[RaisedIn] = []  #: places that raise such exceptions, for messages that no pattern knows
 
 
 class _PageFront(_Front, frozen=True, kw_only=True):
@@ -144,15 +144,15 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
-    requires: list[str] = []  #: when not empty, one must match a line of the same source and rank
-    explains: list[str] = []  #: ids of the rules that are consequences of this one
-    said_by: list[ExceptionOrigin] = []  #: which exceptions count, if others share their words
+    requires: list[str] = []  #: if not empty, one of these must match a line of the same source and rank
+    explains: list[str] = []  #: ids of the rules that are consequences of this rule
+    said_by: list[ExceptionOrigin] = []  #: the exceptions that count, if others share their words
     probe: str | None = None
     references: list[str] = []
 
 
 class _ExtensionFront(_Front, frozen=True, kw_only=True):
-    extends: str  #: the id of the page that it adds to
+    extends: str  #: id of the page to which the extension adds
 
 
 class Extension(_ExtensionFront, frozen=True, kw_only=True):
@@ -160,23 +160,23 @@ class Extension(_ExtensionFront, frozen=True, kw_only=True):
 
     path: str
     fires: list[str]  #: samples (one or several lines each) that must fire the rule
-    quiet: list[str]  #: samples that must not
+    quiet: list[str]  #: samples that must not fire the rule
     fires_at: list[int] = []  #: the page's line of each sample's fence
     quiet_at: list[int] = []
     long_at: list[int] = []  #: lines of patterns longer than ``LONGEST`` in the page
 
 
 class RulePage(_PageFront, frozen=True, kw_only=True):
-    """A rule, validated."""
+    """A validated rule with its documentation."""
 
     sections: Sections
     path: str
-    fires: list[str]  #: as in an ``Extension``, like the following fields
+    fires: list[str]  #: samples that must fire the rule
     quiet: list[str]
     fires_at: list[int] = []
     quiet_at: list[int] = []
     long_at: list[int] = []
-    extensions: list[Extension] = []  #: from packs; their patterns are among the page's
+    extensions: list[Extension] = []  #: extensions from packs; their patterns are among the page's
 
     @property
     def parts(self) -> list[RulePage | Extension]:
@@ -185,15 +185,16 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> bool:
-        """Whether the engine concludes this rule from the run, as no line shows it."""
+        """True if the engine concludes this rule from the run, because no line shows it."""
         return not self.patterns
 
 
 def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
-    """Read one page; the raised ``PageError`` holds every problem found (see ``PageError.every``).
+    """Read one page; the raised ``PageError`` contains every problem found (see ``PageError.every``).
 
-    ``quick`` skips compiling each pattern with hyperscan, for a caller that compiles all pages' at once.
-    Without ``chinese`` the Chinese title and section may be missing; the English text replaces them.
+    ``quick`` skips compiling each pattern with hyperscan, for a caller that compiles the patterns of all
+    pages at once. Without ``chinese``, the Chinese title and section may be missing; the English text
+    replaces them.
     """
     page = parse(text, path, quick=quick, chinese=chinese)
     if isinstance(page, Extension):
@@ -202,7 +203,7 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read one page, or one that extends another page, like ``parse_page``."""
+    """Read a page, or one that extends another page; see ``parse_page`` for arguments and errors."""
     from stallwatch_rules.pages import frontmatter  # YAML is not needed if pages are cached
 
     matter = frontmatter.split(text, path)
@@ -299,7 +300,7 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
 def _expand_patterns(
     front: _Front, matter: Matter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
-    """Insert the fragments into all patterns, as `made`, and report those that cannot be used."""
+    """Insert the fragments into all patterns, store them in `made`, and yield those that cannot be used."""
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
@@ -334,7 +335,7 @@ def _expand_patterns(
 
 
 def _usable(pattern: str, own: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
-    """Return the pattern's expansion, and why it cannot be used."""
+    """Return the pattern's expansion, and the reason why it cannot be used, if any."""
     try:
         texts = expand(pattern, own)
     except FragmentError as error:

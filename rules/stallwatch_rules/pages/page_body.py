@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem of a rule page. ``every()`` returns it and those found with it, in line order."""
+    """A problem of a rule page; ``every()`` returns it with those found at the same time, in line order."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -51,7 +51,7 @@ _REQUIRED = {
 
 _CHINESE = ("zh", *_ZH_HEADINGS.values())
 
-_Report = Callable[[int, str, str], None]  # takes a problem: line, message, remedy
+_Report = Callable[[int, str, str], None]  # a function that takes a problem: line, message, remedy
 
 _HEADING = lazy(r"#{1,3} .*")
 _FENCE = lazy(r"(?P<indent> *)(?P<ticks>`{3,})\s*(?P<info>[^`]*)")
@@ -88,10 +88,10 @@ class _Section(msgspec.Struct):
 def read_body(
     text: str, first_line: int, path: str, *, chinese: bool = True, samples_only: bool = False
 ) -> tuple[Body, list[PageError]]:
-    """Read the body, which starts on line ``first_line`` of the page; return the problems, do not raise.
+    """Read the body, which starts on line ``first_line`` of the page; return its parts and its problems.
 
-    Without ``chinese`` the Chinese section may be missing as a whole; with ``samples_only``, so may all
-    sections.
+    Without ``chinese``, the Chinese section may be missing as a whole; with ``samples_only``, all sections
+    may.
     """
     problems: list[PageError] = []
 
@@ -176,7 +176,7 @@ def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
         mark = _FENCE.fullmatch(line)
         info = mark["info"].split() if mark else []
         if fence is not None and mark is not None and info[:1] == ["log"]:
-            yield fence  # a new sample begins: the previous one was never closed
+            yield fence  # a new sample begins: the previous fence was never closed
             fence = None
         if fence is None:
             if mark is None:
@@ -197,7 +197,6 @@ def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
 
 
 def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
-    """Keep the block if it is a sample; return whether it is one."""
     if block.info[:1] != ["log"]:
         return False
     if block.info[1:] not in (["fires"], ["quiet"]):
@@ -211,7 +210,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered list of a Fix section; report anything else in it."""
+    """Return the numbered list of a Fix section; report any other content."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:
@@ -236,10 +235,10 @@ def _items(section: _Section, problem: _Report) -> list[Item]:
 
 
 def _unwrap(lines: list[str]) -> str:
-    """Join the lines of a paragraph; keep blank lines, list items and fenced blocks as they are."""
+    """Join the lines of each paragraph; keep blank lines, list items and fenced blocks as they are."""
     out: list[str] = []
     fenced = False
-    fresh = True  # whether the next line starts a new line
+    fresh = True  # True if the next line starts a new line
     for line in lines:
         if _FENCE.fullmatch(line):
             fenced = not fenced

@@ -1,7 +1,7 @@
-"""Check a rule's regular expressions: linear time, one line, and cheap to search for in gigabytes.
+"""Check a rule's regular expressions: linear time, one line, and fast to search for in gigabytes.
 
 ``${retry_words}`` on a page is replaced by a text that pages share. Fragments are defined in
-``stallwatch_rules/fragments/*.yaml`` and inserted when a page is loaded, so only the loader knows of them.
+``stallwatch_rules/fragments/*.yaml`` and inserted when a page is loaded, so only the loader handles them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 
 try:
     import hyperscan
-except ImportError:  # no wheel for this platform: google-re2 does all the work
+except ImportError:  # hyperscan has no wheel for this platform: google-re2 does all searches
     hyperscan = None  # type: ignore[assignment]
 
 _LEADING = lazy(r"\^?\(*(?:\?:|\?P<\w+>)?\.[*+]\??")
@@ -43,7 +43,7 @@ _FLAGS = lazy(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """Why a pattern is refused, and the remedy."""
+    """The reason why a pattern is refused, and the remedy."""
 
     message: str
     remedy: str
@@ -52,11 +52,11 @@ class Fault(msgspec.Struct, frozen=True):
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     """Return a google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
     options = re2.Options()
-    options.log_errors = False  # a refused pattern is reported by us, not on stderr by the library
+    options.log_errors = False  # Stallwatch reports a refused pattern itself, not the library on stderr
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 
-cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: for repeated searches
+cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: compiled patterns for repeated searches
 
 
 @functools.lru_cache(maxsize=4096)
@@ -106,7 +106,7 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
     """Return one block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
 
     ``texts`` are fixed texts to search for as well, each with whether its case is ignored (in ASCII); their
-    ids follow. One pass for both is a third quicker than one for each.
+    ids follow those of the patterns. One pass for both is a third faster than one for each.
     """
     expressions = [widened(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -128,19 +128,20 @@ def hyperscan_flags() -> int:
 
 TOKEN = lazy(
     r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
-    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # classes
+    r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # character classes
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
 COUNTED = 16  #: the longest repeat that hyperscan counts
 
 
-@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue needs each several times
+@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue needs each pattern several times
 def widened(pattern: str) -> str:
-    r"""Return the pattern for hyperscan: it matches wherever this one does, and perhaps elsewhere.
+    r"""Return a pattern for hyperscan that matches wherever `pattern` does, and perhaps elsewhere.
 
-    Counting is expensive: ``.{0,200}`` takes it seconds to compile, ``.*`` no time. And it reports every end
-    of a match, one callback each, so ``loss (\d+)`` becomes ``loss (\d)``, found on the same lines, and once.
+    Counting is expensive: hyperscan compiles ``.{0,200}`` in seconds, ``.*`` in no time. It also reports
+    every end of a match, one callback each, so ``loss (\d+)`` becomes ``loss (\d)``, which is found once on
+    the same lines.
     """
     return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
 
@@ -167,7 +168,7 @@ _DEEPEST = 4  #: deepest nesting of fragments; a deeper fragment uses itself
 class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A part of a pattern: one text, or a list of alternatives."""
 
-    about: str  #: what it matches, in one line
+    about: str  #: the text that it matches, in one line
     pattern: str = ""
     any_of: list[str] = []
 
@@ -183,7 +184,7 @@ class FragmentError(ValueError):
 @functools.cache
 def shared_fragments() -> Mapping[str, Fragment]:
     """Return the packaged fragments by name."""
-    import yaml  # not needed if the pages are cached
+    import yaml  # imported here, because YAML is not needed if the pages are cached
 
     found: dict[str, Fragment] = {}
     for file in sorted(FOLDER.iterdir(), key=lambda file: file.name):
@@ -193,10 +194,10 @@ def shared_fragments() -> Mapping[str, Fragment]:
 
 
 def expand(pattern: str, own: Mapping[str, str]) -> list[str]:
-    """Return the pattern with its fragments inserted; ``FragmentError`` if one is unknown.
+    """Return the pattern with its fragments inserted; raise ``FragmentError`` if one is unknown.
 
-    ``own`` are the texts that its page names for itself and for the fragments that it uses. A pattern that is
-    nothing but a list of alternatives becomes one pattern for each of them.
+    ``own`` are the page's own fragments, by name. A pattern that consists only of a fragment with
+    alternatives becomes one pattern for each alternative.
     """
     known = {**shared_fragments(), **{name: Fragment("", text) for name, text in own.items()}}
     alone = _USE.fullmatch(pattern)

@@ -1,1 +1,1 @@
-"""Measure how far a run came, how fast, and how its metrics developed."""
+"""Measure how far a run came, how fast it advanced, and how its metrics developed."""

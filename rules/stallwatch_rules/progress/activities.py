@@ -1,12 +1,11 @@
-"""Recognize what a rank does between steps, by its last lines: data preparation, loading, compiling, saving.
+"""Recognize the activity of a rank between steps by its last lines: loading, compiling, saving.
 
-Programs rarely print that such an activity is complete, so the rank's next line ends it. Only details
-of it do not: indented lines, other bars, a compiler's output.
-
-``activities.json`` lists the words: of a line that begins an activity, or of a bar that is drawn meanwhile
+Programs rarely print that such an activity is complete, so the rank's next line ends it, unless the line is a
+detail of the activity: an indented line, another bar, a compiler's output.
+``activities.json`` lists the words: of a line that begins an activity, or of a bar that is drawn during it
 (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers 5:
 ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``).
-What the run does as a whole is its phase: ``phases.py``.
+The activity of the run as a whole is its phase: ``phases.py``.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: characters of a line that are searched
+MAX_TEXT = 400  #: number of characters of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
-#: Details of an activity: indented, also after a logger's prefix; and lines of torch's ``cpp_extension.py``.
+#: Details of an activity: indented lines, also after a logger's prefix, and lines of torch's
+#: ``cpp_extension.py``.
 _DETAIL = lazy(r"\s|$|\[INFO\|.{1,80}>>  |\[\d+/\d+\] |Allowing ninja to set |ninja: ")
 _ELAPSED = lazy(r"\[(\d{1,3}:\d\d(?::\d\d)?)[<,]")
 
@@ -34,22 +34,22 @@ class _Entry(msgspec.Struct, frozen=True):
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
 _ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
-#: A line that shows an activity holds one of these.
+#: Each line that shows an activity contains one of these words.
 ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.words))
 
 
 class Activity(msgspec.Struct):
     """The latest activity of one stream."""
 
-    kind: str  #: the key of its words: ``activity.<kind>``
-    what: str  #: the named part of the data
+    kind: str  #: part of the key of its text: ``activity.<kind>``
+    what: str  #: the part of the data that the line names
     first: Line
     last: Line
-    after: Line | None = None  #: the first line after it that is not one of its details
+    after: Line | None = None  #: the first later line that is not a detail of the activity
 
     @property
     def seconds(self) -> float | None:
-        """Its duration by its bar's own clock, or by the times of its lines."""
+        """The duration by the bar's own clock or by the times of the lines, whichever is longer."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None

@@ -9,49 +9,49 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: durations kept per phase; older ones are poor evidence of the run's current state
+KEPT = 4096  #: durations kept per phase; older durations are poor evidence of the run's current state
 _SURE_DROP = 8  # a drop of this many usual steps is a restart at once
-_LOW_STEPS = 3  # smaller drops may be a slower rank in the same stream: this many low steps in a row decide
+_LOW_STEPS = 3  # a smaller drop may be a slower rank's line: this many low steps in a row show a restart
 
 
 @dataclass(slots=True, eq=False)
 class Counter:
-    """One step counter of one stream of lines. ``seen`` returns whether it rose.
+    """One step counter of one stream of lines; ``seen`` returns whether it rose.
 
     A counter that falls has started again: with a new epoch (then its epochs are added up) or with a new
     attempt of the run.
     """
 
-    counts_steps: bool  #: else it only counts the signs of life
+    counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
     attempt: int = 1
-    rounds: bool = False  #: epochs, episodes or games: the run's steps if no finer unit is counted
-    nested: bool = False  #: an evaluation's, such as a bar inside the training's
-    evaluates: bool = False  #: nested for certain: the log announced the evaluation
-    first: int | None = None  #: of this attempt, as printed
+    rounds: bool = False  #: counts epochs, episodes or games: the run's steps if no finer unit is counted
+    nested: bool = False  #: belongs to an evaluation, such as a bar inside the training's bar
+    evaluates: bool = False  #: certainly belongs to an evaluation: the log announced it
+    first: int | None = None  #: first step of this attempt, as printed
     last: int | None = None
     total: int | None = None
     bar: bool = False
-    waited: float = 0.0  #: seconds by the trainer's own clock that its bar stayed at the last step
+    waited: float = 0.0  #: seconds, by the trainer's own clock, for which its bar stayed at the last step
     rises: int = 0
-    stride: int = 1  #: steps of the last rise of this attempt
-    gaps: int = 0  #: number of gaps in this counter's lines before the last one that was read
-    durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: seconds from a rise to the next
+    stride: int = 1  #: steps in the last rise of this attempt
+    gaps: int = 0  #: number of gaps in this counter's lines before the last line that was read
+    durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: phase → seconds between rises
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     _rose_at: float | None = None  # the trainer's clock at the last step
-    _delta: int | None = None  # the smallest rise
+    _delta: int | None = None  # the smallest rise so far, in steps
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
-    _ended: bool = False  # at the end of the last epoch
-    _from_epoch: float | None = None  # the first epoch seen
+    _ended: bool = False  # the counter is at the end of the last epoch
+    _from_epoch: float | None = None  # the first epoch in the log
     _epochs: float | None = None
-    _since: tuple[int, float | None, float | None] | None = None  # step, time, elapsed
+    _since: tuple[int, float | None, float | None] | None = None  # step, time and clock at the last rise
 
     @property
     def complete(self) -> bool:
-        """Whether the counter reached its total, or the last index of a count from zero.
+        """True if the counter reached its total, or the last index of a count from zero.
 
-        If epochs were added up, the total is that of each epoch.
+        If the steps of epochs are added up, the total is that of one epoch.
         """
         if self._ended:
             return True
@@ -62,12 +62,12 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """Whether it counts epochs, or within epochs, of which the number is unknown."""
+        """True if it counts epochs, or steps within epochs, and the number of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
     def falls_short(self) -> bool:
-        """Whether the next line of the counter would still not be its last."""
+        """True if even the next line of the counter would not be its last."""
         if self.complete or self.last is None:
             return False
         if self.total:
@@ -77,12 +77,12 @@ class Counter:
         return self._epoch < self._epochs - (self._from_epoch == 0)
 
     def seen(self, sample: Sample, phase: Phase) -> bool:
-        """Take a sample and return whether the counter rose; ``phase`` is the phase since the last rise."""
+        """Read a sample and return whether the counter rose; ``phase`` is the phase since the last rise."""
         epoch = sample.values.get("epoch")
         if sample.total_steps:
             self.total = sample.total_steps
         if sample.from_bar and not sample.step and self.last is not None and epoch == self._epoch is not None:
-            return False  # the bar of a completed epoch, cleared for the next
+            return False  # the bar of a completed epoch is cleared for the next epoch
         step = self.rises + 1 if sample.step is None else sample.step + self._offset
         if self.last is not None and (step < self.last or self._whole_epoch(step, sample.values)):
             if self._next_epoch(step, epoch, sample.values.get("epoch_steps")):
@@ -115,7 +115,7 @@ class Counter:
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Return whether the sample is the last of the last epoch, both counted."""
+        """Return whether the sample is the last of the last epoch, if steps and epochs are counted."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:
@@ -123,7 +123,7 @@ class Counter:
         return values.get("epoch", 0.0) >= epochs - (self._from_epoch == 0)
 
     def goes_back(self, sample: Sample) -> bool:
-        """Return whether a sample of this counter comes before its last step."""
+        """Return whether a sample of this counter comes before the counter's last step."""
         if sample.step is None or self.last is None:
             return False
         epoch = sample.values.get("epoch")
@@ -132,7 +132,7 @@ class Counter:
         return sample.step < self.last - self._offset
 
     def resume(self, gaps: int) -> None:
-        """Measure no duration over a gap if lines were left out since the last sample."""
+        """Discard the start of the current duration if lines were skipped since the last sample."""
         if gaps != self.gaps:
             self.gaps, self._since = gaps, None
 
@@ -149,7 +149,8 @@ class Counter:
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
         """Return whether a counter that fell counts the steps of each epoch.
 
-        It names a later epoch, or is known to restart after `length` steps (0: an unknown number).
+        Such a counter names a later epoch, or is known to restart after `length` steps (0: an unknown
+        number).
         """
         assert self.last is not None
         if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
@@ -174,7 +175,7 @@ class Counter:
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
         if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
-            printed = sample.values.get("step_seconds")  # no clock times this step
+            printed = sample.values.get("step_seconds")  # no clock measures the duration of this step
             if printed is not None and phase == "train":
                 self.step_seconds.append(printed)
         if self._since is not None:
@@ -185,7 +186,7 @@ class Counter:
                 if printed is not None and phase == "train":
                     self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
-                    return  # the clock has not moved: measure from its last change
+                    return  # the clock has not advanced: measure from its last change
             else:
                 durations = self.durations.get(phase)
                 if durations is None:
@@ -199,10 +200,10 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the time between two rises by the lines' times and by the trainer's own clock (whole seconds).
+    """Return the time between two rises by the lines' times, or by the trainer's own clock (whole seconds).
 
-    The lines' times are finer, but if most lines have none, a time may be that of some earlier line:
-    the trainer's clock then shows less.
+    The lines' times are finer, but if most lines have none, a time may be that of an earlier line. In that
+    case the trainer's clock shows less, and is used.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

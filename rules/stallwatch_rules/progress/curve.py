@@ -1,7 +1,7 @@
 """Keep the losses, gradient norms and other metrics of a stream over time, and chart series of a run.
 
-Bounded: all of the latest points are kept, and an evenly spread share of the older ones, so that a curve
-keeps its shape however long the run is.
+The memory is bounded: all of the latest points are kept, and an evenly spread share of the older points, so
+that a curve keeps its shape in a long run.
 """
 
 from __future__ import annotations
@@ -17,36 +17,34 @@ from stallwatch_rules.records import Sample, Series
 if TYPE_CHECKING:
     from stallwatch_rules.stream import StreamReading
 
-LATEST = 256  #: points kept whole
-OLDER = 1000  #: older points kept
+LATEST = 256  #: number of latest points that are all kept
+OLDER = 1000  #: number of older points that are kept
 MAX_SERIES = 8
-ANEW = 2.0  #: a first loss of this many times the last one belongs to another training …
-FIRST_EPOCH = 1.0  #: … if its epoch is no later one: a checkpoint continues with that
-#: Metrics kept separately, whichever lines print them; a ``Point`` holds those of the training.
+ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training
+FIRST_EPOCH = 1.0  #: maximum epoch of such a first loss: a checkpoint continues with its later epoch
+#: Metrics that are kept separately from a ``Point``, which holds the metrics of the training.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
-METRICS = TRACKED | {"loss", "grad_norm"}  #: a sample of a curve or a track holds one of these
+METRICS = TRACKED | {"loss", "grad_norm"}  #: a sample of a curve or a track contains one of these metrics
 
 _T = TypeVar("_T")
 
 
 class Bounded(Generic[_T]):
-    """All of the latest entries, and an evenly spread share of the older ones."""
+    """A sequence of all of the latest entries and an evenly spread share of the older entries."""
 
     def __init__(self) -> None:
         self._older: list[_T] = []
         self.latest: deque[_T] = deque()
         self._added = 0
-        self._width = 1  # of the older entries, keep those whose number is a multiple of this
+        self._width = 1  # older entries are kept if their number is a multiple of this
 
     def __iter__(self) -> Iterator[_T]:
-        """Yield the kept entries, oldest first."""
         yield from self._older
         yield from self.latest
 
     def add(self, entry: _T) -> None:
-        """Add an entry."""
         self.latest.append(entry)
         self._added += 1
         if len(self.latest) > LATEST:
@@ -59,27 +57,26 @@ class Bounded(Generic[_T]):
                 self._width *= 2
 
     def clear(self) -> None:
-        """Drop all entries."""
         self._older.clear()
         self.latest.clear()
         self._added, self._width = 0, 1
 
 
 class Point(NamedTuple):
-    """The content of one metrics line."""
+    """The metrics in one line."""
 
-    step: float | None  #: the step, or the epoch if the line does not number its steps
+    step: float | None  #: the step, or the epoch if the line has no step number
     loss: float | None
     grad_norm: float | None
     learning_rate: float | None
     loss_scale: float | None
-    mark: int  #: steps that the stream had shown so far
+    mark: int  #: number of steps that the stream had shown so far
     epoch: float | None = None
-    margin: float | None = None  #: of a preference learner's rewards
+    margin: float | None = None  #: reward margin of preference learning
 
     @property
     def is_nan(self) -> bool:
-        """Whether loss or gradient norm is NaN; a norm may be infinite while a scale is found."""
+        """True if the loss or the gradient norm is NaN; an infinite norm is normal while a scale is found."""
         return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
@@ -89,7 +86,7 @@ class Curve:
     def __init__(self, series: str) -> None:
         self.series = series
         self.seen = 0
-        self.rewarded = False  #: whether the lines hold rewards: losses of zero are normal then
+        self.rewarded = False  #: the lines contain rewards: losses of zero are normal in that case
         self._kept = Bounded[Point]()
         self._epoch: float | None = None
 
@@ -100,16 +97,15 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """Whether numbers are printed in full: text lines round, so a small rate looks like zero."""
+        """True if numbers are printed in full; text lines round, so a small rate looks like zero."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Take a sample of this series; a step that is printed again adds no point.
+        """Add a sample of this series as a point; a step that is printed again adds no point.
 
-        If the epochs and the loss begin anew, another training does (a fold, a round, a second start in the
-        same
-        file): its losses are compared only with each other. A loss that continues comes from the same
-        weights.
+        If the epochs and the loss begin again, another training begins (a fold, a round, a second start in
+        the same file): its losses are compared only with each other. A loss that continues comes from the
+        same weights.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")
@@ -137,7 +133,7 @@ class Curve:
         self.seen += 1
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
-        """Return whether the epochs went back to the first, and this loss is far above the last."""
+        """Return whether the epochs went back to the first, and this loss is far above the last one."""
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
@@ -148,13 +144,13 @@ class Curve:
 class Reading(NamedTuple):
     """One value of a metric."""
 
-    step: float | None  #: the step, or the epoch if the line does not number its steps
+    step: float | None  #: the step, or the epoch if the line has no step number
     value: float
-    mark: int  #: steps that the stream had shown so far
+    mark: int  #: number of steps that the stream had shown so far
 
 
 class Track:
-    """One metric over time, from the first series of lines that printed it."""
+    """The values of one metric over time, from the first series of lines that printed it."""
 
     def __init__(self, series: str) -> None:
         self._series = series
@@ -167,7 +163,7 @@ class Track:
         return list(self._kept)
 
     def see(self, sample: Sample, value: float, mark: int) -> None:
-        """Take a value. A step printed again adds none; if the steps begin anew, so does the metric."""
+        """Add a value unless its step is printed again; clear the older values if the steps begin again."""
         if sample.series != self._series:
             return
         step = float(sample.step) if sample.step is not None else sample.values.get("epoch")
@@ -189,7 +185,7 @@ class Curves:
         self.tracks: dict[str, Track] = {}
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Take a sample; a curve needs a loss or a gradient norm."""
+        """Add the metrics of a sample; only a loss or a gradient norm adds to a curve."""
         for name in TRACKED & sample.values.keys():
             track = self.tracks.get(name)
             if track is None:
@@ -211,7 +207,7 @@ class Curves:
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """Return the curve with the most points, then of the lowest rank, and the index of its stream."""
+    """Return the curve with the most points, and the index of its stream; the lowest rank's if equal."""
     found = [
         (-curve.seen, key[1] is None, key[1] or 0, key[0], place, curve)
         for place, (key, curves) in enumerate(streams)
@@ -222,7 +218,7 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return a metric's values from the stream that printed most of them, then of the lowest rank."""
+    """Return a metric's values from the stream that printed most of them; the lowest rank's if equal."""
     found = (
         (-track.seen, key[1] is None, key[1] or 0, key[0], track)
         for key, curves in streams
@@ -232,8 +228,8 @@ def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Cur
     return best[4].readings if best is not None else ()
 
 
-MOST_POINTS = 400  #: of one series: the width of a chart
-MOST_RANKS = 16  #: with a pace of their own
+MOST_POINTS = 400  #: maximum points of one series: the width of a chart
+MOST_RANKS = 16  #: maximum number of ranks with their own pace
 _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 
@@ -241,7 +237,7 @@ _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:
     """Return the metrics of the stream that prints most of them, and the pace of each of the first 16 ranks.
 
-    The order of the streams makes no difference.
+    The result does not depend on the order of the streams.
     """
     ordered = sorted(streams.items(), key=lambda entry: (entry[0][1] is None, entry[0][1] or 0, entry[0][0]))
     found: list[Series] = []
@@ -283,7 +279,7 @@ def _series(name: str, rank: int | None, told: Sequence[tuple[float, float]]) ->
 
 
 def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:
-    """Return at most `most` entries, evenly spread, including the first and the last."""
+    """Return at most `most` entries, evenly spread, including the first and the last entry."""
     if len(entries) <= most:
         return list(entries)
     last = len(entries) - 1

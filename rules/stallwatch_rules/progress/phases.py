@@ -1,4 +1,4 @@
-"""Recognize lines that show what a run does: evaluate, save, sample, serve, end, restart."""
+"""Recognize lines that show the phase of a run: evaluating, saving, sampling, serving, ending, restarting."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Literal
 from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
-#: "left": a process ended with success, as all do at the end of a run; "announced": an evaluation whose bar
-#: comes next; "ended": a line that programs print at their end, if steps were made and none follows
+#: The sign in a line: a phase, or one of five events. "announced": the bar of an evaluation follows.
+#: "finished": the
+#: training reports its end. "ended": a line that programs print at their end; it counts if steps were made
+#: and
+#: none follows. "left": a process ended with success, as all do at the end of a run. "restarted": the workers
+#: are
+#: started again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: part of each line that announces an evaluation
 
-# A program's own words for it, after any prefix of its logger.
+# The start of a program's own words, after any prefix of its logger.
 _LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
 _BEGINS = re.compile(
     rf"(?i){_LOGGED}(?:running|start(?:ing)?|begin(?:ning)?|performing|entering) (?:the |an? )?"
@@ -24,8 +29,9 @@ _BEGINS = re.compile(
     rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
 
-# Lines that programs print at their end. Applied to an epoch, a step, a file or an evaluation the words mean
-# less: a line that names one before them does not count, unless it reports the best or the final one.
+# Lines that programs print at their end. If a line names an epoch, a step, a file or an evaluation before
+# these
+# words, it does not count, unless it reports the best or the final one.
 _TRAINING = (
     r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"
     r"|trial|job)"
@@ -47,7 +53,7 @@ _FINAL = re.compile(
     r"|valid\w*|test\w*|train\w*|result|metric|score|accuracy|loss|reward|performance|perplexity"
     r"|policy|adapter)s?\b"
 )
-# … of a part, which is named after it: "Finished training epoch 3".
+# The name of a part after the words, as in "Finished training epoch 3": the line does not count.
 _OF_PART = re.compile(
     r"[\s:,-]*(?:(?:of|for|in) )?(?:the )?(?:epoch|step|iter\w*|round|fold|stage|phase)\W{0,3}\d"
 )
@@ -71,7 +77,7 @@ _ABROAD = re.compile(
 _RESULTS = re.compile(
     rf"{_LEAD}(?:all |final )?results? (?:are |were |have been )?(?:saved|written|stored) (?:to|in)\b"
 )
-# By words in such a line, in lower case.
+# Words, in lower case, that a line at a program's end must contain, and the pattern that decides.
 _ENDS = (
     *((word, _RAN) for word in ("finished", "complete", "done", "ended", "concluded", "converged", "succe")),
     *((word, _DONE) for word in ("finished", "complete", "done")),
@@ -108,11 +114,11 @@ _END_WORDS = (
     ),
     *("termin", "inaliz", "abgeschlossen", "beendet"),
 )
-_LONGEST_END = 200  # characters
+_LONGEST_END = 200  # maximum characters of a line that programs print at their end
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether programs print such a line at their end; some print it more often."""
+    """Return whether programs print such a line at their end; some programs print it more often."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -137,7 +143,7 @@ def announces_end(text: str) -> bool:
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
 
-# Each entry: words that must be in the line (cheap), and the pattern that decides.
+# Each entry has words that must be in the line (a cheap test), and the pattern that decides.
 _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
     ("Running ", re.compile(r"\*{3,} ?Running (?:Evaluation|Prediction|[Ii]nference)"), "announced"),
     ("Eval", re.compile(r"^(?:\S* ?- ?)?Evaluating\b|^Evaluation(?: \w+)?: +\d+%\|"), "eval"),
@@ -168,7 +174,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); without batches it trained nothing.
+    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); without batches, it trained nothing.
     (
         "rainer.fit",
         re.compile(
@@ -176,14 +182,14 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # MLPerf's last record (mlperf_logging), of a run that reached its target.
+    # MLPerf's last record (mlperf_logging) of a run that reached its target.
     (
         ":::MLLOG",
         re.compile(r":::MLLOG \{.{1,200}\"key\": \"run_stop\".{1,300}\"status\": \"success\""),
         "finished",
     ),
-    # The result of an unannounced evaluation: what follows (a better model kept, samples drawn)
-    # is no step either.
+    # The result of an unannounced evaluation: the lines after it (a better model is kept, samples are drawn)
+    # show no step either.
     (
         "val_",
         re.compile(r"\be?val_(?:acc(?:uracy)?|loss|ppl|perplexity|score|reward|f1)\b[\"']?\s*[:=]\s*-?\d"),
@@ -198,7 +204,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def sign_of(text: str) -> Sign | None:
-    """Return what the line shows about the run, if anything."""
+    """Return what the line shows of the run: a phase, its end or a restart; ``None`` if nothing."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:
@@ -207,16 +213,18 @@ def sign_of(text: str) -> Sign | None:
     return "ended" if _seems_over(text) else None
 
 
-WORDS = ("HTTP/", "throughput")  #: a line of each kind holds one of these
+WORDS = ("HTTP/", "throughput")  #: each line on a server's work contains one of these words
 
-#: uvicorn 0.54.0: ``config.py``, the access log's format. A request that only reads or sets a server's
-#: state is no work: a server whose engine hangs answers ``GET /health``, too.
+#: The access log's format of uvicorn 0.54.0 (``config.py``). A request that only reads or sets a server's
+#: state is
+#: no work: a server whose engine hangs also answers ``GET /health``.
 _ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
-#: vLLM 0.11.0: ``v1/metrics/loggers.py``; SGLang: its scheduler's "Decode batch" lines. An engine that
-#: is idle, or hangs, reports 0.
+#: vLLM 0.11.0 (``v1/metrics/loggers.py``), and SGLang's scheduler in its "Decode batch" lines. An engine that
+#: is
+#: idle, or hangs, reports 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 

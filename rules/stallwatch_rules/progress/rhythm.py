@@ -1,4 +1,4 @@
-"""Measure a run's rhythm by the clock: how long it has been silent, and which silence is too long."""
+"""Measure how long a run has been silent, by the clock, and determine which silence is too long."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.reported import latest
 
-ALIVE = 5  #: lines after a silence that show that the run only did something without a message
-NOTIFIED = 3.0  #: without enough waits, this many times the printed step time is no stall yet
+ALIVE = 5  #: number of lines after a silence that show that the run only worked without a message
+NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is no stall if few waits are known
 STANDING = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
-FIRST_LINES = 3  #: of a log: printed at the start of a program
-MID_RUN = 10  #: a first step beyond this many steps was not the run's first
-ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of it
-BY_CHANCE = 300.0  #: seconds that a clock of another zone may deviate from such a multiple
+FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
+MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
+ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of this
+BY_CHANCE = 300.0  #: seconds by which a clock of another zone may deviate from such a multiple
 
 
 class End(NamedTuple):
     """The moment at which a run was ended from outside."""
 
     time: float
-    other_clock: bool  #: by the clock of the process that ended it, maybe in another time zone
+    #: the time is from the clock of the process that ended the run, maybe in another time zone
+    other_clock: bool
 
 
 class RunClock(msgspec.Struct, frozen=True):
     """The times of a run's latest events."""
 
-    threshold: float  #: seconds without a step after which it is a stall
-    silence: float | None  #: seconds from the last step to the end of the log, or to now
-    silent: bool  #: the log falls silent after the last step for longer than the threshold
+    threshold: float  #: seconds without a step after which the run is stalled
+    silence: float | None  #: seconds from the last step to the end of the log, or to the current time
+    silent: bool  #: the log is silent after the last step for longer than the threshold
     last_advance: Line | None
-    last_sign: float | None = None  #: time of the last step by the log's clock
-    ended: bool = False  #: silent, and then it was ended from outside
+    last_sign: float | None = None  #: time of the last step, by the log's clock
+    ended: bool = False  #: the run was silent, and then was ended from outside
 
 
 def read_clock(
@@ -56,10 +57,10 @@ def read_clock(
     stopped: float | None = None,
     ended: End | None = None,
 ) -> RunClock:
-    """Return the clock of these streams. A live watch passes ``now``; otherwise the log's end counts.
+    """Return the clock of a run. A live watch passes ``now``; otherwise the log's end counts.
 
-    Lines in the log after ``ended`` are no sign of life, and waiting for a rank after a user ``stopped`` it
-    is no silence of the run.
+    Lines in the log after ``ended`` are no sign of life. The time that a rank waits after a user ``stopped``
+    the run is no silence of the run.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -97,7 +98,7 @@ def read_clock(
 
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
-    """Return the threshold that a line-by-line watch of the log has learned at its end."""
+    """Return the threshold that a line-by-line watch of the log has learned by the end of the log."""
     thresholds, phase = StallThresholds(), tracker.phase
     thresholds.log_only = True
     thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
@@ -110,7 +111,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
 def _silent_until(ended: End, start: float, streams: Streams, threshold: float) -> bool:
     """Return whether the log was silent for longer than the threshold, until shortly before the end.
 
-    A process that is ended may print something before the line that reports it is written.
+    A process that is ended may print lines before the line that reports its end is written.
     """
     until = ended.time - 4 * ACTIVITY_SECONDS
     moments = [sign * ACTIVITY_SECONDS for stream in streams.values() for sign in stream.activity]
@@ -131,9 +132,10 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """Return how long the log continues beyond its steps' durations, if only other lines have times.
+    """Return the seconds of the log beyond the durations of its steps, if only other lines have times.
 
-    Only for an evaluation in the middle of a run: before the first step of a log anything may take hours.
+    ``None`` except for an evaluation in the middle of a run: work before the first step of a log may take
+    hours.
     """
     firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
@@ -145,16 +147,16 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 def _last_sign(stream: StreamReading) -> float | None:
     """Return the latest time at which the stream's last step was done.
 
-    If that line has no time of its own, the next line that has one came after it.
+    If that line has no time of its own, the next line with a time came after it.
     """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Return whether one of the log's first lines repeats after a silence: the program was started again.
+    """Return whether one of the log's first lines repeats after a silence, because the program was restarted.
 
-    A program that had hung would not restart by itself, and nothing shows how the earlier one ended.
+    A program that hangs does not restart by itself, and no line shows how the earlier start ended.
     """
     first = (one for one in stream.templates.entries.values() if one.index < FIRST_LINES and one.count > 1)
     again = (stream.when(one.last) for one in first)
@@ -169,9 +171,9 @@ def _falls_silent(
     alive: int,
     between: Callable[[float, float], float],
 ) -> bool:
-    """Return whether there is a gap longer than the threshold, and hardly a line after it.
+    """Return whether the log has a gap longer than the threshold, and only few lines after it.
 
-    Lines also follow a silent evaluation or a slow save; after a hang there are few, unless a user ended it.
+    Many lines follow a silent evaluation or a slow save. Few follow a hang, unless a user ended the run.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

@@ -1,12 +1,11 @@
 """Learn how long a run may be quiet before it is stalled, from its own waits, phase by phase.
 
-Watching live and reading a log afterwards use the same `StallThresholds`: waits go in, seconds come out.
-
+A live watch and the reading of a complete log use the same `StallThresholds`: waits go in, seconds come out.
 The rule is three times the 99th percentile. It holds while steps take about the same time. If they vary by
 nature (sequence lengths, samples, shared storage), a longer wait is normal sooner or later, so the observed
-tail is extrapolated to one step in ten million; if that is inconclusive, the threshold is
-that of a run of which too little is known. While few steps are known, the percentile itself is not, and its
-upper confidence limit replaces it. Decisions 14 and 19 give the cost of this, `make bench-stall` measures it.
+tail is extrapolated to one step in ten million. If the tail is inconclusive, the threshold is that of a run
+with too few known steps. While few steps are known, the upper confidence limit of the percentile replaces it.
+Decisions 14 and 19 give the cost of this method, and `make bench-stall` measures it.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from typing import Any, NamedTuple
 
 from stallwatch_rules.records import Phase
 
-_LIKE = 0.1  # rounds that differ by no more are alike, and the next pause may deviate by as much
-_LEAST = 5  # steps: in shorter rounds, every step would be one before a pause
+_LIKE = 0.1  # rounds whose lengths differ by at most this share are alike; the next may deviate as much
+_LEAST = 5  # minimum length in steps: in shorter rounds, every step would be near a pause
 
 
 class Rounds:
     """A count of signs of training between pauses that a log shows only at their end, such as evaluations.
 
-    The length of the first few predicts little: the last evaluation of a run may be on all the data.
-    If they come after equally many steps, the beginning of the next is predictable; else nothing is lost.
+    The length of the first few rounds predicts little: the last evaluation of a run may be on all the data.
+    If pauses come after equally many steps, the beginning of the next one is predictable; otherwise no
+    prediction is made.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Rounds:
 
     @property
     def due(self) -> bool:
-        """Whether the next pause may have begun."""
+        """True if the next pause may have begun."""
         if len(self._ended) < 2:
             return False
         least, most = min(self._ended), max(self._ended)
@@ -58,42 +58,44 @@ class Rounds:
 
 
 #: Patience with a phase at the start, in multiples of `Limits.start`. Large models load for an hour,
-#: evaluations and saves show no sign of life in most logs, rollouts of 69 minutes are on record, and so are
-#: three silent hours from a trainer's last line to the end of its launcher.
+#: evaluations
+#: and saves show no sign of life in most logs, and rollouts may take 69 minutes. Three silent hours were
+#: observed
+#: from a trainer's last line to the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
-ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: phases that steps pause for
-ENOUGH = 5  #: waits from which a phase's threshold is learned
+ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: phases during which steps pause
+ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
 _WARM_UP = 2  # steps after the first one that may still compile, allocate and record
-_MOST_STEPS = 4  # waits for several steps may be longer, up to this many times
-_UNSEEN_PATIENCE = 4  # with a log's first interval: it may hold a rollout that the log does not mention
-_BRIEF = 2.8  # floors, while a log has shown few steps: report a stall within 90 s
-REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned anew
-KNOWN_TAIL = 600  #: from this many waits on, the slowest show how slow the rare ones are
-RARE = 1e-7  #: share of steps that may be taken for a stall
-_SLOW = 0.99  # share of steps that are quicker than the one that the plain rule multiplies
+_MOST_STEPS = 4  # waits for several steps may be longer, up to this multiple
+_UNSEEN_PATIENCE = 4  # patience with a log's first interval, which may contain an unmentioned rollout
+_BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a stall is reported within 90 s
+REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned again
+KNOWN_TAIL = 600  #: with this many waits, the slowest waits show how slow rare waits are
+RARE = 1e-7  #: share of steps that may be mistaken for a stall
+_SLOW = 0.99  # share of steps that are quicker than the step that the plain rule multiplies
 _SURE = 0.95  # confidence in that share, while few steps are known
-_QUICK = 0.1  # share of the mean: quicker steps count as this
+_QUICK = 0.1  # share of the mean: quicker steps count as this share
 _SKEWED = 0.7  # logarithms with more skew to the slow side have a Pareto tail
-_EVEN = 0.1  # steps whose logarithms vary by no more than this are even
-_DOUBT_OF_TAIL = 2.0  # times the standard error of an estimate, added to it
-_SHARE_OF_TAIL = 20  # the slowest twentieth
+_EVEN = 0.1  # steps whose logarithms vary by at most this much are even
+_DOUBT_OF_TAIL = 2.0  # multiple of the standard error of an estimate that is added to it
+_SHARE_OF_TAIL = 20  # the slowest twentieth of the waits is the tail
 _LEAST_TAIL = 10
-_ONCE_MORE = 2.0  # an operation that took long once may take twice as long
-_BENEFIT = 2.0  # before KNOWN_TAIL, if steps vary: this many times the plain rule
-_SURVIVED = 1.5  # a pause that ended by itself may recur, this many times as long
+_ONCE_MORE = 2.0  # an operation that took long once may take this many times as long
+_BENEFIT = 2.0  # multiple of the plain rule before KNOWN_TAIL, if steps vary
+_SURVIVED = 1.5  # a pause that ended by itself may recur and take this many times as long
 _HABIT = 3  # a pause that ended by itself this often is no longer a stall of this run
 _HABITS_KEPT = 20
 
 
 class Waits(Sequence[float]):
-    """The latest quiet times in ascending order: inserting one moves few others and sorts none."""
+    """The latest quiet times in ascending order; an insertion needs no sorting."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._ordered: list[float] = []
 
     def append(self, seconds: float) -> None:
-        """Add a quiet time, and drop the oldest if there are too many."""
+        """Add a quiet time, and drop the oldest one if there are too many."""
         seconds = max(seconds, 1e-3)
         self._latest.append(seconds)
         insort(self._ordered, seconds)
@@ -118,13 +120,13 @@ class Waits(Sequence[float]):
 class Limits(NamedTuple):
     """The settings of ``[stall]``."""
 
-    floor: float = 30.0  #: seconds; no threshold is lower
-    start: float = 1800.0  #: seconds, while too little is known
-    factor: float = 3.0  #: of the 99th percentile
+    floor: float = 30.0  #: minimum threshold in seconds
+    start: float = 1800.0  #: threshold in seconds while too little is known
+    factor: float = 3.0  #: factor of the 99th percentile
 
 
 class PhaseWaits:
-    """The quiet times of one phase: between its own signs of life, and before another phase began."""
+    """The quiet times of one phase: between its signs of life, and before another phase began."""
 
     def __init__(self) -> None:
         self.within, self.ends = Waits(), Waits()
@@ -140,7 +142,7 @@ class PhaseWaits:
             self._paused.clear()
 
     def paused(self, seconds: float) -> None:
-        """Record a stall that ended by itself: no rhythm unless it is a habit, but it may recur."""
+        """Record a stall that ended by itself; it is part of the rhythm only if it happens often."""
         self._since_pause = 0
         self._paused.append(seconds)
         if len(self._paused) >= _HABIT:
@@ -158,16 +160,15 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return how long a pause like those that ended by themselves may last, at most `most`."""
+        """Return how long a pause like those that ended by themselves may last, at most `most` seconds."""
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
-        """Return the seconds of quiet beyond which the phase stalls, 0 before the first wait.
+        """Return the seconds of quiet above which the phase is stalled; 0 before the first wait.
 
-        A threshold inferred only from the spread of the waits is `cap` at most.
-
-        `steps` means that the phase consists of steps: it ends for many reasons, and the quiet times
-        before its ends are no sample of one distribution.
+        A threshold inferred only from the spread of the waits is `cap` at most. `steps` means that the phase
+        consists of steps: it ends for many reasons, and the quiet times before its ends do not have one
+        distribution.
         """
         return max(
             too_long(self.within, cap=cap, factor=factor, floor=floor),
@@ -180,20 +181,20 @@ _DEFAULTS = Limits()
 
 
 class StallThresholds:
-    """The thresholds of each phase, learned from each wait of a run."""
+    """The stall thresholds of each phase, learned from each wait of a run."""
 
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
-        self.log_only = False  #: only a log shows progress, and may omit what is done
-        self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth
+        self.log_only = False  #: True if only a log shows progress, which may omit activities
+        self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth step
         self._warm_up = _WARM_UP
-        self._warmed = 0.0  # the longest of these
-        self._trained = 0.0  # observed seconds from one step to another in this run
+        self._warmed = 0.0  # the longest wait of the warm-up
+        self._trained = 0.0  # observed seconds between steps in this run
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
-        self._suspected = limits.floor  # by the steps alone
-        self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits
-        self._usual: dict[Phase, float] = {}  # the threshold of a phase without survived pauses
+        self._suspected = limits.floor  # threshold by the steps alone
+        self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits yet
+        self._usual: dict[Phase, float] = {}  # phase → its threshold without survived pauses
         self._outdated: set[Phase] = {"init", "train"}
         self._rounds = Rounds()
 
@@ -209,10 +210,10 @@ class StallThresholds:
         after_evaluation: bool = False,
         learn: bool = True,
     ) -> None:
-        """Record that the run was quiet in `phase` for `waited` seconds, and is in `following` now.
+        """Record that the run was quiet in `phase` for `waited` seconds, and is now in `following`.
 
-        A wait `after_evaluation` is one for its metrics. `learn` is false for a wait that is not the phase's
-        own.
+        A wait `after_evaluation` is for the metrics of the evaluation. `learn` is false for a wait that does
+        not belong to the phase.
         """
         due = self._rounds.due
         if following == "train":
@@ -222,7 +223,7 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            if after_evaluation and self.steps_known:  # such as metrics, before the next step
+            if after_evaluation and self.steps_known:  # a wait such as for metrics, before the next step
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")
             else:
@@ -237,7 +238,7 @@ class StallThresholds:
             self._outdated.add("train")
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]]) -> None:
-        """Begin with the waits of an earlier process of the run."""
+        """Start with the waits of an earlier process of the run."""
         for phase, seconds in durations.items():
             waits = self.of(phase)
             (waits.within if phase == "train" else waits.ends).extend(seconds)
@@ -247,11 +248,12 @@ class StallThresholds:
             self._trained = sum(durations["train"])
 
     def replay(self, durations: Mapping[Phase, Sequence[float]], stride: int) -> None:
-        """Observe the waits of a run that is over: one longer than its threshold was a stall."""
+        """Observe the waits of a completed run; a wait longer than its threshold was a stall."""
         for phase, seconds in durations.items():
             self._outdated.add(phase)
             for waited in seconds:
-                least = max(self._limits.floor, self.of(phase).longest)  # no threshold is lower
+                # lower bound of the threshold, whatever was learned
+                least = max(self._limits.floor, self.of(phase).longest)
                 stalled = waited > least and waited > self.alone[phase]
                 self.observe(waited, phase, "train", stalled=stalled)
                 self.step_by(stride)
@@ -259,24 +261,24 @@ class StallThresholds:
     # ---- learned thresholds
 
     def of(self, phase: Phase) -> PhaseWaits:
-        """Return the waits of a phase."""
         return self._waits.setdefault(phase, PhaseWaits())
 
     @property
     def steps_known(self) -> bool:
-        """Whether enough steps were seen to know the length of a step."""
+        """True if enough steps were observed to know the length of a step."""
         return len(self.of("train").within) >= ENOUGH
 
     @property
     def alone(self) -> Mapping[Phase, float]:
-        """The threshold of each phase seen so far, which applies while the ranks cannot be queried."""
+        """The threshold of each phase so far, which applies while the ranks cannot be queried."""
         self._update()
         return self._known
 
     def at_end(self, phase: Phase) -> float:
         """Return the threshold of a log that ended in this phase.
 
-        While too little is known, a live watch allows more, as the next line may still come. Here none came.
+        While too little is known, a live watch allows a longer wait, because the next line may still come. In
+        a complete log, no further line comes.
         """
         self._update()
         return self._threshold(phase, ended=True)
@@ -288,11 +290,13 @@ class StallThresholds:
         return self._suspected
 
     def learning(self, phase: Phase) -> bool:
-        """Return whether too little was seen, so that the initial allowance is the threshold."""
+        """Return whether too little was observed, so that the initial allowance is the threshold."""
         return phase in self._learning
 
     def _update(self) -> None:
-        # Deferred until queried: steps may come by the thousand. Steps first: other phases use their limit.
+        # The update is deferred until a query, since steps may come by the thousand. "train" comes first,
+        # because the
+        # other phases use its limit.
         for phase in sorted(self._outdated, key=lambda phase: phase != "train"):
             self._known[phase] = self._threshold(phase)
             if phase == "train":
@@ -314,8 +318,8 @@ class StallThresholds:
         elif stalled and not (phase == "train" and following in ANNOUNCED):
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
-            waits.paused(waited)  # not reported a second time, but not usual either
-        else:  # over: also a silent evaluation that is reported only at its end
+            waits.paused(waited)  # the pause is not reported a second time, but is not usual either
+        else:  # the wait ended the phase, or was a silent evaluation that is reported only at its end
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -332,23 +336,24 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # It shows signs of life: no need to wait for its end. Loading shows none: its signs are
-            # launches, by the ranks of several attempts.
+            # A phase with signs of life need not end to be known. Loading has none: its signs are launches,
+            # by the ranks
+            # of several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended
         if brief:
-            # Its first evaluation may be quiet: how often this run is, and how long, is not known yet.
+            # The first evaluation may be quiet, and its frequency and length are not known yet.
             floor *= _BRIEF
-        # A log rarely reports the end of an evaluation: the quiet may be that of steps.
+        # A log rarely reports the end of an evaluation, so the quiet time may belong to steps.
         steps = 0.0
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
         learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=phase == "train")
-        allowed = max(start_seconds if ended else start, factor * usual)  # while little is known
+        allowed = max(start_seconds if ended else start, factor * usual)  # allowance while little is known
         own = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
-            # It may be in an evaluation, whose waits count then, as if it were announced.
+            # The run may be in an evaluation, whose waits then count as if it were announced.
             steps = min(start_seconds, self._threshold("eval"))
         threshold = max(own, steps, waits.survived(start))
         if ended:
@@ -371,12 +376,12 @@ def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
 def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
     """Return the threshold after these waits; a limit inferred only from their spread is `cap` at most.
 
-    From few waits, the limit is at most twice the plain rule, with a 99th percentile that is not too low: a
-    guess must hide no hang for half an hour.
+    With few waits, the limit is at most twice the plain rule, with a 99th percentile that is not too low: an
+    estimate must not hide a hang for half an hour.
     """
     if not waits:
         return 0.0
-    waits = sorted(waits)  # cheap if they are in order
+    waits = sorted(waits)  # sorting is cheap if the waits are in order
     longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
@@ -385,19 +390,19 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
         varied = rare(waits)
     else:
         varied = _BENEFIT * factor * slow_at_most(waits)
-        if varied > floor:  # else the steps are so fast that the floor is enough
+        if varied > floor:  # if steps are so fast that the limit is below the floor, the floor is enough
             varied = max(varied, _BENEFIT * floor)
     return max(plain, _ONCE_MORE * longest, min(cap, varied))
 
 
 def slow_at_most(waits: Sequence[float]) -> float:
-    """Return an upper limit (95 % confidence) of the 99th percentile behind a few waits; 0 if they are even.
+    """Return an upper limit (95 % confidence) of the 99th percentile for few waits; 0 if they are even.
 
-    The 99th percentile of 20 steps is the slowest, and one further step in 21 is slower than that. So it is
-    inferred from all of them, as if their logarithms were normal: the usual approximation of a one-sided
-    tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are skewed to
-    the slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple General
-    Approach to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
+    The 99th percentile of 20 steps is the slowest of them, and one further step in 21 is slower. So the
+    percentile is inferred from all steps, as if their logarithms were normal: the usual approximation of a
+    one-sided tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are
+    skewed to the slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple
+    General Approach to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
     """
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
@@ -418,15 +423,15 @@ def slow_at_most(waits: Sequence[float]) -> float:
 
 
 def rare(waits: Sequence[float]) -> float:
-    """Return how long a rare wait may take, by the slowest of many; the slowest itself if they are even."""
+    """Return how long a rare wait may take, by the slowest of many waits, or the slowest if they are even."""
     ordered = sorted(waits)
     return ordered[-1] if _even(ordered) else _beyond_tail(ordered)
 
 
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
-    """Return whether the slowest is no further from the middle than among as many nearly constant steps.
+    """Return whether the slowest wait is as near to the middle as in as many nearly constant steps.
 
-    A few may look so by chance, but rarely at `both_ends`.
+    A few waits may look even by chance, but rarely at `both_ends`.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]
@@ -434,19 +439,19 @@ def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
 
 
 def _beyond_tail(ordered: Sequence[float]) -> float:
-    """Return how long a rare wait takes, whatever the distribution: the moment estimator of its tail.
+    """Return the length of a rare wait for any distribution, by the moment estimator of its tail.
 
     A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for the Index of an Extreme-Value
-    Distribution, Annals of Statistics 17 (1989). Twice its standard error is added: a false stall is
-    worse than a late report.
+    Distribution, Annals of Statistics 17 (1989). Twice its standard error is added: a false stall is worse
+    than a late report.
     """
     count = max(_LEAST_TAIL, len(ordered) // _SHARE_OF_TAIL)
     edge = ordered[-count - 1]
     above = [math.log(wait / edge) for wait in ordered[-count:]]
     first, second = sum(above) / count, sum(log * log for log in above) / count
-    if second <= first * first or first <= 0:  # all alike
+    if second <= first * first or first <= 0:  # all waits are alike
         return ordered[-1]
-    bounded = 1 - 0.5 / (1 - first * first / second)  # below zero if the tail is bounded
+    bounded = 1 - 0.5 / (1 - first * first / second)  # the estimate is below zero if the tail is bounded
     index = max(first + bounded + _DOUBT_OF_TAIL / math.sqrt(count), 1e-6)
     scale = edge * first * (1 - min(0.0, bounded))
     times = count / (len(ordered) * RARE)

@@ -1,6 +1,6 @@
-"""Record how one stream of lines advanced: its steps and times, restarts, and the rules that fired between.
+"""Record how one stream of lines advanced: its steps, times and restarts, and the matches between steps.
 
-Bounded: when a stream has many steps, adjacent intervals are joined in pairs.
+The memory is bounded: when a stream has many steps, adjacent intervals are joined in pairs.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from stallwatch_rules.records import EVALUATION, Line, Sample
 class Restart(msgspec.Struct, frozen=True):
     """A restart of workers, as one source shows it."""
 
-    line: Line  #: the launcher's last line before
-    local_ranks: tuple[int, ...]  #: of the workers that failed, on their node
-    step: int | None  #: the run's last step before
-    followed: int  #: steps after
+    line: Line  #: the launcher's last line before the restart
+    local_ranks: tuple[int, ...]  #: local ranks, on their node, of the workers that failed
+    step: int | None  #: the run's last step before the restart
+    followed: int  #: number of steps after the restart
 
 
 def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
@@ -33,28 +33,28 @@ def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
-CLOCK_STEP = 60.0  #: seconds that a clock may go back without being set
-HELD_BACK = 400  #: lines down to the last step, more than a buffer (8 KiB) holds back until an end
+CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
+HELD_BACK = 400  #: lines before the last step: more than a buffer (8 KiB) holds back until a program ends
 
 
 class Interval(msgspec.Struct):
-    """The interval from one step (or a few adjacent ones) to the next."""
+    """The interval from one step (or a few adjacent steps) to the next."""
 
-    span: int  #: steps that end in it
-    step: int | None  #: the last of them
-    time: float | None  #: completion of that step
-    seconds: float | None  #: their total duration; ``None`` if the log does not show it
-    hits: dict[str, int] = {}  #: rule → matches before the last of them
-    number: int = 0  #: the line of the last of them in its source
-    rate: float | None = None  #: tokens per second of the last of them, if not a mean of many steps
+    span: int  #: number of steps that end in the interval
+    step: int | None  #: the last of these steps
+    time: float | None  #: completion time of the last step
+    seconds: float | None  #: duration of the interval; ``None`` if the log does not show it
+    hits: dict[str, int] = {}  #: rule → matches in the interval
+    number: int = 0  #: number of the last step's line in its source
+    rate: float | None = None  #: tokens per second of the last step, if not a mean of many steps
 
     @property
     def pace(self) -> float | None:
-        """Seconds per step."""
+        """Seconds per step in this interval."""
         return None if self.seconds is None else self.seconds / self.span
 
     def joined(self, later: Interval) -> Interval:
-        """Return this and the following interval as one."""
+        """Return this interval joined with the following one."""
         seconds = None if self.seconds is None or later.seconds is None else self.seconds + later.seconds
         hits = later.hits
         if self.hits:
@@ -67,20 +67,20 @@ class Timeline:
     """The rises of one step counter in one stream, in their order."""
 
     def __init__(self) -> None:
-        self.source = ""  #: of the last sample
-        self.rank: int | None = None  #: named by its line
-        self.advances = 0  #: steps seen to follow one another; without step numbers, logged losses
+        self.source = ""  #: source of the last sample
+        self.rank: int | None = None  #: rank that the last sample's line names
+        self.advances = 0  #: steps that followed one another; without step numbers, logged losses
         self.total: int | None = None
-        self.nested = False  #: a bar inside the training's
+        self.nested = False  #: belongs to a bar inside the training's bar
         self.intervals: list[Interval] = []
-        self.open_hits: dict[str, int] = {}  #: matches since the last step
+        self.open_hits: dict[str, int] = {}  #: rule → matches since the last step
         self.first_step: int | None = None
         self.last_step: int | None = None
-        self.last_time: float | None = None  #: completion of the last step
-        self.backs: list[int] = []  #: the first lines that showed an earlier step than before
-        self.left_out = 0  #: unread samples without a step number before the next one
-        self._time_anchor: tuple[float, int] | None = None  # a line's time, and the advances then
-        self._clock_anchor: tuple[float, int] | None = None  # the same by the trainer's own clock
+        self.last_time: float | None = None  #: completion time of the last step
+        self.backs: list[int] = []  #: numbers of the lines at which the steps went back
+        self.left_out = 0  #: number of unread samples without a step number before the next sample
+        self._time_anchor: tuple[float, int] | None = None  # time of a line, and the advances at that time
+        self._clock_anchor: tuple[float, int] | None = None  # trainer's clock and the advances then
         self._width = 1  # intervals are joined until they span this many steps
 
     def hit(self, rule: str, count: int = 1) -> None:
@@ -88,7 +88,7 @@ class Timeline:
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
-        """Take a sample of this counter, and its line if it has one."""
+        """Read a sample of this counter, and its line if it has one."""
         steps = 1
         if sample.step is None:
             steps += self.left_out
@@ -98,11 +98,11 @@ class Timeline:
                 self._went_back(line.number)
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
-                    return  # a bar's first drawing is no step
+                    return  # the first drawing of a bar is no step
                 self.first_step = sample.step
             elif sample.step > self.last_step:
                 steps = sample.step - self.last_step
-            elif sample.step < self.last_step / 2:  # a new beginning: another epoch, or a restart
+            elif sample.step < self.last_step / 2:  # the counter begins again: another epoch, or a restart
                 self._time_anchor = self._clock_anchor = None
             else:
                 return
@@ -126,15 +126,15 @@ class Timeline:
     def _pace(self, sample: Sample) -> float | None:
         """Return the seconds per step by the lines' times, by the trainer's clock, or as printed.
 
-        Lines without a time of their own repeat the last one, and clocks count whole seconds: so the
-        time since the last change is spread over the steps since then.
+        Lines without a time of their own repeat the last time, and clocks count whole seconds. So the time
+        since the last change is spread over the steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
         elapsed = sample.values.get("elapsed_seconds")
         by_clock, self._clock_anchor = _spread(self._clock_anchor, elapsed, self.advances)
         if pace is None:
             pace = by_clock
-        if pace is None and not sample.from_bar:  # a bar's rate is smoothed over the steps before
+        if pace is None and not sample.from_bar:  # the rate in a bar is smoothed over previous steps
             pace = sample.values.get("step_seconds")
         return pace
 
@@ -153,8 +153,8 @@ class Timeline:
 def _of_one_step(line: Line | None) -> bool:
     """Return whether the line's tokens per second are those of the step itself.
 
-    verl divides its tokens by its seconds (``verl/trainer/ppo/metric_utils.py``); elsewhere it may be a mean
-    since the start.
+    verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``); in other programs,
+    the number may be a mean since the start.
     """
     return line is not None and "perf/throughput" in line.text
 
@@ -177,16 +177,16 @@ class StreamTimelines:
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
         self.hit_times: dict[str, list[float]] = {}
-        self._unplaced: dict[str, int] = {}  # matches before any counter was seen
+        self._unplaced: dict[str, int] = {}  # rule → matches before the first sample of any counter
 
     @property
     def advances(self) -> int:
-        """Steps seen, by the main counter."""
+        """The number of steps by the main counter."""
         main = self.main
         return main.advances if main is not None else 0
 
     def hit(self, rule: str, line: Line, count: int = 1) -> None:
-        """Count matches of a rule whose harm depends on progress; the last of them in this line."""
+        """Count matches of a rule whose harm depends on progress; this line is the last of them."""
         self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
             timeline.hit(rule, count)
@@ -203,11 +203,11 @@ class StreamTimelines:
 
     @property
     def positions(self) -> dict[str, int]:
-        """Steps seen by each counter."""
+        """The number of steps of each counter."""
         return {name: timeline.advances for name, timeline in self.by_series.items()}
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
-        """Take a sample, and its line if it has one; ``nested``: from a bar inside the training's."""
+        """Read a sample, and its line if it has one; ``nested``: the sample is from a bar inside another."""
         if sample.series in ("", EVALUATION):
             return
         timeline = self.by_series.get(sample.series)
@@ -227,9 +227,10 @@ class StreamTimelines:
 
     @property
     def main(self) -> Timeline | None:
-        """The counter with the most steps. A bar shorter than the longest one is an evaluation's."""
+        """The counter with the most steps; a bar shorter than the longest one is an evaluation's."""
         longest = 0
-        for timeline in self.by_series.values():  # this property is read at every loss
+        # loops without temporary lists, since this property is read at every loss
+        for timeline in self.by_series.values():
             if timeline.total is not None and timeline.total > longest:
                 longest = timeline.total
         found, most, named = None, 0, ""
@@ -243,7 +244,7 @@ class StreamTimelines:
 
 
 def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
-    """Return the timeline that shows most of the run's pace: the most steps, then the lowest rank."""
+    """Return the timeline with the most steps of all streams; the lowest rank's if equal."""
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
     )
@@ -251,7 +252,7 @@ def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeli
 
 
 class StepClock:
-    """The times at which the steps of a timeline were done."""
+    """The times at which the steps of a timeline were completed."""
 
     def __init__(self, timeline: Timeline | None, restarts: Sequence[Restart] = ()) -> None:
         self._restarts = restarts
@@ -278,8 +279,8 @@ class StepClock:
     def below(self, line: Line, time: float) -> int | None:
         """Return the number of steps below a line in its own source, if its clock is not the steps' clock.
 
-        That is known if a step above it claims to have come later; else the answer is ``None``, as it is
-        between two named ranks: they write into one file in any order, and their clocks are alike.
+        The clocks differ if a step above the line has a later time. Otherwise, and between two named ranks,
+        the result is ``None``: ranks write into one file in any order, and their clocks are alike.
         """
         if not self._source or line.source != self._source:
             return None
@@ -291,10 +292,11 @@ class StepClock:
         return sum(interval.span for interval in self._intervals if interval.number >= line.number)
 
     def all_below(self, line: Line) -> int:
-        """Return the number of steps in the file of a line without a rank, if all of them are below the line.
+        """Return the number of steps in the file of a line without a rank, if all steps are below the line.
 
-        What a launcher, or a command before the training, prints ahead of all steps did not end them, unless
-        they were only written later: a launcher's buffer may hold them back until it ends.
+        Lines that a launcher, or a command before the training, prints before all steps do not show the end
+        of these steps. An exception are lines near the steps: a launcher's buffer may hold lines back until
+        it ends.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
@@ -320,7 +322,7 @@ class StepClock:
 
 
 def between(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """Return the number of moments in each interval, and after the last; ``None`` without times."""
+    """Return the number of moments in each interval, and after the last one; ``None`` without times."""
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):
         return None

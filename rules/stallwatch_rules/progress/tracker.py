@@ -1,7 +1,7 @@
 """Track how far a run came and how fast it advances, from the samples of all its ranks.
 
-Each source and rank is followed separately and the results are combined on demand, so that the order
-of the ranks' lines does not matter.
+Each source and rank is followed separately, and the results are combined on demand, so the order of the
+ranks' lines does not matter.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from stallwatch_rules.text.masking import skeleton
 _MAX_COUNTERS = 65536
 _MAX_PASSED = 64
 _SUREST = ("total", "words", "likely", "left")
-NOWHERE = ((1, -1), (1, -1))  #: attempt and step, and attempt and round, of a run that shows none
+NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run that shows none
 
 
 class Finish(NamedTuple):
     """The evidence that a training is complete."""
 
-    #: Reached its total; reported its end; printed what programs print at their end; a process exited well.
+    #: Kind of evidence: "total", a counter reached its total; "words", the training reported its end;
+    #: "likely", a
+    #: line that programs print at their end; "left", a process exited well.
     how: Literal["total", "words", "likely", "left"]
     source: str = ""
-    number: int = 0  #: of the line
-    text: str = ""  #: the line, cut
+    number: int = 0  #: number of the line
+    text: str = ""  #: text of the line, truncated
 
 
 _ATTEMPT_FOLDER = lazy(r"(?:^|[/\\])attempt_(\d{1,4})[/\\]")  # torchrun's log folders
@@ -49,20 +51,20 @@ class _Stream:
         self.awaited = False  # the bar of an announced evaluation comes next
         self.phase: Phase = "init"
         self.phase_time: float | None = None
-        self.end: Finish | None = None  # evidence that its training is complete
-        self.rounds = 0  # number of rounds at that end: other counters may count the last one, too
-        self.left = False  # one of its processes ended with success
-        self.seeming_ends: set[str] = set()  # lines that only look like an end, since the last step …
-        self.passed: set[str] = set()  # … and before other steps: these occur between steps
+        self.end: Finish | None = None  # evidence that the training is complete
+        self.rounds = 0  # number of rounds at that end: other counters may count the last round, too
+        self.left = False  # a process of the stream ended with success
+        self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
+        self.passed: set[str] = set()  # seeming ends before earlier steps, which were no end
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
     def last(self, *, rounds: bool) -> int | None:
-        """Return the furthest step, or round."""
+        """Return the highest step, or the highest round."""
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
-        """Return attempt and step, by the counters of steps."""
+        """Return the attempt and the step (or round) of the counter that came farthest."""
         reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
         return max(reached, default=(0, -1))
 
@@ -70,7 +72,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Take a line such as programs print at their end."""
+        """Record a line such as programs print at their end."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and only_done(line.text)):
             return
@@ -80,7 +82,7 @@ class _Stream:
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def advance(self) -> None:
-        """Note that the training continued: earlier signs of its end were false."""
+        """Record that the training continued: earlier signs of its end were false."""
         self.left, self.end, self.rounds = False, None, 0
         if self.seeming_ends:
             if len(self.passed) < _MAX_PASSED:
@@ -104,8 +106,9 @@ class _Stream:
             if self.awaited:
                 self.awaited, counter.evaluates = False, True
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
-                counter.evaluates = False  # it begins anew, unannounced
-            # The training's bar is drawn first; a bar inside it, or a shorter later one, is an evaluation's.
+                counter.evaluates = False  # the bar begins again without an announcement
+            # The training's bar is drawn first; a bar inside it, or a shorter later bar, belongs to an
+            # evaluation.
             if not counter.evaluates and (
                 main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0))
             ):
@@ -123,30 +126,30 @@ def _counts(counter: Counter) -> bool:
 
 
 class ProgressTracker:
-    """The steps of a run, their durations, its phase and whether it finished, from its lines."""
+    """The steps of a run, their durations, its phase and its end, from the lines of all ranks."""
 
     def __init__(self) -> None:
-        self.last_progress_time: float | None = None  #: the time of the latest line that showed progress
-        self.progressed = False  #: whether any line showed progress
+        self.last_progress_time: float | None = None  #: time of the latest line that showed progress
+        self.progressed = False  #: True if any line showed progress
         self._streams: dict[tuple[str, int | None], _Stream] = {}
         self._counters = 0
         self._gaps: dict[str, dict[str, int]] = {}  # source → kind of metrics → number of gaps
         self._furthest = NOWHERE
-        self.first_step: int | None = None  #: the lowest step seen
+        self.first_step: int | None = None  #: the lowest step in the lines
 
     def add(self, sample: Sample | None, line: Line) -> bool:
-        """Take a line and its sample, if any; return whether it showed progress.
+        """Read a line and its sample, if any; return whether the line showed progress.
 
-        Lines without a sample show the phase, if they hold one of ``phases.SIGN_WORDS``.
+        Lines without a sample show the phase, if they contain one of ``phases.SIGN_WORDS``.
         """
         if sample is None:
             sign = sign_of(line.text)
             if sign is None:
                 return False
-        else:  # transformers' summary, which it prints when train() returns
+        else:  # transformers prints this summary when train() returns
             sign = "finished" if "train_runtime" in sample.values else None
             if "eval_loss" in sample.values and "loss" not in sample.values:
-                sign = "eval"  # an evaluation's result; the next training step ends that phase
+                sign = "eval"  # the result of an evaluation; the next training step ends that phase
         stream = self._stream(line)
         if sample is not None and sign == "eval":
             stream.awaited = False
@@ -163,7 +166,7 @@ class ProgressTracker:
         elif sign is not None:
             stream.enter(sign, line.time)
         progressed = sample is not None and self._sampled(stream, sample, line)
-        # After the bar's last drawing, which ends without a line break:
+        # A bar's last drawing ends without a line break, so the announcement may follow in the same line.
         if (
             sample is not None
             and sample.from_bar
@@ -187,7 +190,7 @@ class ProgressTracker:
         return all(counter.goes_back(sample) for counter in known) if known else None
 
     def skip(self, source: str, kinds: Collection[str]) -> None:
-        """Note that metrics of these kinds (``watched.METRICS``) were left out of a source."""
+        """Record that metrics of these kinds (``scan.patterns.METRICS``) were skipped in a source."""
         gaps = self._gaps.setdefault(source, {})
         for kind in kinds:
             gaps[kind] = gaps.get(kind, 0) + 1
@@ -227,7 +230,7 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing is no step yet
+        elif not (sample.from_bar and sample.step == 0):  # the first drawing of a bar is no step yet
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
                 stream.advance()
@@ -240,7 +243,7 @@ class ProgressTracker:
                 rounds = max(rounds, at)
             else:
                 if steps[1] < 0:
-                    self.first_step = None  # those were rounds
+                    self.first_step = None  # the earlier numbers were rounds
                 steps = max(steps, at)
             self._furthest = steps, rounds
             if counter.rounds == self.in_rounds and (self.first_step is None or last < self.first_step):
@@ -249,7 +252,10 @@ class ProgressTracker:
             self.last_progress_time = max(sample.time, self.last_progress_time or sample.time)
 
     def merge(self, other: ProgressTracker) -> None:
-        """Add another tracker's other sources, as several processes may read the files."""
+        """Add another tracker's other sources, since several processes may read the files.
+
+        Raises `ValueError` if both trackers followed the same source and rank.
+        """
         if not self._streams.keys().isdisjoint(other._streams):
             raise ValueError("both trackers followed the same source and rank")
         self._streams.update(other._streams)
@@ -266,7 +272,7 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """Whether any line showed progress of a training, not of an evaluation or an unknown loop."""
+        """True if a line showed progress of a training, not of an evaluation or an unknown loop."""
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -277,17 +283,17 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """Whether only epochs, episodes or games are shown: they are taken for the run's steps."""
+        """True if only epochs, episodes or games are shown, which then count as the run's steps."""
         return self._furthest[0][1] < 0
 
     @property
     def attempt(self) -> int:
-        """1 plus the number of times the steps started again from a lower number."""
+        """The number of the attempt: 1 plus the number of restarts of the steps from a lower number."""
         return self._furthest[self.in_rounds][0]
 
     @property
     def last_step(self) -> int | None:
-        """The furthest step of the latest attempt."""
+        """The highest step of the latest attempt."""
         last = self._furthest[self.in_rounds][1]
         return last if last >= 0 else None
 
@@ -317,9 +323,9 @@ class ProgressTracker:
 
     @property
     def last_loss(self) -> float | None:
-        """The latest loss, which may be NaN; with several ranks, the lowest rank's.
+        """The latest loss, which may be NaN; with several ranks, that of the lowest rank.
 
-        Without times, it is that of the rank which is furthest.
+        Without times, it is the loss of the rank with the highest step.
         """
         streams = [s for s in self._streams.values() if s.last_loss is not None]
         if not streams:
@@ -333,24 +339,24 @@ class ProgressTracker:
 
     @property
     def stride(self) -> int:
-        """Steps from one sign of progress to the next: a log may show every tenth."""
+        """The number of steps from one sign of progress to the next: a log may show every tenth step."""
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
-        """Return seconds between two observed progress events in that phase, for the stall threshold."""
+        """Return the seconds between observed progress events in a phase, for the stall threshold."""
         return self._longest(lambda counter: () if counter.nested else counter.durations.get(phase, ()))
 
     @property
     def waited(self) -> float:
-        """Seconds that a bar stayed at the last step, by its clock: it is drawn again at exit or output."""
+        """The seconds, by its own clock, that a bar stayed at the last step; it is redrawn at exit."""
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return seconds per step, oldest first: measured, or as printed if no times are known."""
+        """Return the seconds per step, oldest first: measured, or as printed if no times are known."""
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """Return the times of the counter with the most; of the lowest rank's if several have as many."""
+        """Return the times of the counter with the most times; of the lowest rank if several have as many."""
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
             for stream in self._streams.values()
@@ -360,7 +366,7 @@ class ProgressTracker:
         return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
-        """Clear the paces: another training begins in the run, not comparable with the last."""
+        """Clear the paces, because another training begins in the run whose paces are not comparable."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()
@@ -369,7 +375,7 @@ class ProgressTracker:
 
     @property
     def phase(self) -> Phase:
-        """The run's phase: one that a rank announced lasts until any rank is a step further."""
+        """The run's phase; a phase that a rank announced lasts until any rank has taken another step."""
         if not self.progressed:
             return "init"
         last = self.last_step
@@ -383,12 +389,12 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                return stream.phase  # no steps or times are known: the order of its own lines counts
+                return stream.phase  # without steps or times, the order of the stream's lines counts
         return "train"
 
     @property
     def finish(self) -> Finish | None:
-        """The surest evidence that the training ended; a likely end needs a run that made steps."""
+        """The surest evidence that the training ended; a likely end counts only if the run made steps."""
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
         found += [Finish("left", s.source) for s in self._streams.values() if s.left]
@@ -409,14 +415,15 @@ class ProgressTracker:
 
     @property
     def finished(self) -> bool:
-        """Whether the log shows the end of the training, if only by a process that exited well."""
+        """True if the log shows the end of the training, if only by a process that exited well."""
         return self.finish is not None
 
     @property
     def surely_finished(self) -> bool:
-        """Whether it finished, not counting what only looks like a run's end or may be the end of an epoch.
+        """True if the training certainly ended, not only by a line that looks like an end.
 
-        A counter may reach its total in each epoch, with no last one known, or belong to no training.
+        A total may also be the end of an epoch: a counter may reach its total in each epoch without a known
+        last epoch, or belong to no training.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
@@ -427,12 +434,12 @@ class ProgressTracker:
 
     @property
     def shows_finish(self) -> bool:
-        """Whether steps or words of the training show that it came to its end."""
+        """True if steps or messages of the training show its end."""
         finish = self.finish
         return finish is not None and finish.how != "left"
 
     def summary(self) -> Progress:
-        """Return the record for the diagnosis."""
+        """Return the progress of the run as a record for the diagnosis."""
         loss = self.last_loss
         return Progress(
             first_step=self.first_step,

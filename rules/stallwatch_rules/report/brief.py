@@ -1,4 +1,4 @@
-"""The shortest report: verdict, cause, one line of evidence, the first fix. Plain text, one fact per line."""
+"""Write the shortest report: verdict, cause, one line of evidence, first fix; plain text, a fact per line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from stallwatch_rules.report.phrases import Shown, word
 
 
 def to_brief(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return at most five lines, followed by one for each of several `jobs`."""
+    """Return the report in at most five lines, followed by one line for each of several `jobs`."""
     lines = [*_lines(phrases.shown(diagnosis, language), language)]
     if jobs:
-        from stallwatch_rules.report import jobtable  # rarely needed
+        from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
         found = jobtable.table(jobs, language)
         rows = [" · ".join(filter(None, row.cells[:5])) for row in found.rows]
@@ -42,7 +42,7 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Yield the place where it was seen, the user's own line that led to it, and the next step."""
+    """Yield the place of an unknown exception, the user's own line that led to it, and the next step."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

@@ -1,4 +1,4 @@
-"""The last safeguard before a report: remove secrets, control characters and NaN from a diagnosis."""
+"""Remove secrets, control characters and NaN from a diagnosis, as the last safeguard before a report."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
 def cleaned_job(job: JobSummary) -> dict[str, Any]:
     """Return a job's summary as plain data that is safe to show anywhere."""
     clean: dict[str, Any] = clean_values(msgspec.to_builtins(job))
-    # The name is for ``--job``, and may be the path of a folder.
+    # The name is an argument for ``--job``, and may be the path of a folder.
     return clean | {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
 
 
 def clean_path(path: str) -> str:
-    """Return a path that the reader gave and should find again: with the user's name, without secrets."""
+    """Return a path that the reader gave and must find again: with the user's name, without secrets."""
     return without_controls(redact(path, homes=False))
 
 
 def clean_values(value: Any) -> Any:
-    """Return plain data that is safe to show anywhere."""
+    """Return a value as plain data that is safe to show anywhere."""
     if isinstance(value, str):
         return without_controls(redact(value))
     if isinstance(value, float):

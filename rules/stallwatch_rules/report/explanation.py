@@ -1,4 +1,4 @@
-"""Explain a verdict: what each assessor contributed, for ``stallwatch diagnose --explain``."""
+"""Explain a verdict by the contributions of the assessors, for ``stallwatch diagnose --explain``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallwatch_rules.report.phrases import word
 def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[str, str]]:
     """Yield (step, effect): a line per finding that an assessor changed, and one for its notes.
 
-    Then come the root cause, with the findings that were passed over, and the verdict.
+    After these come the root cause, with the findings that were passed over, and the verdict.
     """
     for contribution in diagnosis.explained:
         step = contribution.assessor
@@ -49,7 +49,7 @@ def _noted(one: Noted, language: str) -> Iterator[str]:
 
 
 def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
-    """Yield a line for each reason, with all findings that it applies to."""
+    """Yield a line for each reason, with all findings that the reason applies to."""
     for reason in get_args(PassedReason):
         rules = ", ".join(one.rule for one in passed if one.reason == reason)
         if rules:

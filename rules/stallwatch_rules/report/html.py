@@ -1,4 +1,4 @@
-"""The report to share: one HTML file with its charts, which loads nothing and runs nothing."""
+"""Write the report to share: one HTML file with its charts, which loads and runs no other content."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def to_html(
 ) -> str:
     """Return the diagnosis as a whole page; `context` is the lines around the evidence, if available.
 
-    If it is that of one of several `jobs`, a table of them comes first.
+    If the diagnosis is that of one of several `jobs`, a table of them comes first.
     """
     shown = phrases.shown(diagnosis, language)
     diagnosis, primary = shown.diagnosis, shown.diagnosis.primary
@@ -64,7 +64,7 @@ def to_html(
 def _jobs(jobs: Sequence[JobSummary], language: str) -> Table | None:
     if not jobs:
         return None
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     return jobtable.table(jobs, language, len(jobs))
 
@@ -72,7 +72,7 @@ def _jobs(jobs: Sequence[JobSummary], language: str) -> Table | None:
 def _starts(starts: Sequence[Start], language: str) -> Table | None:
     if not starts:
         return None
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     return jobtable.starts_table(starts, language, len(starts))
 
@@ -83,7 +83,7 @@ def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]
         series = [one for one in diagnosis.series if one.name == name]
         title = _title(name, series, language)
         if drawn := line_chart(series, title, word("step", language), mark):
-            yield title, Markup(drawn)  # made by us from numbers and escaped words
+            yield title, Markup(drawn)  # made from numbers and escaped words
 
 
 def _title(name: str, series: list[Series], language: str) -> str:
@@ -102,9 +102,9 @@ def _environment() -> Environment:
 
 @functools.lru_cache(maxsize=1)
 def _markdown() -> MarkdownIt:
-    # A rule page's words may hold text of a log: no HTML from it, nothing that a browser would fetch.
+    # A rule page may contain text of a log, so HTML and content that a browser would fetch are disabled.
     return MarkdownIt("commonmark", {"html": False}).disable("image")
 
 
 def _prose(text: str) -> Markup:
-    return Markup(_markdown().render(text))  # rendered with HTML switched off
+    return Markup(_markdown().render(text))  # HTML is disabled in the renderer

@@ -1,4 +1,4 @@
-"""Summarize several jobs, or starts of one, in a short table that all reports share."""
+"""Summarize several jobs, or starts of one job, in a short table that all reports share."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
 
-MAX_JOBS = 20  #: lines; the reported job is always shown
-_MAX_CAUSE = 90  # characters
+MAX_JOBS = 20  #: maximum number of lines; the reported job is always shown
+_MAX_CAUSE = 90  # maximum characters of a cause
 _WELL: tuple[Verdict, ...] = ("finished", "healthy")
-OTHER = "other"  #: the name for files of no known job
+OTHER = "other"  #: name for files of no known job
 
 
 @dataclass(frozen=True)
 class Row:
-    """The line of a job or a start."""
+    """The line of a job or a start in the table."""
 
     cells: list[str]  #: name, verdict, cause, last step and more
     verdict: Verdict
@@ -31,12 +31,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The lines, and the text above and below."""
+    """The lines of the table, and the text above and below."""
 
     heads: list[str]
     rows: list[Row]
-    more: str  #: number of older ones left out, if any
-    summary: str  #: number of all, and the one that is reported
+    more: str  #: number of older entries that are left out, if any
+    summary: str  #: number of all entries, and the name of the reported entry
 
 
 def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS) -> Table:
@@ -110,7 +110,7 @@ def cause(job: JobSummary | Start, language: str) -> str:
 
 
 def steps(job: JobSummary | Start, language: str) -> str:
-    """Return the steps, such as ``60 of 100``."""
+    """Return the steps of a job, such as ``60 of 100``; empty if unknown."""
     if job.last_step is None:
         return ""
     return str(job.last_step) + (f" {word('of', language)} {job.total_steps}" if job.total_steps else "")

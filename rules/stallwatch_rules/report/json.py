@@ -1,4 +1,4 @@
-"""The report for programs: JSON of ``stallwatch diagnose --json``. docs/json.md describes every key."""
+"""Write the report for programs: JSON of ``stallwatch diagnose --json``; docs/json.md describes every key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Schema = Literal[1, 2]
 
 #: Verdicts that schema 1 calls "healthy" if the run is not in trouble.
 _HEALTHY = ("interrupted", "finished", "unfinished", "no-evidence")
-#: Thousands of numbers, which ``stallwatch samples`` prints; the verdict in words.
+#: Keys that are omitted: thousands of numbers, which ``stallwatch samples`` prints, and the verdict in words.
 _LEFT_OUT = ("series", "badge")
 _IN_SCHEMA_2 = {"harm": "impact", "harm_before": "impact_before"}
 
@@ -33,7 +33,7 @@ def to_json(
 ) -> bytes:
     """Return the diagnosis as JSON, with a line end: no NaN or infinity, no secret in any text.
 
-    If it is that of one of several `jobs`, it contains a summary of each.
+    If the diagnosis is that of one of several `jobs`, the JSON contains a summary of each.
     """
     report = (_schema_1 if schema == 1 else _schema_2)(diagnosis, language, jobs)
     if not explain:
@@ -76,7 +76,7 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
 
 
 def _paths(job: JobSummary) -> dict[str, Any]:
-    """Return the names and paths by which the reader should find the job again."""
+    """Return the names and paths by which the reader finds the job again."""
     clean = cleaned_job(job)
     return {"name": clean["name"], "files": clean["files"]}
 

@@ -1,4 +1,4 @@
-"""The report for an issue tracker: Markdown without HTML, log text only inside code fences."""
+"""Write the report for an issue tracker: Markdown without HTML, log text only inside code fences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSu
 
 
 def _jobs(jobs: Sequence[JobSummary], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     found = jobtable.table(jobs, language)
     blocks = [f"## {word('jobs', language)}", _table(found)]
@@ -60,7 +60,7 @@ def _jobs(jobs: Sequence[JobSummary], language: str) -> list[str]:
 
 
 def _starts(starts: Sequence[Start], language: str) -> list[str]:
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     found = jobtable.starts_table(starts, language)
     return [
@@ -127,12 +127,12 @@ def fence(lines: Iterable[str]) -> str:
 
 
 def code(text: str) -> str:
-    """Return inline code, whatever backticks the text has."""
+    """Return the text as inline code, with a fence longer than any run of backticks in the text."""
     ticks = "`" * (1 + max((len(run) for run in _BACKTICKS.findall(text)), default=0))
     pad = " " if "`" in text else ""
     return f"{ticks}{pad}{text}{pad}{ticks}"
 
 
 def plain(text: str) -> str:
-    """Return text that Markdown leaves unchanged: no emphasis, no link, no HTML, no mention."""
+    """Return text that Markdown shows unchanged: no emphasis, no link, no HTML, no mention."""
     return _MARKUP.sub(r"\\\1", text.replace("\n", " "))

@@ -1,6 +1,6 @@
-"""Phrases that all reports share: plain text, no markup.
+"""Provide phrases that all reports share, as plain text without markup.
 
-The verdict and the headline are messages, so that a job's line in a table can keep them.
+The verdict and the headline are messages, so that a job's line in a table can store them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from stallwatch_rules.text.digest import (
     span_of,
 )
 
-MAX_HOST_RUNS = 6  #: runs of consecutively numbered hosts
-MAX_HEADLINE = 160  #: characters of an exception's message
+MAX_HOST_RUNS = 6  #: maximum number of ranges of consecutively numbered hosts
+MAX_HEADLINE = 160  #: maximum characters of an exception's message
 
 
 def word(key: str, language: str = "en", **params: str | int | float | Message) -> str:
-    """Return the words for a key of the reports."""
+    """Return the text for a key of the reports."""
     return say(f"report.{key}", language, **params)
 
 
@@ -71,7 +71,7 @@ def headline(diagnosis: Diagnosis) -> Text:
 
 
 def job_title(diagnosis: Diagnosis) -> Text:
-    """Return the headline for a job's line in a table, where its last step has a column."""
+    """Return the headline for a job's line in a table in which the last step has its own column."""
     title = headline(diagnosis)
     in_mid_run = has(title, "report.mid-run-of.text", "report.mid-run-at.text")
     return message("report.unfinished.text") if in_mid_run else title
@@ -94,14 +94,14 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return ranks, file and line, step and time of the primary, as far as known."""
+    """Return ranks, file and line, step and time of the primary cause, as far as known."""
     primary = diagnosis.primary
     if primary is None:
         return ""
     parts = []
     if primary.rank is not None:
-        whose = _whose(primary, diagnosis, language)
-        parts.append(word("on-host", language, ranks=whose, host=primary.host) if primary.host else whose)
+        ranks = _whose(primary, diagnosis, language)
+        parts.append(word("on-host", language, ranks=ranks, host=primary.host) if primary.host else ranks)
     if primary.file:
         parts.append(f"{primary.file}:{primary.line}" if primary.line else primary.file)
     if primary.step is not None:
@@ -119,7 +119,7 @@ def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
         return one
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return one  # it was chosen among them: the last, or the one that the others waited for
+        return one  # the rank was chosen among them: the last rank, or the rank that the others waited for
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
@@ -133,7 +133,7 @@ def clock(time: str) -> str:
 
 
 def certainty(primary: Primary, language: str) -> str:
-    """Return role, harm and confidence."""
+    """Return role, harm and confidence of the primary cause."""
     percent = f"{primary.confidence:.0%}"
     return (
         f"{word(primary.role, language)}, {word(primary.harm, language)}, "
@@ -154,7 +154,7 @@ def counted_times(finding: Finding) -> str:
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
-    """Return a short form of ranks on many hosts; empty if they are on few."""
+    """Return a short form of ranks on many hosts; empty if they are on few hosts."""
     if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
         return ""
     return render(ranks_on(ranks, hosts), language)
@@ -163,7 +163,7 @@ def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> 
 def finding_line(
     finding: Finding, primary: Primary | None, language: str, hosts: Mapping[int, str] = MappingProxyType({})
 ) -> str:
-    """Return count, ranks, role and harm of a finding, and its distance in time from the primary."""
+    """Return count, ranks, role and harm of a finding, and its distance in time from the primary cause."""
     parts = [f"{word(finding.role, language)}, {word(finding.harm, language)}"]
     if finding.count > 1:
         parts.append(f"{counted_times(finding)} {word('times', language)}")
@@ -186,7 +186,7 @@ def _distance(finding: Finding, primary: Primary | None) -> float | None:
 
 
 def exception_line(unknown: UnknownException, language: str) -> str:
-    """Return ``ValueError: message``, or that the text ends before it."""
+    """Return ``ValueError: message``, or a note that the text ends before the exception."""
     if not unknown.exception:
         return f"Traceback ({word('frames-cut', language)})"
     return f"{unknown.exception}: {unknown.message}".removesuffix(": ")
@@ -204,7 +204,7 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:
-    """Return the ranks that raised it and where it was first seen."""
+    """Return the ranks that raised an exception, and the place of its first occurrence."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
     if unknown.count > 1:
         parts.insert(1, f"{unknown.count} {word('times', language)}")
@@ -269,12 +269,12 @@ def hosts_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def environment_line(diagnosis: Diagnosis) -> str:
-    """Return ``torch 2.6.0, deepspeed 0.16.4``."""
+    """Return the known versions, such as ``torch 2.6.0, deepspeed 0.16.4``."""
     return ", ".join(f"{name} {version}" for name, version in diagnosis.environment.items())
 
 
 def stats_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return how much was read."""
+    """Return the number of files, lines, bytes and seconds that the reading took."""
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)
@@ -283,7 +283,7 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _size(count: int) -> str:
-    size = float(min(count, 1 << 64))  # a stored record can hold any number
+    size = float(min(count, 1 << 64))  # a stored record may contain any number
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -292,34 +292,34 @@ def _size(count: int) -> str:
 
 
 def other_findings(diagnosis: Diagnosis) -> list[Finding]:
-    """Return the findings without the primary's own."""
+    """Return the findings other than that of the primary cause."""
     primary = diagnosis.primary
     return [finding for finding in diagnosis.findings if primary is None or finding.rule != primary.rule]
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
-    """Return the evidence behind the primary's harm, if it was judged."""
+    """Return the evidence behind the primary's harm, if the harm was judged."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")
 
 
 class Shown(NamedTuple):
-    """A diagnosis as all reports show it: cleaned, and in the words of one language."""
+    """A diagnosis as all reports show it: cleaned, and with text in one language."""
 
-    diagnosis: Diagnosis  #: all its messages in words
+    diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str
     headline: str
     note: str  #: the evidence behind the primary's harm
-    where: str  #: place of the primary
-    certainty: str  #: certainty of the primary
+    where: str  #: place of the primary cause
+    certainty: str  #: certainty of the primary cause
     others: list[tuple[Finding, str]]  #: the other findings, each with its line
     facts: list[tuple[str, str]]  #: heading and line of each known fact
     stats: str
 
 
 def shown(diagnosis: Diagnosis, language: str) -> Shown:
-    """Return the diagnosis in words."""
+    """Return the diagnosis with its text in one language."""
     diagnosis = clean_diagnosis(diagnosis)
     words = rendered(diagnosis, language)
     primary = words.primary

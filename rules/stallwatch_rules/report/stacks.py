@@ -1,4 +1,4 @@
-"""Write all stacks of a stall to a text file: folded over ranks, every thread, the odd ones first."""
+"""Write all stacks of a stall to a text file: every thread, folded over ranks, the odd ranks first."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ORIGINS = {
 
 
 def listing(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str = "") -> str:
-    """Return the text; ranks whose threads are all at the same lines share one part."""
+    """Return the text of all stacks; ranks whose threads are all at the same lines share one part."""
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
 def folded(stacks: StallStacks, language: str = "en") -> str:
-    """Return the stacks that an incident keeps, one for each group of ranks, the odd ones first."""
+    """Return the stacks that an incident stores, one for each group of ranks, the odd groups first."""
     parts = []
     for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
         head = say(

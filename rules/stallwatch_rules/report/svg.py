@@ -1,4 +1,4 @@
-"""Draw a line chart as SVG: nothing to load, nothing to run, readable in print and in the dark."""
+"""Draw a line chart as SVG that loads and runs no other content, readable in print and in dark mode."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stallwatch_rules.records import Series
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
 _TICKS = 4
-_COLOURS = 8  #: classes .s0 … .s7 of the page's style
+_COLOURS = 8  #: number of classes .s0 … .s7 of the page's style
 
 
 def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | None = None) -> str:
@@ -39,7 +39,7 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
 
 
 class _Scale:
-    """Maps numbers to coordinates."""
+    """A map from numbers to coordinates."""
 
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high = low, high

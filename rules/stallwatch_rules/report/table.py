@@ -1,4 +1,4 @@
-"""Summarize several diagnoses in a short table: a line for each log."""
+"""Summarize several diagnoses in a short table with a line for each log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _row(name: str, shown: phrases.Shown, language: str) -> Row:
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Return aligned columns; the subject of each verdict is on the line below."""
+    """Return the table as aligned columns; the subject of each verdict is on the line below."""
     found_rows = rows(found, language)
     wide = max((len(name) for name, *_ in found_rows), default=0)
     lines = []

@@ -1,4 +1,4 @@
-"""The report for a terminal: the verdict first, readable at 80 columns and without color.
+"""Write the report for a terminal: the verdict first, readable at 80 columns and without color.
 
 Log text is shown as literal text, never interpreted as rich markup.
 """
@@ -47,7 +47,7 @@ _JOB_STYLES = {
 }
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
-MAX_FIXES = 3  #: fixes shown for a run over several hosts
+MAX_FIXES = 3  #: number of fixes shown for a run over several hosts
 MAX_UNKNOWN = 5
 MAX_NEW_LINES = 5
 
@@ -55,14 +55,14 @@ MAX_NEW_LINES = 5
 def print_report(
     diagnosis: Diagnosis, console: Console, language: str = "en", *, explain: bool = False
 ) -> None:
-    """Print the report; without trailing blanks if it goes into a file or a pipe."""
+    """Print the report, without trailing blanks if the output is a file or a pipe."""
     _print(renderable(diagnosis, language, explain=explain), console)
 
 
 def print_jobs(jobs: Sequence[JobSummary], console: Console, language: str = "en", another: str = "") -> None:
     """Print the table of several jobs, above the report of one of them."""
     _print(render_jobs(jobs, language), console)
-    if another:  # on one line, however long, so that it can be copied
+    if another:  # the command is on one line of any length, so that it can be copied
         line = Text(word("jobs-another", language, command=another))
         console.print(line, highlight=False, emoji=False, soft_wrap=True)
     console.print()
@@ -85,7 +85,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
-        # In a run over hosts, the rank that failed first and those that followed are the first thing to know.
+        # In a run over several hosts, the rank that failed first and the ranks that followed come first.
         first, digest = (digest, []) if words.hosts else ([], digest)
         parts += _primary(shown, words.primary, language, first)
     parts += digest
@@ -105,7 +105,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
 
 
 def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
-    from stallwatch_rules.report.explanation import explanation  # rarely needed
+    from stallwatch_rules.report.explanation import explanation  # imported here, because it is rarely needed
 
     lines = Table.grid(padding=(0, 2))
     shown = ""
@@ -116,8 +116,8 @@ def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
 
 
 def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableType:
-    """Return a table of several jobs, to be printed above the report of one."""
-    from stallwatch_rules.report import jobtable  # rarely needed
+    """Return a table of several jobs, to be printed above the report of one of them."""
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     shown = jobtable.table(jobs, language)
     return Group(*_table(shown), Text(), Text(shown.summary))
@@ -126,7 +126,7 @@ def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableT
 def _starts(starts: Sequence[Start], language: str) -> list[RenderableType]:
     if not starts:
         return []
-    from stallwatch_rules.report import jobtable  # rarely needed
+    from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     shown = jobtable.starts_table(starts, language)
     return _section("starts", [Text(shown.summary), *_table(shown)], language)
@@ -170,10 +170,9 @@ def _primary(
 
 
 def _numbered(number: int, text: str) -> RenderableType:
-    """Return a numbered entry with a hanging indent."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
-    # Otherwise a word that is too long for a line loses its last character to an ellipsis.
+    # Otherwise a word that is too long for a line would lose its last character to an ellipsis.
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"{number}."), Text(text))
     return grid

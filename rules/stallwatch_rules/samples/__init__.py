@@ -1,7 +1,7 @@
 """Read the numbers that trainers print: each line yields at most one sample.
 
 Only metrics lines count: the formats are anchored at the start of the message, so that source code,
-configuration dumps and prose that mention a loss or a step are ignored. One file reads one kind of format.
+configuration dumps and prose that mention a loss or a step are ignored. Each module reads one kind of format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["extract"]
 
 
 def extract(line: Line) -> Sample | None:
-    """Return the sample of a line, if it is a metrics line."""
+    """Return the sample of a line; ``None`` if the line is no metrics line."""
     text = line.text
     if "[" in text and ("<" in text or "it [" in text) and ("/s" in text or "s/" in text or "%|" in text):
         found = from_bar(text)
@@ -49,7 +49,7 @@ def extract(line: Line) -> Sample | None:
             found = _from_memory(text)
         elif "tep" in text or "iter" in text or "Iter" in text:
             found = from_text(text)
-        elif text.startswith("Average reward score:") or "amples/sec:" in text:  # DeepSpeed-Chat
+        elif text.startswith("Average reward score:") or "amples/sec:" in text:  # a line of DeepSpeed-Chat
             found = _from_rates(text)
     if found is None:
         return None
@@ -59,7 +59,7 @@ def extract(line: Line) -> Sample | None:
 
 def _from_memory(text: str) -> Found | None:
     values = memory(text)
-    if not values and "memory (MB) | allocated:" in text:  # Megatron-LM
+    if not values and "memory (MB) | allocated:" in text:  # a line of Megatron-LM
         rates(text.lower(), values)
     return Found(None, None, values, "") if values else None
 

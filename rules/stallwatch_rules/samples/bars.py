@@ -20,7 +20,7 @@ _TRAINING_LABEL = lazy(
     r"|(?:global |optimi[sz]er )?(?:step|iter(?:ation)?)s?|epochs?)[\s\d\[\]/:,.=-]*",
     re.IGNORECASE,
 )
-# Other bars with a loss: evaluations, and loops over parts of a step.
+# Labels of other bars with a loss: evaluations, and loops over parts of a step.
 _EVALS = r"eval|valid|\bval\b|\btest|\bdev\b"
 _OTHER_LABEL = lazy(_EVALS + r"|predict|infer|generat|sampl|scor|rollout|critic|perplex", re.IGNORECASE)
 _EVALUATES = lazy(_EVALS, re.IGNORECASE)
@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Return the seconds per step, by a bar's rate."""
+    """Return the seconds per step, by a bar's rate; ``None`` if the unit counts no steps."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value
@@ -39,7 +39,7 @@ def _pace(rate: str, unit: str) -> float | None:
 
 
 class Bar:
-    """One drawing of a bar. ``label`` is the text before it, without the colon."""
+    """One drawing of a progress bar; ``label`` is the text before it, without the colon."""
 
     __slots__ = ("done", "elapsed", "label", "open", "postfix", "seconds", "total", "training")
 
@@ -49,7 +49,7 @@ class Bar:
         if self.label:
             self.label = self.label.rstrip(":").rstrip()
         self.done = int(done)
-        self.open = total is None or total == "?"  #: its length is not known
+        self.open = total is None or total == "?"  #: the length of the bar is not known
         self.total = 0 if self.open else int(total)
         self.elapsed = duration(elapsed)
         unit = unit or "it/s"
@@ -67,7 +67,7 @@ class Bar:
 
     @property
     def epoch(self) -> float | None:
-        """The epoch in the label: the bar then starts again with each epoch."""
+        """The epoch in the label, if any; such a bar starts again with each epoch."""
         found = _EPOCH.search(self.label) if self.label else None
         return float(found[1]) if found else None
 
@@ -82,26 +82,26 @@ _RICH = lazy(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}|--) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
-# Bars after their loss: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of
-# YOLO's table, "3/100  2.1G  1.23  2.34  1.10  12  640" (epoch, memory, losses to be added up, labels, size).
+# Bars that follow their loss: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of YOLO's
+# table, "3/100  2.1G  1.23  2.34  1.10  12  640" (epoch, memory, losses to be added up, labels, size).
 _TORCHTUNE = lazy(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
 _YOLO = lazy(r"(\d{1,9})/(\d{1,9})\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
 _YOLO_BAR = lazy(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
-# Keras' bar of an epoch, and similar ones. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51",
-# Keras 3: "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length none is drawn.
+# Keras' bar of an epoch, and similar bars. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51", Keras 3:
+# "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length, no bar is drawn.
 _COUNTED = lazy(
     r"(?:\[?[Tt]rain(?:ing)?\]?:? )? *(?P<done>\d{1,15})/(?P<total>\d{1,15}|Unknown)"
     r"(?P<bar> +(?:\[[=>.#\- ]*\]|[━─╸╺]+|[=#\-]*>[ .]*))?(?: (?:- )?(?P<rest>.*))?$"
 )
 _A_STEP = lazy(r"(?<![\w.])(" + NUMBER + r")(s|ms|us)/step\b")
-_PARTS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}  # of a second
+_PARTS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}  # unit → fraction of a second
 _WRITTEN = lazy(
     r"Progress on:train(?:ing)? ([\d.]+)(k?)it/([\d.]+)(k?)it rate:(" + NUMBER + r")(s/it|it/s)\b(.*)"
-)  # Levanter's, if it does not write to a terminal
+)  # the form in which Levanter writes its bar to a file
 
 
 def from_bar(text: str) -> Found | None:
-    """Read one drawing of tqdm's bar."""
+    """Read one drawing of tqdm's bar; return its numbers, or ``None``."""
     if "|Loss: " in text:
         return _from_torchtune(text)
     if "G  " in text and _YOLO.match(text.lstrip()):
@@ -119,7 +119,7 @@ def from_bar(text: str) -> Found | None:
         values.setdefault("step_seconds", bar.seconds)
     if bar.elapsed is not None:
         values["elapsed_seconds"] = bar.elapsed
-    if bar.epoch is not None:  # the bar restarts with each epoch: its total is not the run's
+    if bar.epoch is not None:  # the bar restarts with each epoch, so its total is not the run's
         values["epoch"] = bar.epoch
         return Found(bar.done, None, values, "bar epoch")
     if bar.open:
@@ -129,7 +129,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Read a bar whose name is not a training's: an evaluation with a loss."""
+    """Read a bar whose label is not a training's; return its numbers if it is an evaluation with a loss."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = keyed(bar.postfix).get("loss") if evaluates else None
     if loss is None:
@@ -174,12 +174,12 @@ def from_yolo_bar(text: str) -> Found | None:
 
 
 def may_be_counted(text: str) -> bool:
-    """Return whether ``from_counted_bar`` may find something: a cheap test that runs on most lines."""
+    """Return whether ``from_counted_bar`` may find a bar: a cheap test that runs on most lines."""
     return " - " in text and "/" in text[:40] and "loss" in text
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Read a bar that Keras draws of an epoch's steps: it begins anew with each epoch.
+    """Read a bar that Keras draws of an epoch's steps, which restarts with each epoch.
 
     Only bars with a training's loss count: downloads, evaluations and predictions have the same bar.
     """
@@ -200,7 +200,7 @@ def from_counted_bar(text: str) -> Found | None:
 
 
 def from_written_bar(text: str) -> Found | None:
-    """Read a bar as Levanter's logger writes it."""
+    """Read a bar in the form that Levanter's logger writes; return its numbers, or ``None``."""
     found = _WRITTEN.search(text)
     if found is None or (found.start() and text[found.start() - 1] not in " :"):
         return None
@@ -215,11 +215,12 @@ def from_written_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """Read one drawing of Lightning's RichProgressBar.
+    """Read one drawing of Lightning's RichProgressBar; return its numbers, or ``None``.
 
-    In a file it draws only the last state, 80 columns wide: the remaining time is then on the next
-    line. The epochs count from 0 and the last one is shown (lightning 2.6.6,
-    ``pytorch/callbacks/progress/rich_progress.py``), so that the steps of the epochs before can be added.
+    In a file, Lightning draws only the last state, 80 columns wide: the remaining time is then on the next
+    line.
+    The epochs count from 0 and the last epoch is shown (lightning 2.6.6,
+    ``pytorch/callbacks/progress/rich_progress.py``), so that the steps of the previous epochs can be added.
     """
     found = _RICH.match(text)
     if found is None:
@@ -234,7 +235,7 @@ def from_rich_bar(text: str) -> Found | None:
         values["elapsed_seconds"] = elapsed
     epoch, last = int(found["epoch"]), int(found["last"])
     values["epoch"] = float(epoch)
-    if found["total"] == "--":  # a data set without a length
+    if found["total"] == "--":  # the data set has no length
         return Found(int(found["done"]), None, values, "bar epoch")
     length = int(found["total"])
     total = (last + 1) * length if epoch <= last else None

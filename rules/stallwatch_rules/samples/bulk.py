@@ -1,7 +1,7 @@
-"""Read all samples of a log of ordinary lines: the rows that ``RowReader`` makes of them, much faster.
+"""Read all samples of a log of ordinary lines into the same rows as ``RowReader``, but much faster.
 
-A log has many lines and few templates: without their digits, most lines are known as lines without content,
-or as those of a template. Other lines are read one at a time.
+A log has many lines and few templates: without their digits, most lines are known either as lines without
+content, or as lines of a template. Other lines are read one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _DIGITS = b"0123456789"
 
-# Without its digits and in lower case, a line from which `extract` reads anything holds one of these.
+# Each line from which `extract` reads numbers contains one of these words, without digits and in lower case.
 _WORDS = (
     *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
     *(
@@ -35,20 +35,20 @@ _WORDS = (
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
-_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: hours follow no letter except "T"
-# Lines that begin with a full stamp, and name no rank, show their source's time; a journal's entry may hold
-# its own stamp.
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: the hours follow no letter except "T"
+# Lines that begin with a full timestamp, and name no rank, show their source's time. A journal's entry may
+# contain its own timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
-_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # something was printed after a bar's end
-_WORTH_LEARNING = 6  # lines
+_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text was printed after a bar's end
+_WORTH_LEARNING = 6  # lines of a kind after which a template is learned
 _MOST_TEMPLATES = 20_000
 _MOST_KEYS = 100_000
-_LONGEST_KEY = 1000  # bytes
+_LONGEST_KEY = 1000  # maximum bytes of a key
 
 
 @dataclass
 class _Kind:
-    """Lines that differ only in their digits, and in the look of a bar."""
+    """Lines that differ only in their digits, and in the drawing of a bar."""
 
     seen: int = 0
     template: Template | None = None
@@ -70,20 +70,20 @@ def _uncollected() -> Iterator[None]:
 
 
 class BulkReader:
-    """A reader of blocks of whole lines of one source, for lines that a ``LineReader`` finds ordinary."""
+    """Reader of blocks of whole lines of one source, for lines that a ``LineReader`` finds ordinary."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
         self._rows = rows
-        self._waiting: list[tuple[int, bytes, Template | None]] = []  # this block's lines, with their numbers
+        self._waiting: list[tuple[int, bytes, Template | None]] = []  # numbered lines of the current block
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
         self._clock = _Kind(_WORTH_LEARNING, clock(reader.rank))
 
     @_uncollected()
     def read(self, data: bytes) -> None:
-        """Add the rows of a block."""
-        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # like the reader of lines
+        """Read a block of whole lines and add their rows."""
+        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # NULs and backspaces, as the line reader does
         lines, keys = data.split(b"\n"), data.translate(None, _DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get
@@ -117,7 +117,7 @@ class BulkReader:
                     self._segment(number, part, part_key, self._keys.get(part_key))
                 if len(parts) > 1:
                     return
-                kind = _Kind()  # the bar's end holds a number: the line is read by itself
+                kind = _Kind()  # the bar's end contains a number: the line is read by itself
             template = kind.template or self._learnt(kind, raw, key)
         if template is not None and template.fleeting is not None and self._waiting:
             before, _, other = self._waiting[-1]
@@ -143,7 +143,7 @@ class BulkReader:
         reader, rows = self._reader, self._rows
         for number, raw, template in self._waiting:
             entry = next(entries[template]) if template is not None else None
-            if entry is None:  # read by itself
+            if entry is None:  # the line is read by itself
                 reader.number = number
                 rows.feed(reader.feed(raw + b"\n"))
             else:
@@ -153,7 +153,6 @@ class BulkReader:
         self._waiting.clear()
 
     def _kind(self, key: bytes) -> _Kind:
-        """Return the kind of lines for a new key."""
         if len(self._keys) >= _MOST_KEYS or len(self._kinds) >= _MOST_TEMPLATES:
             self._keys.clear()
             self._kinds.clear()

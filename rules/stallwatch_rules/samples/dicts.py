@@ -12,12 +12,12 @@ from stallwatch_rules.text.numbers import NUMBER, duration, number
 MARK = ":::MLLOG {"
 _MLPERF_KEY = lazy(r'"key": "(\w{1,40})", "value": (' + NUMBER + r")?")
 _MLPERF_STEP = lazy(r'"metadata": \{[^}]{0,300}"(?:step|step_num|iteration)": (\d{1,15})')
-_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # in the statistics of an interval
+_INSIDE = lazy(r'"(?:train_)?loss": (' + NUMBER + r")")  # a loss in the statistics of an interval
 _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval_error": "eval_loss"}
 
 
 def from_mlperf(text: str) -> Found | None:
-    """Read a loss, or statistics of an interval. A record that counts samples has no step."""
+    """Read a loss, or the statistics of an interval, from MLPerf's log; a record of samples has no step."""
     start = text.find(MARK)
     key = _MLPERF_KEY.search(text, start) if start >= 0 else None
     if key is None:
@@ -27,7 +27,7 @@ def from_mlperf(text: str) -> Found | None:
         return Found(None, None, {ours: number(key[2])}, EVALUATION)
     at = _MLPERF_STEP.search(text, key.end())
     step = int(at[1]) if at else None
-    # Losses and statistics may be counted in different ways: each has its own counter.
+    # Losses and statistics may be counted in different ways, so each has its own counter.
     if ours is not None:
         return Found(step, None, {ours: number(key[2])}, "loss mlperf")
     if key[1] != "tracked_stats" or step is None:
@@ -48,7 +48,7 @@ _STEP_KEYS = (
     "step",
     "steps",
     "iter",
-    "num_updates",  # fairseq
+    "num_updates",  # fairseq's name
     "train_num_updates",
 )
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
@@ -73,7 +73,7 @@ def from_dict(text: str) -> Found | None:
     values: dict[str, float] = {}
     for key, value in numbers.items():
         put(values, key, value)
-    if "train_runtime" in values:  # the summary: its loss is the mean over the run
+    if "train_runtime" in values:  # the run's summary, whose loss is the mean over the run
         values.pop("loss", None)
     step, total = _step_of(numbers, words)
     if _TELLING.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
@@ -81,7 +81,8 @@ def from_dict(text: str) -> Found | None:
     elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    if step is not None and "throughput" in numbers:  # LLaMA-Factory's tokens; elsewhere it may be anything
+    # LLaMA-Factory's tokens; in other programs, the unit is not known
+    if step is not None and "throughput" in numbers:
         values.setdefault("tokens_per_second", numbers["throughput"])
     return Found(step, total, values, "dict" if "loss" in values or step is not None else "")
 

@@ -1,4 +1,4 @@
-"""Map the names in trainers' dictionaries to our fields and units."""
+"""Map the names in trainers' dictionaries to Stallwatch's fields and units."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import msgspec
 
 
 class Found(NamedTuple):
-    """The numbers of a line, before its own rank and time are added."""
+    """The numbers of a line, before its rank and time are added."""
 
     step: int | None
     total: int | None
     values: dict[str, float]
-    series: str  #: name of the counter; empty if it shows no progress
+    series: str  #: name of the counter; empty if the numbers show no progress
 
 
 GIB = 1024.0**3
 MIB = 1024.0**2
-INVERSE = 0.0  #: the name means steps per second; we keep seconds per step
+INVERSE = 0.0  #: the name means steps per second; the field is seconds per step
 
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 
-#: A name in lower case, without a leading "train/" → our field and the factor. Names that do not refer to a
-#: training step are omitted.
+#: A trainer's name in lower case, without a leading "train/" → the field and the factor. Names that do not
+#: refer
+#: to a training step are omitted.
 FIELDS: dict[str, tuple[str, float]] = {
     **{name: (field, 1.0) for field, names in _names["names"].items() for name in names},
     **{name: (field, GIB) for field, names in _names["gibibytes"].items() for name in names},
@@ -33,9 +34,9 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Add a trainer's number to the values under our name, if the name is known.
+    """Add a trainer's number to the values under the field's name, if the trainer's name is known.
 
-    The first value of each name stays, but one named plainly "loss" takes precedence over other losses.
+    The first value of each field stays, but a value named exactly like the field takes precedence.
     """
     lower = name.lower()
     field = FIELDS.get(lower) or FIELDS.get(lower.removeprefix("train/"))

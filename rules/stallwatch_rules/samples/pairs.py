@@ -13,8 +13,8 @@ from stallwatch_rules.text.numbers import NUMBER, lowered, number
 _SIGN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?"
 _GIVEN = _SIGN + "(" + NUMBER + ")"
 
-# Python searches fast for the letters at the start of an expression: so what may not precede them is tested
-# after the first letter.
+# Python searches fast for the letters at the start of an expression. Text that must not precede them is
+# therefore tested after the first letter.
 _TOKENS = lazy(
     r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
     r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _SIGN + "(" + NUMBER + r"(?:[km]\b)?)"
@@ -29,7 +29,7 @@ _REWARD = lazy(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
-_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl, over the answers of a step
+_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl: over the answers of a step
 _ADVANTAGE_MIN, _ADVANTAGE_MAX = lazy(_ADVANTAGE + "min" + _GIVEN), lazy(_ADVANTAGE + "max" + _GIVEN)
 _ENTROPY = lazy(r"(?<![\w/])(?:actor/|policy/|objective/)?entropy(?:_avg)?" + _GIVEN)
 _EVAL_ACCURACY = lazy(r"(?<![\w/])(?:eval|val|validation)[_/ ]acc(?:uracy)?" + _GIVEN + r"(?![\w%])")
@@ -39,7 +39,7 @@ _EVAL_LOSS = lazy(
     r"\s{0,3}[:=]?\s{0,4}(" + NUMBER + r")(?!\w)"
 )
 _SKIPPED = lazy(r"number of skipped iterations" + _GIVEN)
-# torchtitan, DETR and mmengine (MiB), verl (GB); the memory of a bar or a line that does not specify it
+# Memory of torchtitan, DETR and mmengine (MiB), verl (GB), and of a bar or a line without a unit.
 _MEMORY = lazy(
     r"mem(?:(?<![\w/]mem)|(?<=max_mem)(?<![\w/]max_mem)|(?<=peak_mem)(?<![\w/]peak_mem))(?:ory)?"
     r"(?:_active|_alloc|_reserved)?(?:\((gib|gb|mib|mb)\))?"
@@ -47,12 +47,12 @@ _MEMORY = lazy(
 )  # fmt: skip
 _VERL_MEMORY = lazy(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
 _MEGATRON_MEMORY = lazy(r"memory \(mb\) \| allocated: (" + NUMBER + r") \| max allocated: (" + NUMBER + r")")
-_THOUSANDS = {"k": 1e3, "m": 1e6}  # nanotron's "52.1K"
+_THOUSANDS = {"k": 1e3, "m": 1e6}  # nanotron prints "52.1K"
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
 _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
-    # our field, and the patterns for its number if one of the words is in the line; the first match counts
+    # the field, and the patterns for its number if one of the words is in the line; the first match counts
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
     ("reward", ((("reward", "/score/mean"), _REWARD),)),
@@ -66,14 +66,14 @@ _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...
 )
 
 
-#: The quantities in a line that holds one of these words: most lines hold none.
+#: The words of each quantity: most lines contain none of them.
 _WORDS_OF = tuple(
     (tuple(word for words, _ in finders for word in words), field, finders) for field, finders in _QUANTITIES
 )
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
-    """Add the quantities in the text (in lower case) other than loss and learning rate to the values."""
+    """Add the quantities in a lower-case text, except loss and learning rate, to the values."""
     for every, field, finders in _WORDS_OF:
         for word in every:
             if word in lower:
@@ -113,8 +113,8 @@ def _memory(lower: str, values: dict[str, float]) -> None:
 GIB = 1024.0**3
 
 _LOSSES = ("loss", "loss_step", "loss train")
-_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name holds one of them
-# All three search lower case. A pattern that begins with letters is quick; the text before them is
+_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name contains one of these words
+# The expressions below search lower case. A pattern that begins with letters is fast; the text before it is
 # examined only at a match.
 _KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
@@ -122,17 +122,17 @@ _KEYED = lazy(
     + NUMBER
     + r")(?![\w])"
 )
-_NAME_BEFORE = lazy(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" of "train/policy_loss"
+_NAME_BEFORE = lazy(r"(?<![\w/.])[\w/]{0,20}\Z")  # "train/policy_" in "train/policy_loss"
 _NORM_BEFORE = lazy(r"g|global_|[\w/]{0,12}grad_?")
 _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|embedding)s? \Z")
-_WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" of "val loss"
+_WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" in "val loss"
 _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
-    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last is MaxText's, right after its step
+    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last alternative is MaxText's, right after its step
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
-# Losses that are not the training's: "val loss", "aux_loss", …
+# Losses other than the training's, such as "val loss" and "aux_loss".
 _OTHER_LOSS = lazy(
     r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
     r"|entropy|unsupervised|ptx|mtp|ref|init|initial|best|min|max|prev|previous|last)\b",
@@ -142,8 +142,8 @@ _OTHER_LOSS = lazy(
 
 _METRICS = {
     "loss": "loss",
-    "loss_step": "loss",  # Lightning
-    "loss train": "loss",  # litgpt
+    "loss_step": "loss",  # Lightning's name
+    "loss train": "loss",  # litgpt's name
     "norm": "grad_norm",
     "lr": "learning_rate",
     "learning rate": "learning_rate",
@@ -155,7 +155,7 @@ _METRICS = {
 
 
 def keyed(text: str) -> dict[str, float]:
-    """Return the metrics that the text names, by our names; the first of each counts."""
+    """Return the metrics that the text names, by field; the first value of each counts."""
     values: dict[str, float] = {}
     if not text:
         return values
@@ -168,7 +168,7 @@ def keyed(text: str) -> dict[str, float]:
             values.setdefault(_METRICS[found[1]], number(found[2]))
     timed = _TIMED.search(lower) if "tim" in lower or lower.startswith(", sec") else None
     if timed:
-        seconds = number(timed[2]) * (1000 if timed[3] else 1)  # nanotron's "1.2K"
+        seconds = number(timed[2]) * (1000 if timed[3] else 1)  # nanotron prints "1.2K"
         values["step_seconds"] = seconds / 1000 if "ms" in (timed[1], timed[4]) else seconds
     since_start = _SINCE_START.search(text) if "train_time" in text else None
     if since_start:
@@ -179,7 +179,7 @@ def keyed(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the metric name's part before the word found; ``None`` if it is no such name."""
+    """Return the part of a metric's name before the matched word; ``None`` if the name is another one."""
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):
@@ -195,7 +195,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
 
 
 def _is_other(lower: str, start: int, before: str) -> bool:
-    """Return whether this is another loss than the training loss, by its name or the word before it."""
+    """Return whether a loss is not the training loss, by its name or the word before it."""
     start -= len(before)
     word = None
     if start and lower[start - 1] == " ":
@@ -208,7 +208,7 @@ def _names_other(word: str, name: str) -> bool:
     return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
 
 
-# The text before is tested after the letters, so that the expressions begin with literals to search for.
+# The preceding text is tested after the letters, so that the expressions begin with literals.
 _ALLOCATED = lazy(
     r"MemAllocated=(?<!\wMemAllocated=)(" + NUMBER + r")GB(?:, MaxMemAllocated=(" + NUMBER + r")GB)?"
 )
@@ -216,7 +216,7 @@ _MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + 
 
 
 def memory(text: str) -> dict[str, float]:
-    """Return allocated and peak device memory as DeepSpeed prints them."""
+    """Return allocated and peak device memory from a line of DeepSpeed; empty if there is none."""
     found = _ALLOCATED.search(text) if "MemAllocated" in text else None
     if found is None and "Max_MA" in text:
         found = _MEMORY_USAGE.search(text)

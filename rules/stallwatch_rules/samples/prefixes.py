@@ -7,18 +7,18 @@ from functools import lru_cache
 
 from stallwatch_rules.text.lazy import lazy
 
-# A word between separators, taken once: in parts, it could match in exponentially many ways.
+# A word between separators, matched once: in parts, it could match in exponentially many ways.
 _WORD = (
     r"(?=(\b(?:train(?:ing)?|epochs?|rank|gpu|worker|node|ppo|global|local|at|info|completed"
     r"|\d[\d-]*T\d[\d:.,]*(?:Z|\+\d\d:?\d\d)?|\d[\d.]*s?)\b))"
 )
-# A logger's lead, and words such as "epoch 3, rank 0".
+# A logger's prefix, and words such as "epoch 3, rank 0".
 _LEAD = lazy(
     r"(?:.{0,160}(?: - |>> ?|\| |\][: ]\s*|: |, |\t))?"
     r" {0,3}(?:(?:\[|" + _WORD + r"\1)(?:[\s:=：,，|/\[\]()-]|" + _WORD + r"\2)*)?",
     re.IGNORECASE,
 )
-# A logger's level, its name or its source's file and line if no bracket or dash ends them.
+# A logger's level, its name, or its source's file and line, if no bracket or dash ends them.
 _STAMP = r"(?:[\[\dIWE][\d\s:.,TZ+/\[\]-]{0,60})?"
 _LEVEL = r"\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\]?"
 _LOGGER = lazy(
@@ -29,16 +29,18 @@ _LOGGER = lazy(
 )  # fmt: skip
 _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 
-# Marks the numbers after it as an evaluation's: its name alone in a bracket or between bars, or
-# before a colon at the line's beginning. With more words it may refer to the next evaluation, or to both.
+# Text that marks the numbers after it as an evaluation's: a name alone in a bracket or between bars, or
+# before a
+# colon at the line's beginning. With more words, it may refer to the next evaluation, or to both.
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = lazy(
     rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$"
-    rf"|(?:^|[\]:-]\s{{1,3}})(?:test|{_NAME}):\s{{1,3}}\[\s{{0,9}}0{{1,9}}/0{{1,9}}\]",  # timm, DETR
+    # form of timm and DETR
+    rf"|(?:^|[\]:-]\s{{1,3}})(?:test|{_NAME}):\s{{1,3}}\[\s{{0,9}}0{{1,9}}/0{{1,9}}\]",
     re.IGNORECASE,
 )
 _TRAINING = lazy(r"\btrain(?:ing)?\b", re.IGNORECASE)
-# For a mean, a word before it that is no part of a path is enough: "Test set: Average loss".
+# For a mean, a preceding word that is no part of a path is enough: "Test set: Average loss".
 _EVALUATED = lazy(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
 # A line about a whole run, the best evaluation or work done for it is not a line of metrics.
 _SUMS_UP = lazy(
@@ -50,27 +52,27 @@ _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def zeroed(text: str) -> str:
-    """Return the text with zeros for all its digits, via bytes: ten times as fast as via letters."""
+    """Return the text with all digits replaced by zeros; bytes make this ten times as fast."""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
 def may_precede(before: str) -> bool:
-    """Return whether this text may precede a metric. The values of its digits do not matter."""
+    """Return whether this text may precede a metric, with any digits in it."""
     return not before or (len(before) <= 200 and _may_precede_zeroed(zeroed(before)))
 
 
 def evaluates(before: str) -> bool:
-    """Return whether this text before a metric marks an evaluation, whatever digits it holds."""
+    """Return whether this text before a metric marks an evaluation, with any digits in it."""
     return bool(before) and _evaluates_zeroed(zeroed(before[-200:]))
 
 
 def evaluates_mean(before: str) -> bool:
-    """Return the same for the text before a mean over many batches, which has no steps beside it."""
+    """Return whether the text before a mean over many batches without steps marks an evaluation."""
     return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
 
 
 def sums_up(before: str) -> bool:
-    """Return whether the words before a loss without a step refer to several steps, or to an old one."""
+    """Return whether the text before a loss without a step refers to several steps, or to an old step."""
     return bool(before) and _SUMS_UP.search(before) is not None
 
 

@@ -1,19 +1,20 @@
 """Learn series of unknown formats: numbers that recur at one place of one template and advance are steps.
 
-A line's template is the line without its numbers (``text.masking.template_key``). One of its numbers
-is the counter: it is whole, rises from line to line, and a word beside it names it, or it comes first.
-The number of lines needed for certainty depends on the words (``series.json`` lists them):
-
+A line's template is the line without its numbers (``text.masking.template_key``). One of its numbers is the
+counter: it is whole, rises from line to line, and a word beside it names it, or it comes first. The number of
+lines needed for certainty depends on the words (``series.json`` lists them):
 * a counter by its name, in a line that mentions a loss, a score or the like: one line;
 * a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
-  and values, if lines in between mention losses or scores; columns under names of which the first is a
-  counter's: two lines;
+  and
+  values, if lines in between mention losses or scores; columns under names of which the first is a counter's:
+  two lines;
 * a first number without a name before losses or scores: three lines at even distances;
-* columns without names, or words that are not known here: twelve lines at even distances, in which another
-  number falls or rises overall, as a loss does.
-
-Numbers with a unit of time or size are no losses, and lines about loading, ranks, layers, requests and so on
-are no training's, except in the first case. A template that does not become a series is not examined again.
+* columns without names, or unknown words: twelve lines at even distances, in which another number falls or
+  rises
+  overall, as a loss does.
+Numbers with a unit of time or size are no losses. Lines about loading, ranks, layers, requests and so on
+belong to no training, except in the first case. A template that does not become a series is not examined
+again.
 """
 
 from __future__ import annotations
@@ -43,26 +44,25 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 from stallwatch_rules.text.numbers import lowered
 
-SERIES = "series"  #: the first word of the names of learned series
-ROUNDS = (
-    "series rounds"  #: prefix of the names of series that count epochs, episodes or games: they are no steps
-)
-ROWS = "series rows"  #: prefix of the names of series without a word for what they count
+SERIES = "series"  #: first word of the names of learned series
+ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
+ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
 WEAK = (
-    f"{ROWS} alone"  #: the name of such series in logs that never mention a training: they may belong to none
+    #: name of such series in logs that never mention a training, to which they may not belong
+    f"{ROWS} alone"
 )
-COARSE = (ROUNDS, ROWS)  #: the run's steps if nothing else counts them
-MAX_TEXT = 400  #: characters; longer lines are not rows of a series
-_MOST_KINDS = 256  # templates of one source and rank that are followed, and new ones that are examined
+COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
+MAX_TEXT = 400  #: maximum number of characters of a row of a series
+_MOST_KINDS = 256  # templates of one source and rank that are followed, and new templates that are examined
 _MOST_NONE = 1024  # hashes of templates that are no series, and of templates that occurred once
-_MOST_BELOW = 64  # series below headings
+_MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # lines after which a template that is not a series yet is rejected
-_FEW, _SOME, _MANY = 2, 3, 12  # lines needed, by how conclusive their words are
-_TREND = 0.5  # share of all pairs of values by which falls exceed rises, or rises exceed falls
-_NEAR = 3  # lines from the names of columns to the first row
-_SHORT = 80  # characters of a line that holds only a counter
+_FEW, _SOME, _MANY = 2, 3, 12  # lines needed, depending on how conclusive their words are
+_TREND = 0.5  # share of all pairs of values by which falls must exceed rises, or rises exceed falls
+_NEAR = 3  # maximum number of lines from the names of columns to the first row
+_SHORT = 80  # maximum number of characters of a line that contains only a counter
 
-# A date, a clock, a path, an address, a hash: their digits are no numbers.
+# A date, a clock, a path, an address or a hash, whose digits are no numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
@@ -77,14 +77,14 @@ _FAILS = lazy(
 )
 _DIGIT = lazy(r"\d")
 _FINE = lazy(r"\.\d{3}")  # tables of scores for people have fewer digits
-_HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # names of columns
+_HEAD = lazy(r"[\s|,;#\"]*([^\W\d]\w*)[ \t|,;\"]+[^\W\d]")  # a line with the names of columns
 _FOLLOWS = lazy(r"[\]\s):|,-]{1,4}([^\W\d_]+)\s")  # the word after the counter, by itself
 _CELLS = lazy(r"\s*[|,;\t]\s*|\s{2,}|\s")
 _BATCHES = frozenset(("batch", "minibatch"))
 _RETURNS = frozenset(("reward", "rew", "return", "ret"))
-_SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # many other things have them, too
+_SCORES = frozenset(("score", "scores", "psnr", "ssim"))  # many other activities have scores, too
 _PLAYS = frozenset(("ep", "episode", "episodes", "game", "games"))
-# Mentions an epoch without beginning it.
+# Words that mention an epoch without beginning it.
 _NO_HEADING = lazy(
     r"\b(?:resum|restor|load|continu|from|after|until|last|max|num|since|every)", re.IGNORECASE
 )
@@ -102,24 +102,24 @@ class _Kind:
     def __init__(self) -> None:
         self.lines = 0
         self.numbers: tuple[Number, ...] = ()
-        self.metric = False  #: its lines hold a loss, a score or the like
+        self.metric = False  #: the lines contain a loss, a score or the like
         self.at: int | None = None  #: index of the possible counter
-        self.total: int | None = None  #: index of its total
-        self.outer: int | None = None  #: index of the epoch counter, if it counts within an epoch
+        self.total: int | None = None  #: index of the counter's total
+        self.outer: int | None = None  #: index of the epoch counter, if the counter counts within an epoch
         self.outer_total: int | None = None
-        self.needed = 0  #: lines needed to accept it; 0: certainly no series
-        self.plain = False  #: it holds no times and no paths
-        self.alone = False  #: it shows only the position of the training
-        self.rounds = False  #: it counts epochs, episodes or games
+        self.needed = 0  #: lines needed to accept the template as a series; 0: certainly no series
+        self.plain = False  #: the lines contain no times and no paths
+        self.alone = False  #: the lines show only the position of the training
+        self.rounds = False  #: the counter counts epochs, episodes or games
         self.evaluates = False
-        self.rows: list[list[float]] = []  #: until it is accepted or rejected
-        self.last: int | None = None  #: the last count
-        self.falls = 0  #: lines with a lower count than the line before
-        self.repeats = 0  #: lines with the same count as the line before
-        self.series = ""  #: its name, once it is accepted
-        self.names: list[str] | None = None  #: of its columns
-        self.fields: list[tuple[str, int]] | None = None  #: our names for its numbers
-        self.weak = False  #: no word in its lines marks them as a training's
+        self.rows: list[list[float]] = []  #: rows of numbers until the template is accepted or rejected
+        self.last: int | None = None  #: the last count of the series
+        self.falls = 0  #: number of lines with a lower count than the line before
+        self.repeats = 0  #: number of lines with the same count as the line before
+        self.series = ""  #: name of the series, once it is accepted
+        self.names: list[str] | None = None  #: names of the columns
+        self.fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
+        self.weak = False  #: True if no word in the lines marks them as a training's
 
 
 class _Heading(NamedTuple):
@@ -137,7 +137,7 @@ class _Below:
 
     def __init__(self, heading: int, last: int) -> None:
         self.heading, self.last = heading, last
-        self.continues = False  #: its counts continue below the next heading
+        self.continues = False  #: the counts continue below the next heading
 
 
 class _Stream:
@@ -149,34 +149,34 @@ class _Stream:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.kinds: dict[bytes, _Kind] = {}  #: oldest first
-        self.none: dict[int, bool] = {}  #: templates that are no series, by hash: whether they hold a metric
+        self.kinds: dict[bytes, _Kind] = {}  #: template → its kind, oldest first
+        self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
         self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
-        self.tried = 0  #: templates examined
-        self.trains = False  #: some line mentions a training
-        self.heading: _Heading | None = None  #: the last one
-        self.below: dict[str, _Below] = {}  #: series below headings
+        self.tried = 0  #: number of examined templates
+        self.trains = False  #: a line mentions a training
+        self.heading: _Heading | None = None  #: the last heading of the stream
+        self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
-        self.head_at = 0  #: their line
+        self.head_at = 0  #: line of these names
         self.metric_at = 0  #: the last line with a loss, a score or the like
         self.block: Sample | None = None  #: the latest counter in a line of its own
-        self.based = False  #: such counters begin at zero
-        self.closed = False  #: something was measured since
-        self.metrics: dict[int, int] = {}  #: lines of a template with a measure since the first counter
+        self.based = False  #: True if counters in a line of their own begin at zero
+        self.closed = False  #: a measure followed the latest counter
+        self.metrics: dict[int, int] = {}  #: hash of a template → its measures since the first counter
 
 
-Learning = dict[int | None, _Stream]  #: what was learned from one source, by rank
+Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank
 
 
 class SeriesReader:
-    """A reader of samples of known formats, and of series that it learns. One per run."""
+    """Reader of samples of known formats, and of series that it learns; one per run."""
 
     def __init__(self) -> None:
-        self.learnt = False  #: whether any line was a row of a learned series
+        self.learnt = False  #: True if any line was a row of a learned series
         self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
-        """Return the sample of a line, if any. Lines of one source and rank come in order."""
+        """Return the sample of a line, if any; lines of one source and rank must come in order."""
         sample = extract(line)
         learning = self._sources.get(line.source)
         if learning is None:
@@ -214,7 +214,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         return None
     if not may_count(text):
         return None
-    bare = text.rstrip("* ") if text[-1] in "* " else text  # a star marks the best so far
+    bare = text.rstrip("* ") if text[-1] in "* " else text  # a star marks the best value so far
     key = template_key(bare.encode("utf-8", "surrogatepass"))
     kind = stream.kinds.get(key)
     if kind is None:
@@ -238,7 +238,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
-            kind.rows.clear()  # nothing was measured between two counts
+            kind.rows.clear()  # restart the rows, because no value was measured between two counts
         kind.rows.append([*numbers, float(line.number)])
         if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
             epochs = numbers[kind.total] if kind.total is not None else None
@@ -254,19 +254,22 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         and not kind.numbers[kind.at].counts
         and kind.falls > max(1, kind.lines / _PATIENCE)
     ):
-        kind.needed = 0  # a short list that is printed repeatedly
+        kind.needed = 0  # the template is a short list that is printed repeatedly
         return None
     found = _sample(kind, numbers, line, sample)
     if kind.alone and found.series.startswith(ROUNDS):
         stream.block, stream.closed = found, False
         stream.heading = _Heading(numbers[kind.at], found.total_steps, line.number)
         stream.based = stream.based or found.step == 0
-        return replace(found, total_steps=None)  # it begins here
+        return replace(found, total_steps=None)  # the counted unit begins at this line
     return found
 
 
 def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
-    """Examine a new template; it is not worthwhile for many that occur once each."""
+    """Examine a new template, and return its kind; ``None`` if there are too many templates.
+
+    After many templates, a new template is examined only at its second occurrence.
+    """
     if stream.tried >= _MOST_KINDS:
         known = hash(key) in stream.once
         if not known:
@@ -298,13 +301,16 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Handle a line with a loss, a score or the like that is no row of a series."""
+    """Record a line with a loss, a score or the like that is no row of a series."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
-    """Return a sample below a heading: its total is the epoch's unless its counts continue below the next."""
+    """Return a sample with the epoch of the heading above it.
+
+    The sample's total is that of the epoch, unless the counts continue below the next heading.
+    """
     heading, step = stream.heading, sample.step
     if heading is None or step is None or sample.series == EVALUATION:
         return sample
@@ -425,14 +431,14 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
 
 
 def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
-    """Return the measures of a row, by our names."""
+    """Return the measures of a row, by field."""
     if kind.fields is None:
         kind.fields = _fields_of(kind, numbers, text)
     return {name: numbers[place] for name, place in kind.fields}
 
 
 def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, int]]:
-    """Return which numbers are our values, by the columns' names or the line's known formats."""
+    """Return the fields of the row's numbers, by the columns' names or the line's known formats."""
     if kind.names is not None:
         known = [FIELDS.get(name.lower()) for name in kind.names]
         named = {
@@ -449,7 +455,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
 
 
 def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
-    """Return a sample below a counter in its own line, with the epoch of that counter."""
+    """Return a sample with the epoch of the counter above it, which has its own line."""
     if epoch is None:
         return sample
     more = {"epoch": float(epoch)}
@@ -459,7 +465,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 
 
 def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
-    """Handle a line with a loss or a score and no count, below the last epoch's count: it ends that epoch."""
+    """End the last epoch at a line with a loss or a score but no count; return its sample."""
     block = stream.block
     assert block is not None
     seen = stream.metrics.get(key, 0)
@@ -469,14 +475,13 @@ def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> S
     if stream.closed or done != block.total_steps:
         return None
     if seen + 1 > done:
-        return None  # it occurs several times per epoch
+        return None  # lines of this template occur several times per epoch
     stream.closed = True
     values = sample.values if sample is not None else {}
     return replace(block, time=line.time, values={**values, "epoch": float(block.step or 0)})
 
 
 def _numbers_in(text: str) -> list[float]:
-    """Return the numbers of a text."""
     found = _NUMBER.findall(text)
     return list(map(float, [one.replace(",", "") for one in found] if "," in text else found))
 
@@ -555,13 +560,13 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Return whether a line measures only what games and videos have, too: ``Round 3: player A score 9``."""
+    """Return whether a line measures only what games and videos also have: ``Round 3: player A score 9``."""
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
 def _may_stand_alone(text: str, number: Number) -> bool:
-    """Return whether a line may hold only a counter: short, and not a configuration's ``'epochs': 500``."""
+    """Return whether a line may contain only a counter: short, and not ``'epochs': 500`` of a setting."""
     return len(text) <= _SHORT and "epochs" not in number.words
 
 
@@ -583,7 +588,7 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Return the index of the number that another counts up to."""
+    """Return the index of the number that is the total of another number; ``None`` if there is none."""
     after = place + 1
     if (
         after < len(spans)

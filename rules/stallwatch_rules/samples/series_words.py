@@ -1,4 +1,4 @@
-"""Classify the numbers of a line by their names: which one counts steps, and which are measures.
+"""Classify the numbers of a line by their names: which number counts steps, and which are measures.
 
 The words, in several languages, are in ``series.json``.
 """
@@ -28,10 +28,11 @@ _SCRIPTS = {
 }
 _WORD = lazy(r"[^\W\d_]+(?:(?<=\bf)1\b|(?<=\br)2\b)?")
 _CAMEL = lazy(r"(?<=[a-z])(?=[A-Z])")
-_EPOCH = lazy(r"\b[eé]po[ckq]")  # in most languages written in Latin letters
+_EPOCH = lazy(r"\b[eé]po[ckq]")  # start of "epoch" in most languages written in Latin letters
 _MEASURES = WORDS["metrics"] - WORDS["evaluations"] - {"train", "training", "learn"}
 _BEHIND_NAME = " \t:=：#|([{,.'\"-<>"
-_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))  # "epoch number 3"
+# words between a counter's name and its number, as in "epoch number 3"
+_NUMBERED = frozenset(("num", "number", "no", "no.", "nr", "index", "idx"))
 _NO_COUNT = lazy(r"\d{1,15}|\d{1,3}(?:,\d{3})+")
 _UNIT = lazy(
     r"\s?(?:s|secs?|seconds?|ms|us|min(?:utes)?|h|hours?|d|[kKMGT]i?B?|B|bytes|W|°C|Hz|x)(?![\w/])"
@@ -40,13 +41,13 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text in lower case, splitting names such as ``AverageEpRet`` and ``val_loss``."""
+    """Return the words of a text in lower case; names such as ``AverageEpRet`` and ``val_loss`` are split."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 
 
 def is_of(kind: str, words: Sequence[str]) -> bool:
-    """Return whether one of the words is of a kind of ``series.json``."""
+    """Return whether one of the words belongs to a kind of words of ``series.json``."""
     known, script = WORDS[kind], _SCRIPTS.get(kind)
     return any(
         word in known or (script is not None and not word.isascii() and script.search(word) is not None)
@@ -73,23 +74,23 @@ def may_count(text: str) -> bool:
 
 
 def counted_by(words: Sequence[str]) -> str:
-    """Return what a number of this name counts: ``steps``, ``rounds``, or nothing."""
+    """Return the unit that a number of this name counts: ``steps``, ``rounds``, or an empty string."""
     if not _MEASURES.isdisjoint(words) or not WORDS["sizes"].isdisjoint(words):
-        return ""  # an episode's length, the mean reward of episodes
+        return ""  # the number is an episode's length, or the mean reward of episodes
     if is_of("steps", words):
         return "steps"
     return "rounds" if is_of("rounds", words) or any(map(_EPOCH.match, words)) else ""
 
 
 class Number(NamedTuple):
-    """One number of a template, by the first of its lines."""
+    """One number of a template, in the first of its lines."""
 
-    words: tuple[str, ...]  #: of its name
-    counts: str  #: what it counts, by its name
+    words: tuple[str, ...]  #: words of the number's name
+    counts: str  #: the counted unit, by the name
     whole: bool
-    unit: bool  #: a time, a size, a rate
-    inside: bool  #: it is part of a word
-    start: int  #: offset of its name
+    unit: bool  #: the number has a unit: a time, a size, a rate
+    inside: bool  #: the number is part of a word
+    start: int  #: offset of the number's name
 
 
 def number_at(text: str, spans: Sequence[tuple[int, int]], place: int) -> Number:

@@ -1,14 +1,13 @@
-"""Turn samples into rows of a table: one for each line that holds numbers, in the order of the lines.
+"""Turn samples into rows of a table: one for each line that contains numbers, in the order of the lines.
 
-A progress bar is drawn repeatedly in one physical line. Of the drawings that show only the position of
-the bar, the last one of the line makes a row; each drawing with a loss is a row. A loss without a step
-takes that of the training's bar beside it; if the bar is in the same line, both are one row.
-
+A progress bar is drawn repeatedly in one physical line. Of the drawings that show only the position of the
+bar, the last one of the line makes a row; each drawing with a loss is a row. A loss without a step takes the
+step of the training's bar beside it; if the bar is in the same line, loss and bar make one row.
 transformers' Trainer prints ``{'loss': …}`` without a step and draws a tqdm bar of its steps around it
-(transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the
-line, in the same line or just above, shows the step, unless it is shorter than an earlier one: then it is an
-evaluation's, drawn inside the training. An evaluation's bar may be the longer one: a bar as long as that
-beside the first loss is the training's in any case.
+(transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the line, in
+the same line or just above, shows the step, unless it is shorter than an earlier bar: in that case it belongs
+to an evaluation inside the training. An evaluation's bar may also be the longer one: a bar as long as the bar
+beside the first loss always belongs to the training.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.series import ROUNDS, SeriesReader
 
-NEAR = 2  #: lines between the bar and the loss
+NEAR = 2  #: maximum number of lines between the bar and the loss
 
 
 class Drawn(NamedTuple):
-    """The last drawing of a bar."""
+    """The last drawing of a bar in a line."""
 
     line: int
     step: int
@@ -39,10 +38,10 @@ class BarSteps:
     def __init__(self) -> None:
         self.last: dict[int | None, Drawn] = {}
         self.longest: dict[int | None, int] = {}
-        self.trained: dict[int | None, int] = {}  #: the total of the bar beside the first loss
+        self.trained: dict[int | None, int] = {}  #: rank → total of the bar beside the first loss
 
     def see(self, rank: int | None, bar: Drawn) -> None:
-        """Take the last drawing of its line."""
+        """Record the last drawing of a bar in its line."""
         self.last[rank] = bar
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
@@ -85,7 +84,7 @@ FIELDS = (
 )
 COLUMNS = ("rank", "time", "step", "total_steps", "phase", "file", "line", *FIELDS)
 
-Row = tuple[int | float | str | None, ...]  #: by COLUMNS
+Row = tuple[int | float | str | None, ...]  #: the values of COLUMNS, in order
 _FIELDS = frozenset(FIELDS)
 _BARE = frozenset(("step_seconds", "elapsed_seconds", "epoch", "epochs"))
 _LOSS, _EVAL_LOSS = FIELDS.index("loss"), FIELDS.index("eval_loss")
@@ -94,14 +93,14 @@ _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A sample in the table's form: all values of its row that the line shows by itself."""
+    """A sample in the table's form: the values of its row that the line itself shows."""
 
     rank: int | None
     time: float | None
     step: int | None
     total_steps: int | None
-    bare: bool  #: a bar's drawing that shows only the bar's position
-    fields: tuple[float | None, ...]  #: by FIELDS
+    bare: bool  #: a drawing that shows only the bar's position
+    fields: tuple[float | None, ...]  #: the values of FIELDS, in order
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
@@ -113,7 +112,7 @@ def as_entry(sample: Sample | None) -> Entry | None:
         if name in sample.values:
             values["skipped"] = sample.values[name]
     step, total = sample.step, sample.total_steps
-    if sample.series.startswith(ROUNDS):  # epochs or episodes: no steps
+    if sample.series.startswith(ROUNDS):  # epochs or episodes are no steps
         step = total = None
         if values.keys() <= {"epoch"}:
             return None
@@ -130,26 +129,26 @@ def _lacks_step(entry: Entry) -> bool:
 
 
 class RowReader:
-    """Makes rows of the samples of one source, in the order of their lines."""
+    """Reader that makes rows of the samples of one source, in the order of their lines."""
 
     def __init__(self, source: str, series: SeriesReader | None = None) -> None:
         self._source = source
         self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
-        self._number = 0  # the line of the last sample
-        self._bar: Entry | None = None  # the last bare drawing of that line so far
-        self._held: list[Entry] = []  # from the first entry without a step until its line ends
+        self._number = 0  # number of the last sample's line
+        self._bar: Entry | None = None  # the last bare drawing in that line so far
+        self._held: list[Entry] = []  # entries from the first one without a step to the end of its line
         self._bars = BarSteps()
 
     def feed(self, lines: Iterable[Line]) -> None:
-        """Take the samples of further lines."""
+        """Read the samples of further lines."""
         for line in lines:
             entry = as_entry(self._sample_of(line))
             if entry is not None:
                 self.take(line.number, entry)
 
     def take(self, number: int, entry: Entry) -> None:
-        """Take the entry of the line with this number."""
+        """Add the entry of the line with this number."""
         if number != self._number:
             if self._bar is not None or self._held:
                 self._end_line()
@@ -164,7 +163,7 @@ class RowReader:
             self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
-        """Return the rows since the last call, except the last line's, which may continue."""
+        """Return the rows since the last call, except those of the last line, which may continue."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -183,7 +182,7 @@ class RowReader:
             beside = self._bars.at(entry.rank, self._number) if _lacks_step(entry) else None
             if beside is not None:
                 entry.step, entry.total_steps = beside.step, beside.total
-                if beside.line == self._number and drawn is not None:  # both are one row
+                if beside.line == self._number and drawn is not None:  # bar and loss make one row
                     pairs = zip(entry.fields, drawn.fields, strict=True)
                     entry.fields = tuple([other if own is None else own for own, other in pairs])
                     bar = None

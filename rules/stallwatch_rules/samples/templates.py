@@ -1,6 +1,6 @@
-"""Read lines that differ only in their digits alike: the mapping of numbers to values is learned once.
+"""Read lines that differ only in their digits by templates: the mapping of numbers to values is learned once.
 
-A template is learned from one line by changing its numbers one at a time and reading the line anew. A
+A template is learned from one line by changing its numbers one at a time and reading the line again. Each
 value must be one number times a factor; lines with other values have no template and are read one by one.
 """
 
@@ -21,21 +21,21 @@ from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
 from stallwatch_rules.text.lazy import lazy
 
-PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the look of a bar does not matter
+PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the drawing of a bar does not matter
 EMPTY_PICTURE = b"%||"
 _ANY_PICTURE = rb"%\|[^|\n]*\|"
 _TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
 _FRACTIONAL = lazy(rb"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{1,9})(?!\.?\d| ?[-+Z])")
 _DIGITS = lazy(rb"\d+")
-_AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive: no backtracking
+_AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive quantifier: no backtracking
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer numbers are not counts
-_INVERSE = 0.0  # the value is one over the number
+_INVERSE = 0.0  # marks a value that is one over the number
 _FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
 _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60
 _SOME_TIME = 1.7e9
 
-_Outcome = dict[str, float | None]  # a line as read: rank, time, and the sample's values by name
+_Outcome = dict[str, float | None]  # values read from a line: rank, time, and the sample's values by name
 _NOTHING: _Outcome = dict.fromkeys(("rank", "time", "step", "total_steps"))
 _MISSING = repeat(None)
 _Tokens = Sequence[re.Match[bytes]]
@@ -43,18 +43,19 @@ _Tokens = Sequence[re.Match[bytes]]
 
 @dataclass(frozen=True, eq=False)
 class Template:
-    """The way to read lines that differ only in their digits."""
+    """The rule by which to read lines that differ only in their digits."""
 
-    pattern: re.Pattern[bytes]  #: the whole line, with a group for each needed number
+    pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
     constants: _Outcome
-    sampled: bool  #: its lines hold a sample
-    timed: bool  #: its lines have their own time
-    fleeting: object  #: of consecutive lines with the same value, unless ``None``, only the last counts (a
-    #: bar's drawings in one line, a rank's times)
+    sampled: bool  #: the lines contain a sample
+    timed: bool  #: the lines have their own time
+    #: if not ``None``: of consecutive lines with an equal value, only the last counts (the drawings of a bar
+    #: in one line, the times of a rank)
+    fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Read lines, each by itself; ``None`` if a number has another form than was learned."""
+        """Read lines, each by itself; ``None`` for a line with a number of another form than was learned."""
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)
@@ -79,7 +80,7 @@ class Template:
 
 
 def clock(rank: int | None) -> Template:
-    """Return the template of all lines of a source that begin with a full stamp and hold nothing else."""
+    """Return the template of all lines of a source that begin with a full timestamp and no sample."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return Template(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
@@ -91,7 +92,7 @@ def learn(raw: bytes, rank: int | None) -> Template | None:
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     tokens = list(_TOKEN.finditer(raw))
     base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None
-    if base is None or base != _outcome(raw, rank, _SOME_TIME):  # its time needs its neighbours'
+    if base is None or base != _outcome(raw, rank, _SOME_TIME):  # the time depends on neighboring lines
         return None
     changed: list[_Outcome] = []
     for token in tokens:
@@ -148,7 +149,7 @@ def _compiled(
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcome | None:
-    """Read a line by itself; ``None`` if it is several lines."""
+    """Read a line by itself; ``None`` if the reader splits it into several lines."""
     reader = LineReader("", rank).alone(near)
     lines = reader.feed(raw + b"\n") + reader.finish()
     if len(lines) != 1:
@@ -164,7 +165,7 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcom
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with another last digit in this number, not of its exponent and not rounded away."""
+    """Return the line with another last digit in this number, not in its exponent and not rounded away."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]
@@ -177,7 +178,7 @@ def _same(one: float | None, two: float | None) -> bool:
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """Return the factor from the number to the value, in the line and in the changed one."""
+    """Return the factor from number to value that holds in the line and in the changed line, or ``None``."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     if value is None or other is None or moved is None:
         return None
@@ -193,7 +194,7 @@ def _number(text: bytes) -> float:
 
 
 def _times(number: float, factor: float) -> float:
-    """Return the value of a number, exactly as the reading of single lines computes it."""
+    """Return the value of a number, computed exactly as in the reading of single lines."""
     if factor == _INVERSE:
         return 1 / number
     return number / 1000 if factor == 1e-3 else number * factor
@@ -215,13 +216,14 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 def _shape_of(token: bytes) -> bytes:
     """Return the expression for numbers of the same form."""
     first, *others = (re.escape(part) for part in _DIGITS.split(token))
-    return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)  # after a point, as many as a float has
+    # a number may have any number of digits after the decimal point
+    return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
 
 
 def _is_stamp(
     raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[_Outcome]
 ) -> bool:
-    """Return whether the time is that of the text from the first to the last of these numbers."""
+    """Return whether the line's time is that of the text from the first to the last of these numbers."""
     start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
     if stamp != list(range(stamp[0], stamp[-1] + 1)) or _stamp_time(raw[start:end]) != time:
         return False
@@ -235,9 +237,9 @@ def _second(text: bytes) -> float | None:
     return own_time(text.decode("ascii", "replace"))
 
 
-@lru_cache(maxsize=16384)  # other lines of the block share it
+@lru_cache(maxsize=16384)  # other lines of the block share the time
 def _stamp_time(text: bytes) -> float | None:
-    """Return the time of a stamp by itself; the seconds, which many lines share, are cached."""
+    """Return the time of a timestamp by itself; the seconds, which many lines share, are cached."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)
@@ -245,6 +247,6 @@ def _stamp_time(text: bytes) -> float | None:
 
 
 def _leading_time(text: bytes) -> float | None:
-    """Return the time at a line's start, quickly if nothing that may belong to it follows its fraction."""
+    """Return the time at a line's start, quickly if its fraction ends the timestamp."""
     found = _FRACTIONAL.match(text)
     return _stamp_time(found[1]) if found else own_time(text.decode("utf-8", "replace"))

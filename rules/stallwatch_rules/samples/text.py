@@ -17,7 +17,7 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """Read the lines of DeepSpeed's dynamic loss scalers. A skipped step is counted once.
+    """Read the lines of DeepSpeed's dynamic loss scalers; a skipped step is counted once.
 
     ZeRO prints ``OVERFLOW!``; the optimizers without ZeRO print ``Grad overflow on iteration …`` and repeat
     it in other words.
@@ -39,8 +39,12 @@ def from_loss_scaler(text: str) -> Found | None:
 
 
 _ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
-_ZH_STEP = lazy(r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)")  # the number is inside
-_ZH_LEAD = lazy(r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)")  # before the step: it adds nothing
+_ZH_STEP = lazy(
+    r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)"
+)  # the number is between two words
+_ZH_LEAD = lazy(
+    r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)"
+)  # text before the step, without information
 _ZH_UNIT = lazy(r"(?<=\d)\s?步(?!\w)")
 _ZH_NAMES = {
     "验证损失": "val loss",
@@ -59,12 +63,12 @@ _ZH_NAMES = {
     "迭代": "iteration",
     "轮次": "epoch",
 }
-# Each is a name by itself: no part of a longer word (总步数 is the total), and a value follows.
+# Names that are no part of a longer word (总步数 is the total) and that a value follows.
 _ZH_NAME = lazy(
     r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
     re.IGNORECASE,
 )
-# "安装 loss 0.5 版本": a loss in a sentence is no metric.
+# A loss in a sentence, such as "安装 loss 0.5 版本", is no metric.
 _ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
 
 
@@ -79,8 +83,8 @@ def in_english(text: str) -> str:
 
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
-_STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name holds one of them
-_STEP_NAME = 10  # characters by which it may begin before that word
+_STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name contains one of these words
+_STEP_NAME = 10  # characters by which the name may begin before that word
 _STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
@@ -89,16 +93,16 @@ _STEP = lazy(
     + r")(?:\s{0,4}/\s{0,9}("
     + _INTEGER
     + r"))?(?![\w%]|[.:]\d)"
-)  # in lower case, and no part of a longer name
+)  # expression for lower-case text; the name is not part of a longer name
 _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # mmengine, DETR, LAVIS, DINO
+)  # form of mmengine, DETR, LAVIS and DINO
 _ITEM_OF_EPOCHS = lazy(
     r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)"
 )  # MiniMind: epochs from 1 to the last one
-# Counters within an epoch: of batches with their total, and PyTorch's MNIST example's of items.
+# Counters within an epoch: of batches with their total, and of items in PyTorch's MNIST example.
 _BATCH = lazy(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}(?P<done>"
     + _INTEGER
@@ -110,21 +114,21 @@ _SHARE_OF_EPOCH = lazy(
     r"(?:epoch:?|train:)\s{1,4}(?P<epoch>\d{1,9})(?:/\d{1,9})?,? {0,2}"
     r"\[\s{0,9}(?P<done>\d{1,15})\s{0,4}/\s{0,9}(\d{1,15})(?: \(\s{0,3}\d{1,15}(?:\.\d+)?%\))?\]"
 )  # PyTorch's MNIST example, timm (Train: 0 [ 50/1251 (  4%)]), CoreNet
-_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # llm.c's log file
+_SHORT = lazy(r"s:(\d{1,15}) (?:trl:(" + NUMBER + r")|tel:(" + NUMBER + r"))")  # a line of llm.c's log file
 _LOSS = lazy(r"loss\s?[:=：]")
 _LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore, after its step
-_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of its record
-# "loss 2.0 lr 1e-5 " before "step 3", with nothing but blanks and commas between the numbers.
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore's form, after its step
+_OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of OLMo's record
+# "loss 2.0 lr 1e-5 " before "step 3", with only blanks and commas between the numbers.
 _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_LOSS_BEFORE = 200  # characters before the step that may hold such numbers
-_LOSS_NAME = 30  # characters by which this may begin before its last word
+_LOSS_BEFORE = 200  # characters before the step that may contain such numbers
+_LOSS_NAME = 30  # characters by which this text may begin before its last word
 _DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
 )
@@ -164,10 +168,10 @@ def from_text(text: str) -> Found | None:
     stated = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
     if stated is not None:
         values["loss"] = number(stated[1])
-    if "loss" not in values and "loss" in lower[: found.start()]:  # the step comes last
+    if "loss" not in values and "loss" in lower[: found.start()]:  # the step may follow the loss
         values = {**keyed(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
-        return None  # an argument list: the planned number of steps
+        return None  # an argument list with the planned number of steps
     done = _DONE_IN.match(rest) if total is not None else None
     if done is not None:
         values["step_seconds"] = number(done[1])
@@ -180,7 +184,7 @@ def from_text(text: str) -> Found | None:
             return Found(step, total or None, values, "")
     rates(lower[found.end() :], values)
     epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
-    if epoch:  # perhaps counted within the epoch: then its total is not the run's
+    if epoch:  # the step may be counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
         total = None
     series = _series(zeroed(text[: found.start(1)]))
@@ -188,10 +192,10 @@ def from_text(text: str) -> Found | None:
 
 
 def _whose(found: Found, before: str) -> Found:
-    """Return the numbers found after this text, assigned to the evaluation if the text marks one.
+    """Return the numbers after this text, assigned to the evaluation if the text marks one.
 
-    An evaluation's loss is never the training's, whatever its name; its batches show that the run continues,
-    but are none of its steps.
+    An evaluation's loss is never the training's, whatever its name. Batches of an evaluation show that the
+    run continues, but are none of its steps.
     """
     if not evaluates(before):
         return found
@@ -201,7 +205,7 @@ def _whose(found: Found, before: str) -> Found:
 
 
 def _metrics_start(lower: str, step: int) -> int:
-    """Return where a line's metrics begin: at its step, or at the loss right before it."""
+    """Return the offset at which a line's metrics begin: at its step, or at the loss right before it."""
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
 
@@ -218,12 +222,12 @@ def _find_step(lower: str) -> re.Match[str] | None:
 
 @lru_cache(maxsize=1024)
 def _series(before: str) -> str:
-    """Return a name for the counter after this text."""
+    """Return a name for the counter that follows this text."""
     return "text " + "".join(_WORD.findall(before))[-24:]
 
 
 def from_short(text: str) -> Found | None:
-    """Read llm.c's log file: training and validation losses, named by one and two letters."""
+    """Read llm.c's log file, whose training and validation losses have names of one and two letters."""
     found = _SHORT.match(text)
     if found is None:
         return None
@@ -236,7 +240,7 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Read loops that count the batches of an epoch: the steps of the epochs before are added."""
+    """Read lines that count the batches of an epoch; the steps of previous epochs are added."""
     of_all = "](" in text  # the number of epochs is shown, too, and thus the run's last step
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not may_precede(text[: found.start()]):
@@ -257,7 +261,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Read loops that show a loss and the progress within an epoch: their totals are not the run's."""
+    """Read lines that show a loss and the progress within an epoch: their totals are not the run's."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
@@ -294,7 +298,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return _whose(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    named = lower[: found.end()]  # a mean of a training's part: others are a benchmark's, of anything
+    named = lower[: found.end()]  # a mean of a training's part; other means may be of a benchmark
     return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 

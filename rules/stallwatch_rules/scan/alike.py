@@ -1,8 +1,8 @@
-"""Group many small sources that print the same, so that only some of each kind are read line by line.
+"""Group many small sources that print the same lines, so that only some of each kind are read line by line.
 
-Reading a small source costs fifty times what searching it costs. So many of them are searched at once, as one
-text, for the targets of a scan of a long log (``patterns``): sources with the same hits and the same
-end are of one kind. Possibly failed sources are read before those that look healthy.
+Reading a small source takes fifty times as long as searching it. So many of them are searched at once, as one
+text, for the targets of a scan of a long log (``patterns``): sources with the same hits and the same end are
+of one kind. Possibly failed sources are read before those that look healthy.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: small sources; if fewer, all are read
+MANY = 512  #: with fewer small sources than this, all sources are read
 MOST_FAILED, OF_FAILED = 3072, 1024  #: possibly failed sources that are read: in all, and of one kind
-MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: the same for all others
-_TEXTS = 24  # of `OF_HEALTHY`, sources whose templates differ from those of the others
-_EXTREMES = 12  # with the fewest lines, and with the most
-_FAILED = ("traceback", "frame", "crash", "launcher")  # watches
-_LAST = 4096  # bytes that hold the last line
+MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: healthy-looking sources that are read: in all, and of one kind
+_TEXTS = 24  # number, within `OF_HEALTHY`, of sources whose templates differ from those of the others
+_EXTREMES = 12  # number of sources with the fewest lines, and with the most
+_FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
+_LAST = 4096  # bytes at the end that contain the last line
 # A program's own report of its end, in which only the number distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
@@ -36,11 +36,11 @@ Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines wi
 class Outline(NamedTuple):
     """The result of a search of a small source."""
 
-    kind: bytes  #: sources with the same signs and the same end have the same
-    texts: bytes  #: sources with the same templates have the same
+    kind: bytes  #: digest that is equal for sources with the same signs and the same end
+    texts: bytes  #: digest that is equal for sources with the same templates
     lines: int
-    failed: bool  #: signs of a failure are among those found
-    ended: float  #: time of its end, if it failed; infinite if no line shows it
+    failed: bool  #: True if a sign of a failure was found
+    ended: float  #: time of the end of a failed source; infinite if no line shows it
 
 
 def outlines(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[Outline]:
@@ -59,7 +59,7 @@ def outlines(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> l
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the number of the source of each segment, with the pattern found and the segment."""
+    """Yield the source's number, the pattern and the segment of each hit."""
     order = 0
     for unit, pattern in sorted(found):
         while unit >= behind[order]:
@@ -90,21 +90,21 @@ def _time_of(line: bytes) -> float:
 
 
 def showing_failures(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure: these rules', and tracebacks and the like."""
+    """Return the numbers of the targets that show a failure: these rules', tracebacks and other crashes."""
     found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
 
 class Chosen(NamedTuple):
-    """The sources to read, and the others that print the same."""
+    """The sources to read, and the unread sources that print the same lines."""
 
     numbers: set[int]
-    alike: dict[int, list[int]]  #: a typical source of a kind that is read → sources of its kind that are not
+    alike: dict[int, list[int]]  #: a typical source of a kind that is read → unread sources of its kind
 
 
 def choose(found: Sequence[Outline | None]) -> Chosen:
-    """Choose the sources to read; those without an outline are not among them."""
+    """Choose the sources to read; sources without an outline are not among them."""
     kinds: dict[bytes, list[int]] = {}
     for number, outline in enumerate(found):
         if outline is not None:

@@ -1,7 +1,7 @@
-"""Cut a source's bytes into chunks at fixed offsets, however the bytes arrive.
+"""Cut a source's bytes into chunks at fixed offsets, in whatever portions the bytes arrive.
 
-What is read of a source and what is left out is decided chunk by chunk, so that the decision depends
-only on the source's bytes, and not on the portions in which they arrived.
+Which lines of a source are read is decided chunk by chunk, so that the decision depends only on the source's
+bytes, and not on the portions in which they arrived.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ class Chunk(NamedTuple):
 
     data: bytes
     start: int  #: offset in the source
-    place: int  #: number of the chunk in the source's grid, so some may be missing
-    torn: bool  #: it begins inside a line that is longer than a line may be
+    place: int  #: number of the chunk in the source's grid, in which chunks may be missing
+    torn: bool  #: True if the chunk begins inside a line that is longer than a line may be
 
 
 class ChunkCutter:
-    """Cuts at the first line feed at or after each multiple of ``size``.
+    """Cutter at the first line feed at or after each multiple of ``size``.
 
-    If none comes for ``MAX_LINE`` bytes, it cuts at a carriage return or else there: the reader of lines
-    drops the rest of such a line anyway.
+    If there is none for ``MAX_LINE`` bytes, the cut is at a carriage return or, failing that, at that limit:
+    the line reader drops the rest of such a line anyway.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._held: list[bytes] = []  # portions of the chunk so far: joined once, at its end
+        self._held: list[bytes] = []  # portions of the chunk so far, joined once at its end
         self.held = 0  #: bytes of the chunk that is not complete yet
         self._start = 0
         self._torn = False
@@ -52,7 +52,7 @@ class ChunkCutter:
             yield self._cut(whole[:end])
 
     def finish(self) -> Iterator[Chunk]:
-        """Yield the rest at the source's end."""
+        """Yield the remaining bytes as a chunk at the source's end."""
         if self.held:
             yield self._cut(b"".join(self._held))
             self._held, self.held = [], 0
@@ -60,19 +60,19 @@ class ChunkCutter:
     def _cut(self, data: bytes) -> Chunk:
         chunk = Chunk(data, self._start, self._start // self._size, self._torn)
         self._start += len(data)
-        # After a hole of NULs, as in a truncated log, a new line begins.
+        # A hole of NULs, as in a truncated log, is followed by a new line.
         self._torn = data[-1:] not in (b"\n", b"\r", b"\0")
         return chunk
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Return where the chunk with its grid line at ``boundary`` ends; ``None`` if bytes are missing."""
+    """Return the end of the chunk with its grid line at ``boundary``; ``None`` if bytes are missing."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 
 
 def line_end(data: bytes, boundary: int) -> int | None:
-    """Return where the first segment ends at or after ``boundary``; ``None`` if bytes are missing."""
+    """Return the end of the first segment at or after ``boundary``; ``None`` if bytes are missing."""
     if len(data) < boundary:
         return None
     found = _LINE_END.search(data, boundary - 1, boundary + MAX_LINE)
@@ -82,7 +82,7 @@ def line_end(data: bytes, boundary: int) -> int | None:
 
 
 def whole_lines(portions: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield a source's bytes in blocks of whole lines; the last line gets an end."""
+    """Yield a source's bytes in blocks of whole lines; the last line gets a line feed."""
     held: list[bytes] = []
     length = 0
     for portion in portions:

@@ -12,17 +12,17 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
 REACH = 16 * 1024  #: bytes at the start of a source from which texts are taken
-BEFORE, AFTER = 4, 60  #: segments that are read around a place
+BEFORE, AFTER = 4, 60  #: segments that are read before and after a repeat
 _MOST_TEXTS = 12
-_LEAST = 12  # characters of a text
-_OFTEN = 8  # times that ranks may print one; more frequent texts are not of a head
-_MOST_HITS = 256  # of a chunk: if there are more, they are not of a head either
+_LEAST = 12  # minimum length of a text, in characters
+_OFTEN = 8  # ranks may print a text this often; more frequent texts are not part of a head
+_MOST_HITS = 256  # more hits than this in a chunk are not part of a head either
 _TOGETHER = 40  # segments within which two of the texts must occur
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 
 def head_texts(head: bytes) -> tuple[str, ...]:
-    """Return the longest part of each of a source's first lines without figures."""
+    """Return the longest part without digits of each of a source's first lines."""
     found: list[bytes] = []
     seen: set[bytes] = set()
     for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:
@@ -37,7 +37,7 @@ def head_texts(head: bytes) -> tuple[str, ...]:
     return tuple(piece.decode() for piece in found)
 
 
-@functools.lru_cache(maxsize=16)  # the logs of ranks begin alike
+@functools.lru_cache(maxsize=16)  # the logs of ranks have the same beginning
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
     """Return the scanner for the texts; ``None`` if they are too few to identify a head."""
     return (
@@ -46,7 +46,7 @@ def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments that hold texts near one another."""
+    """Return the segments that contain texts of the head near one another."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

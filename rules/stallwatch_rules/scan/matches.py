@@ -1,7 +1,7 @@
-"""Find where rules fire in a log of any size: rule, line, captures and time; nothing else is read.
+"""Find the matches of rules in a log of any size: rule, line, captures and time.
 
-For finding, counting and charting matches in gigabytes, as ``stallwatch matches`` does. A diagnosis needs
-more than that (``sources``).
+This module finds, counts and charts matches in gigabytes, for ``stallwatch matches``. A diagnosis needs more
+of the log (``sources``).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from stallwatch_rules.text.redact import redact, redact_part
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
 
-CHUNK = 256 * 1024  #: bytes: a processor's cache holds them until they are processed
-_BACK = 8  # segments before a line that are searched for the time, if the line has none
-_BEFORE = 2048  # bytes of them
+CHUNK = 256 * 1024  #: bytes of a chunk: a processor's cache holds them until they are processed
+_BACK = 8  # number of preceding segments that are searched for the time, if the line has none
+_BEFORE = 2048  # maximum bytes of these segments
 _AT_ONCE = 128  # segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # without it a line has no time
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a line without a clock has no time
 
 
 class Match(NamedTuple):
     """A place where a rule fired."""
 
     rule: str
-    line: Line  #: its time is its own, else that of a line shortly before it, else the last one known
+    line: Line  #: the line, with its own time, or that of a line shortly before, or the last known time
     captures: dict[str, str]
 
     def masked(self) -> Match:
@@ -48,12 +48,12 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the beginning of the period in which it fired."""
+        """Return the start of the period in which the rule fired; ``None`` without a time."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
 class MatchPatterns:
-    """A matcher's patterns, compiled for any number of scans. Needs hyperscan."""
+    """A matcher's patterns, compiled for any number of scans; requires hyperscan."""
 
     def __init__(self, matcher: Matcher) -> None:
         pages = matcher.catalogue.pages.values()
@@ -64,8 +64,9 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: patterns of each number that the index finds, without those that a rule only requires of other
-        #: lines, which may be on every tenth line
+        #: For each number that the index finds, its patterns, without those that a rule only requires of
+        #: other lines:
+        #: these may be on every tenth line.
         self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
 
 
@@ -73,13 +74,13 @@ class _Waiting(NamedTuple):
     """A segment with a hit that waits to be read."""
 
     raw: bytes
-    number: int  #: of its line
+    number: int  #: number of its line
     before: bytes  #: the bytes before it
-    patterns: set[int]  #: that may match there
+    patterns: set[int]  #: numbers of the patterns that may match in the segment
 
 
 class MatchScan:
-    """Scans one source; its lines are of ``rank`` if they name no other, and follow a ``lead``."""
+    """Scan of one source; its lines have ``rank`` if they name no other, and follow the prefix ``lead``."""
 
     def __init__(
         self,
@@ -91,23 +92,24 @@ class MatchScan:
         self._patterns = patterns
         self._reader = LineReader(source, rank, lead=lead)
         self._cutter = ChunkCutter(CHUNK)
-        self._before = b""  # the end of the chunks before this one
+        self._before = b""  # the end of the previous chunks
         self._begun: _Waiting | None = None  # the beginning of a line that has not ended
-        #: Segments are read many at a time: after a chunk was searched, a processor's caches hold
-        #: nothing that reading needs, and a single line would take four times as long.
+        #: Segments are read many at a time: after a chunk was searched, a processor's caches contain nothing
+        #: that reading
+        #: needs, and a single line would take four times as long.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
-        self.lines = 0  #: line ends so far
+        self.lines = 0  #: number of line ends so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """Yield the next matches; those in ``data`` may come with a later portion."""
+        """Yield the next matches; matches in ``data`` may be yielded with a later portion."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
                 yield from self._read_waiting()
 
     def finish(self) -> Iterator[Match]:
-        """Yield the remaining matches."""
+        """Yield the remaining matches at the source's end."""
         for chunk in self._cutter.finish():
             self._search(chunk, is_last=True)
         if self._begun is not None and self._begun.patterns:
@@ -115,21 +117,21 @@ class MatchScan:
         yield from self._read_waiting()
 
     def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
-        """Find the segments to read."""
-        begun, self._begun = self._begun, None  # a line that began in a chunk before this one
-        if begun is not None and not chunk.torn:  # a hole ended it
+        """Search a chunk for segments that may match, and queue them for reading."""
+        begun, self._begun = self._begun, None  # a line that began in a previous chunk
+        if begun is not None and not chunk.torn:  # a hole ended the line
             self.waiting += [begun] if begun.patterns else []
             begun = None
         segments = Segments(chunk.data)
         data = segments.data
-        if not data:  # nothing but a hole
+        if not data:  # the chunk is only a hole
             self._begun = begun
             return
         found = self._found(segments)
         if begun is not None and begun.patterns:
             found = {0: set(), **found}
         last = segments.count - 1
-        is_open = not is_last and data[-1:] not in (b"\n", b"\r")  # it continues in the next chunk
+        is_open = not is_last and data[-1:] not in (b"\n", b"\r")  # the line continues in the next chunk
         if is_open:
             found.setdefault(last, set())
         for unit, patterns in found.items():
@@ -138,7 +140,7 @@ class MatchScan:
             hit = _Waiting(
                 raw, number + segments.line_ends(0, unit), self._seen_before(data, start), patterns
             )
-            if begun is not None and not unit:  # of an over-long line, the beginning and the end are read
+            if begun is not None and not unit:  # the beginning and the end of an over-long line are read
                 rest = b"" if is_open and unit == last else raw[-TAIL:]
                 hit = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
             if is_open and unit == last:
@@ -149,12 +151,12 @@ class MatchScan:
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
-        """Return the bytes before a segment, some of them in the chunk before."""
+        """Return the bytes before a segment, including some of the previous chunk."""
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, segments: Segments) -> dict[int, set[int]]:
-        """Return the segments in which patterns may match, and which patterns."""
+        """Return the segments in which patterns may match, each with the numbers of these patterns."""
         owners, found = self._patterns.owners, dict[int, set[int]]()
         numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]

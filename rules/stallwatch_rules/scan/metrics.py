@@ -1,6 +1,6 @@
 """Choose the metric lines of a chunk to read: the first and last of each kind, and those near matches.
 
-So the steps, their pace and their end are known, though most of the lines are left out.
+These lines show the steps, their pace and their end, though most of the lines are skipped.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_WHOLE_EVERY = 8  # one chunk of this many is searched for kinds not met yet
+_WHOLE_EVERY = 8  # one chunk of this many is searched for kinds that were not found yet
 _MOST_BETWEEN = 300  # metrics between a chunk's two ends after which the search stops
-# Launchers' prefixes of the lines of a rank (``lines.prefixes`` knows more of them, which few logs have).
-# The last of several counts.
+# Launchers' prefixes of the lines of a rank (``lines.ranks`` knows more prefixes, which few logs have). The
+# last
+# of several counts.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
-_NEAREST = 4  # the share of the probe that is searched first
-_FARTHEST = 8  # times the probe, if it holds no metric
-_INDENTED = 5  # times as many indented neighbors of one template
+_NEAREST = 4  # divisor of the probe size for the range that is searched first
+_FARTHEST = 8  # multiple of the probe size that is searched if the probe contains no metric
+_INDENTED = 5  # multiple of the limit for indented neighbors of one template
 
 
 @dataclass
 class Picked:
-    """Offsets in the view of the metrics found."""
+    """The offsets, in the view, of the metrics found in a chunk."""
 
-    first: list[tuple[int, int]] = field(default_factory=list)  #: (kind, offset), up to a few of each
+    #: (kind, offset) of the first metrics, up to a few of each kind
+    first: list[tuple[int, int]] = field(default_factory=list)
     last: dict[int, int] = field(default_factory=dict)
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Return the offset after which lines of this kind were left out, if any were."""
+        """Return the offset after which lines of this kind were skipped; ``None`` if none were."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for one, offset in self.first if one == kind), default=0)
@@ -58,13 +60,13 @@ class Picked:
 def kinds_at(
     scanner: BlockScanner, view: bytes, start: int, end: int, most: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """Yield the kinds and the offsets of the metrics between two offsets; the first ``most``."""
+    """Yield the kinds and the offsets of the first ``most`` metrics between two offsets."""
     hits = scanner.hits(memoryview(view)[start:end], most)
     return ((KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
 
 
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> Picked | None:
-    """Return only the last metric of each kind if all kinds of the section are near the chunk's end."""
+    """Return the last metric of each kind, if all kinds of the section are near the chunk's end."""
     if len(view) <= 3 * probe:
         return None
     for size in (probe // 4, probe):
@@ -77,7 +79,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 
 
 def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:
-    """Return the metrics to read of a chunk; add to ``met``, the kinds of this section so far."""
+    """Return the metrics of a chunk to read, and add their kinds to ``met``, the section's kinds so far."""
     picked = Picked()
     size = len(view)
     if size <= 3 * probe:
@@ -101,9 +103,9 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
 
 
 class Nearby:
-    """Looks around a match: neighbors with new content, and the metrics that show its step.
+    """Search of the surroundings of a match, for neighbors with new content and metrics that show its step.
 
-    It works on the bytes beside the match, as locating lines costs more.
+    The search uses the bytes beside the match, because locating lines is slower.
     """
 
     def __init__(
@@ -117,9 +119,9 @@ class Nearby:
         self._redrawn = b"\r" in view
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
-        """Yield the neighbors of a segment that are worth reading: each template a few times in a section.
+        """Yield the neighbors of a segment to read: each template a few times in a section.
 
-        Indented lines are yielded more often, as they may continue a message.
+        Indented lines are yielded more often, because they may continue a message.
         """
         view, start = self._view, self._segments.start(unit)
         end = start
@@ -148,7 +150,7 @@ class Nearby:
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
         """Return a rule's first and last segment for each rank named at a line's start, with the rank.
 
-        For a rank whose first segment in this section was returned before, return only the last.
+        For a rank whose first segment in this section was returned before, only the last is returned.
         """
         if len(units) > 2 * self._sizes.ends:
             units = units[: self._sizes.ends] + units[-self._sizes.ends :]
@@ -167,7 +169,7 @@ class Nearby:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return the last metrics of its rank before a segment, for its step; ``ahead``: some after, too."""
+        """Return a rank's last metrics before a segment, for its step; ``ahead``: also some after it."""
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
         return [
@@ -176,7 +178,7 @@ class Nearby:
         ]
 
     def _before(self, start: int, rank: bytes) -> list[int]:
-        """Return where the last metric of each kind that counts steps ends."""
+        """Return the end of the last metric of each kind that counts steps."""
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
@@ -189,7 +191,7 @@ class Nearby:
         return [offset for kind, offset in last.items() if kind in COUNTING]
 
     def _behind(self, start: int, rank: bytes) -> list[int]:
-        """Return where the first metrics end."""
+        """Return the ends of the first metrics after an offset."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
         for size in self._ranges():
@@ -208,14 +210,14 @@ class Nearby:
     def _found(
         self, begin: int, behind: int, rank: bytes, most: int | None = None
     ) -> Iterator[tuple[int, int]]:
-        """Return the kinds and offsets of the metrics between two offsets."""
+        """Return the kinds and offsets of a rank's metrics between two offsets."""
         found = kinds_at(self._metrics, self._view, begin, behind, most)
         if not rank:
             return found
         return ((kind, at) for kind, at in found if self._rank(self._line_start(at)) == rank)
 
     def _rank(self, at: int) -> bytes:
-        """Return the rank that a line names at its start; empty for none."""
+        """Return the rank that a line names at its start; empty if it names none."""
         found = _RANK_PREFIX.match(self._view, at)
         return found[1] if found else b""
 
@@ -225,7 +227,7 @@ class Nearby:
         return ends + self._view.count(b"\r", begin, end) if self._redrawn else ends
 
     def _line_start(self, at: int) -> int:
-        """Return where the segment begins that contains this offset, or ends there."""
+        """Return the start of the segment that contains this offset, or ends there."""
         start = self._view.rfind(b"\n", 0, at)
         return (max(start, self._view.rfind(b"\r", start + 1, at)) if self._redrawn else start) + 1
 

@@ -1,12 +1,12 @@
 """Compile the targets of a scan: the catalogue's patterns in their raw form, and other signs.
 
-``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be
-read whole. Its patterns only let a line through to the readers and decide nothing: too many cost
-time, a missing one loses information. In ``watches``, ``before`` and ``after`` are lines around one that
-are read, too, ``budget`` is the number read in a section, and for those that are ``seldom`` not every chunk
-is searched. Of lines with a ``severe`` word, one of each template is read; a ``warning`` is on many
-lines of a healthy log, and is searched only in some of the chunks. Each kind of ``metrics`` gets its share
-of a chunk; its ``series`` are those that its lines may belong to.
+``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read
+whole. Its patterns only pass lines to the readers and decide nothing: too many cost time, a missing one loses
+information. In ``watches``, ``before`` and ``after`` are numbers of lines around a hit that are also read,
+``budget`` is the number read in a section, and for ``seldom`` watches not every chunk is searched. Of lines
+with a ``severe`` word, one of each template is read. A ``warning`` is on many lines of a healthy log, and is
+searched only in some of the chunks. Each kind of ``metrics`` gets its share of a chunk; its ``series`` are
+those that its lines may belong to.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """A kind of line with the numbers of a training."""
+    """A kind of line with the metrics of a training."""
 
     kind: str
     patterns: tuple[str, ...]
@@ -62,8 +62,8 @@ _signs = msgspec.json.decode(Path(__file__).with_name("signs.json").read_bytes()
 WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(one.kind for one in METRICS)
-KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: of each metric pattern
-#: The kinds by which steps are counted.
+KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: metric pattern → kind
+#: The kinds of metrics by which steps are counted.
 COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 
 
@@ -74,13 +74,13 @@ class Target(NamedTuple):
     patterns: Sequence[str]
     is_context: bool
     sure: bool  #: every hit is a match
-    free: bool  #: its patterns match a raw line if they match the line read from it
-    by_progress: bool  #: the steps around its matches show their effect
+    free: bool  #: the patterns match a raw line if they match the line that is read from it
+    by_progress: bool  #: the steps around the matches show their effect
     matcher: Matcher
 
     @classmethod
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
-        """Return the target for a rule's page."""
+        """Return the target for the patterns, or the context, of a rule's page."""
         patterns = page.requires if is_context else page.patterns
         sure = not page.unless and all(map(certain, patterns))
         free = not page.unless and not any(map(anchored, patterns))
@@ -93,14 +93,14 @@ class Target(NamedTuple):
 
 
 class Hits(NamedTuple):
-    """Matches in a chunk."""
+    """The hits in a chunk."""
 
-    found: list[tuple[int, int]]  #: pattern and segment, with repeats
-    worded: set[int]  #: segments with one of the words
+    found: list[tuple[int, int]]  #: pattern and segment of each hit, with repeats
+    worded: set[int]  #: segments with a severe word
 
 
 class PatternScanner:
-    """Finds which patterns match in which segments of a chunk: literals first, patterns near them."""
+    """Search for the patterns that match in segments of a chunk: literals first, then patterns near them."""
 
     def __init__(
         self,
@@ -109,9 +109,9 @@ class PatternScanner:
         words: Sequence[str] = (),
         seldom: Collection[int] = (),
     ) -> None:
-        """Search for ``words``, too.
+        """Prepare the search for patterns and ``words``.
 
-        ``seldom`` holds the numbers of patterns for which not every chunk is searched.
+        ``seldom`` contains the numbers of patterns for which not every chunk is searched.
         """
         self._all = LiteralIndex(patterns, store, words)
         self._given = patterns, store, words, seldom
@@ -125,16 +125,16 @@ class PatternScanner:
 
     @functools.cached_property
     def _patterns(self) -> BlockScanner:
-        """The patterns that have literals; needed when a literal is found."""
+        """The scanner of the patterns that have literals, needed when a literal is found."""
         patterns, store, *_ = self._given
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def compile(self) -> None:
-        """Compile now what is otherwise compiled on demand."""
+        """Compile the parts that are otherwise compiled on demand."""
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the matches in a chunk."""
+        """Return the hits in a chunk; if not ``everything``, without those of ``seldom`` patterns."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -163,8 +163,8 @@ class ScanEngine(NamedTuple):
     """The compiled patterns, which any number of scans share."""
 
     targets: tuple[Target, ...]
-    target_of: tuple[int, ...]  #: of each pattern of ``patterns``; after the targets come ``WATCHES``
-    patterns: PatternScanner  #: the rules' patterns, then those of ``WATCHES``
+    target_of: tuple[int, ...]  #: target of each pattern in ``patterns``; after the targets come ``WATCHES``
+    patterns: PatternScanner  #: the rules' patterns, followed by those of ``WATCHES``
     warning: BlockScanner
     metrics: BlockScanner
 
@@ -187,7 +187,8 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     for page in scanned_rules(matcher.catalogue.pages.values()):
         for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
             if target.patterns:
-                # Another rule's requirement is mostly near its match, where all is read, or at the start.
+                # Another rule's requirement is mostly near its match, where all lines are read, or at the
+                # start.
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):
@@ -195,7 +196,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     store = matcher.catalogue.store
     try:
         scanner = PatternScanner(patterns, store, _signs.severe, seldom)
-    except hyperscan.error:  # users' patterns may exceed its limits
+    except hyperscan.error:  # users' patterns may exceed hyperscan's limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))
     metrics = BlockScanner(store.compiled(tuple(pattern for one in METRICS for pattern in one.patterns)))

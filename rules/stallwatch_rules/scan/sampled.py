@@ -1,9 +1,9 @@
-"""Decide which parts of a long log are read, and what is only counted: chunk by chunk, from the bytes alone.
+"""Decide chunk by chunk, from the bytes alone, which parts of a long log are read and which are only counted.
 
-Reading a line costs thousands of times what searching it for patterns costs. So only informative
-lines are read, as those of a short log are: rules' matches and their surroundings, tracebacks,
-summaries, changes of course, a line of each template that reports a problem, and an even share of
-the metrics. The count of a rule's matches stays exact: frequent matches are counted without being read.
+Reading a line takes thousands of times as long as searching it for patterns. So only informative lines are
+read, in the same way as those of a short log: rules' matches and their surroundings, tracebacks, summaries,
+changes of course, a line of each template that reports a problem, and an even share of the metrics. The count
+of a rule's matches stays exact: frequent matches are counted without being read.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_MOST_OF_TRACEBACKS = 400  # segments of a chain of tracebacks
+_MOST_OF_TRACEBACKS = 400  # maximum number of segments of a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-_CHAIN_LINES = 4  # lines after a final line that hold the chain's marker and the next head
+_CHAIN_LINES = 4  # lines after a final line that contain the chain's marker and the next head
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
-# A line that may name its rank, or not be the run's, is read.
+# A line that may name its rank, or may be Stallwatch's own, is read.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
 # The usual prefixes of launchers; the last of several counts.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # of a metric line that may lack a step
+_SIGNED = (b"'loss': ", b'"loss": ')  # texts of a metric line that may lack a step
 
 
 class Skipped(NamedTuple):
-    """The content left out between two windows."""
+    """The content skipped between two windows."""
 
     segments: int
-    ends: int  #: line feeds among them
-    kinds: frozenset[str] = frozenset()  #: kinds of series that may be among them
-    losses: int = 0  #: lines with a loss and without a step among them
+    ends: int  #: number of skipped line feeds
+    kinds: frozenset[str] = frozenset()  #: kinds of series that may be skipped
+    losses: int = 0  #: skipped lines with a loss and without a step
 
 
 class Window(NamedTuple):
     """Consecutive segments that are to be read."""
 
     data: bytes
-    head: bytes = b""  #: of its record, if that is left out
-    more: tuple[tuple[str, int], ...] = ()  #: rule → similar lines that were left out, but counted
+    head: bytes = b""  #: head of the container record, if that is skipped
+    more: tuple[tuple[str, int], ...] = ()  #: rule → similar lines that were skipped, but counted
 
 
 class SearchedChunk(NamedTuple):
     """A chunk that was searched for patterns."""
 
     place: int  #: number of the chunk in the source
-    counts_as: int  #: number that decides how it is searched
-    torn: bool  #: it begins inside a line that is longer than a line may be
+    counts_as: int  #: number that decides how the chunk is searched
+    torn: bool  #: True if the chunk begins inside a line that is longer than a line may be
     segments: Segments
     hits: Hits
     heads: Sequence[int] = ()  #: segments that repeat the source's beginning
 
 
 class SampledScan:
-    """Searches the chunks of one source in their order. Starts anew at each section.
+    """Scan of the chunks of one source in their order, with new budgets in each section.
 
     ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are its first texts.
     """
@@ -90,10 +90,10 @@ class SampledScan:
         self._section = -1
 
     def search(self, chunk: Chunk) -> SearchedChunk | None:
-        """Return the hits in a chunk; ``None`` for an empty one.
+        """Return the hits in a chunk; ``None`` for an empty chunk.
 
-        This runs through all of its bytes, after which a processor's caches hold nothing of Python's own:
-        searching several chunks and then selecting from them is faster.
+        The search runs through all bytes of the chunk, after which a processor's caches contain none of
+        Python's own data: searching several chunks and then selecting from them is faster.
         """
         segments = Segments(chunk.data)
         if not segments.data:
@@ -105,7 +105,7 @@ class SampledScan:
         return SearchedChunk(chunk.place, counts_as, chunk.torn, segments, hits, heads)
 
     def select(self, searched: SearchedChunk) -> list[Skipped | Window]:
-        """Return what to read of a chunk, in its order, and what is left out."""
+        """Return the parts of a chunk to read, and the skipped parts between them, in order."""
         section = searched.place // self._sizes.section
         if section != self._section:
             self._section, self._state = section, ScanState()
@@ -113,7 +113,7 @@ class SampledScan:
 
 
 class _Selection:
-    """The selection from one chunk."""
+    """The selection of the segments of one chunk to read."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Selection:
         self._searched = searched
         self._segments = segments = searched.segments
         self._view = segments.view
-        self._mask = bytearray(segments.count)  # of the segments to read
+        self._mask = bytearray(segments.count)  # 1 for each segment to read
         self._named: set[int] = set()  # segments of tracebacks of which only the naming lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._counted: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
@@ -197,7 +197,6 @@ class _Selection:
             self._behind = max(self._behind, unit + after + 1)
 
     def _by_target(self, found: Iterable[tuple[int, int]]) -> dict[int, list[int]]:
-        """Return the segments in which each target was found."""
         by_target: dict[int, set[int]] = {}
         for pattern, unit in found:
             by_target.setdefault(self._engine.target_of[pattern], set()).add(unit)
@@ -210,7 +209,7 @@ class _Selection:
                 continue
             block = _traceback_at(self._segments, head)
             behind = block.behind
-            if not block.whole:  # other output between its lines, or the chunk ends in it
+            if not block.whole:  # other output is between its lines, or the chunk ends in it
                 after = self._state.allowed(-1, self._sizes.torn_tracebacks, 1) * 6 + 2
                 after *= self._sizes.tracebacks_after
                 self._read(head, TRACEBACK.before, block.behind - head + after)
@@ -226,7 +225,7 @@ class _Selection:
 
     def _rule(self, number: int, units: list[int]) -> list[int]:
         target = self._engine.targets[number]
-        if target.is_context:  # only its occurrence matters
+        if target.is_context:  # only the occurrence of a context matters, so few of its lines are read
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
             self._mark_each(units[:allowed])
             return units
@@ -266,7 +265,7 @@ class _Selection:
         return sorted(worded)
 
     def _severity(self, units: Iterable[int], known: set[int]) -> None:
-        """Read one line of each template. Lines that a rule knows are skipped."""
+        """Read one line of each template, except lines that a rule knows."""
         fresh = [unit for unit in units if unit not in known and self._is_new(unit)]
         templates = self._state.templates
         for unit in fresh:
@@ -274,7 +273,7 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                if not met & (met - 1):  # the 2nd, 4th, 8th …: so the position of the latest is known
+                if not met & (met - 1):  # the 2nd, 4th, 8th …, so that the position of the latest is known
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:
@@ -305,7 +304,7 @@ class _Selection:
         return parts
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges to read: the first segment, and the one after the last."""
+        """Return the ranges to read, each as its first segment and the segment after its last."""
         return [marked.span() for marked in _MARKS.finditer(self._mask)]
 
     def _left(
@@ -339,7 +338,7 @@ class _Selection:
         return pieces
 
     def _hidden(self, picked: Picked) -> list[tuple[int, frozenset[str]]]:
-        """Return the segments after which metrics are left out, with their series; the last first."""
+        """Return the segments after which metrics are skipped, with their series; the last first."""
         offsets = {
             kind: offset
             for kind in range(len(KINDS))
@@ -356,9 +355,9 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: Picked) -> re.Pattern[bytes] | None:
-        """Return the text found once in each line with a loss and no step, if such lines are left out.
+        """Return the text found once in each line with a loss and no step, if such lines are skipped.
 
-        Beside a progress bar they have its step, so their number is not needed.
+        Beside a progress bar, these lines have its step, so their number is not needed.
         """
         if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
             return None
@@ -368,7 +367,7 @@ class _Selection:
         text = self._segments.text(unit)
         if b"step" in text:
             return None
-        # Python's expressions find a text a third faster than bytes.count does.
+        # Python's regular expressions find a text a third faster than bytes.count does.
         return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
 
 
@@ -377,7 +376,7 @@ def _by_rank(
 ) -> list[list[int]]:
     """Return the segments in which a rule may fire, grouped by the rank that their lines name.
 
-    After a ``lead`` each is read: only then is it clear where its line starts.
+    After a ``lead``, each segment is read: only reading shows where its line starts.
     """
     plain = lead is None and not segments.recorded
     sure = target.sure and plain
@@ -385,7 +384,7 @@ def _by_rank(
         return [units] if units else []
 
     def ranks(unit: int) -> Iterable[int | None]:
-        """Return the ranks, usually one; none if the rule does not fire."""
+        """Return the ranks of a segment, usually one; none if the rule does not fire."""
         text = segments.text(unit)[:MAX_LINE]
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
@@ -409,16 +408,15 @@ def _by_rank(
 
 
 class _Traceback(NamedTuple):
-    """A traceback, or a chain of them."""
+    """A traceback, or a chain of tracebacks."""
 
-    behind: int  #: the first segment after its final line
-    final: bytes  #: its final line
-    naming: tuple[int, ...]  #: the lines that identify it: head, innermost user frame, final line
-    whole: bool  #: whether it is complete, without other lines in it
+    behind: int  #: the first segment after the final line
+    final: bytes  #: the final line of the traceback
+    naming: tuple[int, ...]  #: the lines that identify the traceback: head, innermost user frame, final line
+    whole: bool  #: True if the traceback is complete, without other lines in it
 
 
 def _traceback_at(segments: Segments, head: int) -> _Traceback:
-    """Return the traceback that begins with this segment."""
     naming: list[int] = []
     last = min(segments.count, head + _MOST_OF_TRACEBACKS)
     while True:
@@ -432,7 +430,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
             text = segments.text(at)
             if not text.startswith(prefix):
                 if at == head + 1 and text.startswith(b"  File "):
-                    prefix = b""  # only the first line of a message has the logger's prefix
+                    prefix = b""  # a logger's prefix is only on the first line of a message
                 else:
                     return _Traceback(at, b"", (), False)
             if text[len(prefix) : len(prefix) + 1] not in (b" ", b"\t", b""):
@@ -454,7 +452,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the marker of a chain after a final line, and the head that follows it."""
+    """Return the marker of a chain after a final line, and the head that follows the marker."""
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

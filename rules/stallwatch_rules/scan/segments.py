@@ -1,8 +1,7 @@
 """Prepare a chunk's bytes for patterns, and find its segments' ends: line feeds and carriage returns.
 
-The view of a chunk is its text in UTF-8, without colors, container escapes and foreign encodings. Whatever
-is removed, every line feed and carriage return stays, so that the n-th segment of the view is the n-th of
-the chunk.
+The view of a chunk is its text in UTF-8, without colors, container escapes and foreign encodings. Every line
+feed and carriage return stays, so that the n-th segment of the view is the n-th segment of the chunk.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ _JSON_ESCAPES = (
     (b"\\u001b", b"\x1b"),
     (b"\\\\", b"\\"),
 )
-# Typeset quotes and blanks of a page, spelled as the reader of lines does (``lines.unescape``).
+# Typographic quotes and blanks of a page, replaced as by the line reader (``lines.unescape``).
 _TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TYPESET.items())
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
-# A container runtime's record: only its line's first segment has the head.
+# A container runtime's record: only the first segment of its line has the head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 _FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
 _SLICE = 64 * 1024  # bytes that a processor's cache holds together with the results
-_SHORT = 8 * 1024  # bytes in which Python counts faster than numpy
+_SHORT = 8 * 1024  # bytes that Python counts faster than numpy
 _PAYS = 32 * 1024 * 1024
 _counted = 0
 
@@ -46,7 +45,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
     numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
     """
-    global _counted  # bytes in this process: the amount read so far is the best guess of the amount to come
+    global _counted  # bytes so far in this process: the best estimate of the amount to come
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)
@@ -56,7 +55,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return where line feeds, or carriage returns as well, are in a slice."""
+    """Return the positions of line feeds in a slice; if ``redrawn``, also those of carriage returns."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]
@@ -71,22 +70,23 @@ def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
 class LineEnds:
     """The positions of line feeds, and carriage returns if any, in a block: the n-th of all of them.
 
-    They are only counted, slice by slice. Their positions are computed only in the slices that are queried:
+    The ends are only counted, slice by slice. Their positions are computed only in the slices that are
+    queried:
     usually a few.
     """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self.redrawn = b"\r" in data  #: whether there are carriage returns
+        self.redrawn = b"\r" in data  #: True if there are carriage returns
         self._feeds_before = self._counted(b"\n")
-        self._before = self._feeds_before  # ends before each slice
+        self._before = self._feeds_before  # number of ends before each slice
         if self.redrawn:
             self._before = list(map(operator.add, self._feeds_before, self._counted(b"\r")))
         self._found: dict[int, list[int]] = {}
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """Return how often a byte occurs before each slice, and in all of them."""
+        """Return how often a byte occurs before each slice, and in all slices."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
@@ -121,7 +121,7 @@ class LineEnds:
 
 
 class Segments:
-    """The segments of a chunk's bytes, and of its ``view``, which has the same number."""
+    """The segments of a chunk's bytes, and of its ``view``, which has the same number of segments."""
 
     def __init__(self, data: bytes) -> None:
         solid = data.isascii() and b"\0" not in data and b"\x1b" not in data
@@ -135,19 +135,19 @@ class Segments:
 
     @property
     def recorded(self) -> bool:
-        """Whether a container runtime wrote these lines as records."""
+        """True if a container runtime wrote these lines as records."""
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int]) -> list[int]:
         """Return the segments of matches that end at these offsets of the view.
 
-        Ascending offsets are the fastest: most are in the segment of the one before.
+        Ascending offsets are the fastest: most are in the segment of the previous offset.
         """
         units: list[int] = []
-        unit, start, end = 0, 1, 0  # of the last offset: its segment, and the ends of matches in that
+        unit, start, end = 0, 1, 0  # last offset's segment, and the range of match ends in it
         for offset in offsets:
             if not start <= offset <= end:
-                # A match that ends at the very start, as an empty one may, is in the first segment.
+                # A match that ends at the very start, as an empty match may, is in the first segment.
                 unit = self._ends.before(max(offset - 1, 0))
                 start = self.start(unit) + 1
                 end = self._ends.at(unit) + 1 if unit < self._ends.count else len(self.view)
@@ -155,7 +155,7 @@ class Segments:
         return units
 
     def start(self, segment: int) -> int:
-        """Return where a segment begins in the view."""
+        """Return the offset at which a segment begins in the view."""
         return self._ends.at(segment - 1) + 1 if segment else 0
 
     def text(self, segment: int) -> bytes:
@@ -170,7 +170,7 @@ class Segments:
         return self.data[self._raw_start(first) : end]
 
     def place(self, segment: int) -> tuple[int, int]:
-        """Return where a segment begins and ends in ``data``, without its end."""
+        """Return the offsets at which a segment begins and ends in ``data``, without its line end."""
         ends = self._data_ends
         return self._raw_start(segment), ends.at(segment) if segment < ends.count else len(self.data)
 
@@ -195,7 +195,7 @@ class Segments:
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
     """Return the chunk's text in UTF-8, in which every pattern is found that matches one of its lines.
 
-    ``solid``: it is known to be ASCII without escape characters; JSON may still escape some.
+    ``solid``: the data is known to be ASCII without escape characters; JSON may still escape some.
     """
     if not solid and not data.isascii():
         data = _utf8(data)
@@ -205,7 +205,7 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
-        solid = False  # the text may hold escape characters now
+        solid = False  # the text may contain escape characters now
     if not solid and b"\x1b" in data:
         data = TERMINAL_CODES_IN_BYTES.sub(b"", data)
     return data
@@ -226,7 +226,7 @@ def _line(line: bytes) -> bytes:
 
 
 def _segment(raw: bytes) -> bytes:
-    """Decode a segment as the reader of lines does."""
+    """Decode a segment in the same way as the line reader."""
     try:
         raw.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Read one source into a run's reading: its beginning and end whole, the rest in samples."""
+"""Read one source into a run's reading: its beginning and end completely, the rest in samples."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, W
 from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TOGETHER = 8  # chunks that are searched, and then read, together
+_TOGETHER = 8  # chunks that are searched together, and then read together
 _AT_ONCE = 1024  # lines that are read together
-_LONG_HEAD = 8  # times the head's size: limit for a head of few lines
+_LONG_HEAD = 8  # maximum length of a head of few lines, as a multiple of the head's size
 
 
 class SourceReading:
-    """Takes the bytes of one source in portions.
+    """Reader of one source, which takes the bytes in portions.
 
-    ``engine`` is called once the source is longer than its head and its tail; if it returns none, every line
-    is read.
+    ``engine`` is called once the source is longer than its head and its tail; if it returns ``None``, every
+    line is read.
     """
 
     def __init__(
@@ -48,28 +48,28 @@ class SourceReading:
         self._begun = b""
         self._first = b""  # the beginning of the source
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._decided = False  # whether a byte order mark was searched for
+        self._decided = False  # True once a byte order mark was searched for
         self._head = 0  # bytes of the head so far
         self._head_segments = 0
         self._in_head = True
-        self._whole = True  # whether the last chunk was read to its end
-        self._searched: list[SearchedChunk] = []  # waiting for selection
-        self._found: list[Line] = []  # read in large portions, as each portion has a cost
+        self._whole = True  # True if the last chunk was read to its end
+        self._searched: list[SearchedChunk] = []  # chunks that wait for selection
+        self._found: list[Line] = []  # lines that wait to be fed, since each portion has a cost
         self._asides: list[Aside] = []
         self.bytes = 0
 
     @property
     def lines(self) -> int:
-        """Lines that have ended so far."""
+        """The number of lines that have ended so far."""
         return self._lines.lines
 
     @property
     def cut(self) -> int:
-        """Lines that were longer than the kept part of a line."""
+        """The number of lines that were longer than the kept part of a line."""
         return self._lines.cut
 
     def feed(self, data: bytes) -> None:
-        """Take the next portion."""
+        """Read the next portion of the source's bytes."""
         self.bytes += len(data)
         data = self._decoded(data)
         if (missing := min(REACH, self._sizes.chunk) - len(self._first)) > 0:
@@ -82,7 +82,7 @@ class SourceReading:
             self._take(self._waiting.popleft())
 
     def finish(self) -> None:
-        """Read the rest: the source has ended."""
+        """Read the remaining bytes, because the source has ended."""
         rest = self._decoded(b"", final=True)
         self._waiting.extend([*self._cutter.feed(rest), *self._cutter.finish()])
         left = sum(len(chunk.data) for chunk in self._waiting)
@@ -103,7 +103,7 @@ class SourceReading:
         self._feed()
 
     def apply(self, parts: Iterable[Skipped | Window]) -> None:
-        """Read the parts that a scan selected from this source, here or elsewhere."""
+        """Read the parts that a scan selected from this source, in this process or another one."""
         lines, asides, source = self._found, self._asides, self._lines.source
         for part in parts:
             if isinstance(part, Skipped):
@@ -180,7 +180,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Return where the head ends in the next bytes; ``None`` if it continues after them."""
+        """Return the end of the head in the next bytes; ``None`` if the head continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head
@@ -194,7 +194,7 @@ class SourceReading:
     def _read(self, chunk: Chunk) -> None:
         self._select()
         data = chunk.data
-        if chunk.torn and not self._whole:  # the rest of a line whose beginning was left out
+        if chunk.torn and not self._whole:  # the rest of a line whose beginning was skipped
             end = next((i + 1 for i, byte in enumerate(data) if byte in b"\r\n"), len(data))
             self.apply([Skipped(1, 0)])
             ended = data[end - 1 : end] in (b"\n", b"\r")

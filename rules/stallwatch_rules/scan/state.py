@@ -1,6 +1,6 @@
 """Set how much of a source is read, and keep the state of a scan within one section of it.
 
-A section is a part of the source at fixed offsets: each has the same budgets, however long the source is.
+A section is a part of the source at fixed offsets: each has the same budgets, for sources of any length.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from stallwatch_rules.text.masking import template_key
 
 _BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar on its line
 _KEY_BYTES = 200
-_RUN_WHOLE = 256 * 1024  # bytes of a run's heads and tails together
-_LEAST_WHOLE = 0.0125  # least share of a source's head and tail that is read
+_RUN_WHOLE = 256 * 1024  # bytes of all heads and tails of a run together
+_LEAST_WHOLE = 0.0125  # minimum share of a source's head and tail that is read
 
 
 @dataclass(frozen=True)
@@ -22,38 +22,38 @@ class ScanSizes:
     """Amounts to read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
     chunk: int = 4 * 1024 * 1024
-    head: int = 64 * 1024  #: of a source, read whole
-    head_segments: int = 300  #: and at least this many
-    tail: int = 96 * 1024  #: bytes of a source's end, read whole
-    section: int = 32  #: chunks
-    dense: int = 4  #: chunks at a section's start that are searched for everything
-    dense_every: int = 8  #: after them, one chunk of this many is dense
+    head: int = 64 * 1024  #: bytes at a source's start that are all read
+    head_segments: int = 300  #: minimum number of segments at a source's start that are read
+    tail: int = 96 * 1024  #: bytes at a source's end that are all read
+    section: int = 32  #: number of chunks in a section
+    dense: int = 4  #: number of chunks at a section's start that are searched for everything
+    dense_every: int = 8  #: one in this many of the later chunks is searched for everything
     novel: tuple[int, int] = (4, 20)  #: segments before and after a rule's first match in a section
-    novel_windows: int = 20  #: number of these; later new rules get the small window
-    known: tuple[int, int] = (1, 4)  #: around its next matches
+    novel_windows: int = 20  #: number of such windows; later new rules get the small window
+    known: tuple[int, int] = (1, 4)  #: segments before and after a rule's next matches
     known_windows: int = 6
     neighbours: int = 3  #: lines of one template around matches that are read
     ends: int = 256  #: lines of a rule at both ends of a chunk, split by rank
     ranks: int = 65_536  #: ranks times rules distinguished in a section
-    rule_lines: int = 200  #: lines that are read; others are only counted, except a chunk's first and last
-    contexts: int = 64  #: lines that meet another rule's requirement
-    tracebacks: int = 6  #: of one final line that are read whole; of others only the naming lines
-    torn_tracebacks: int = 20  #: tracebacks with other lines in them, around which much is read
+    rule_lines: int = 200  #: lines of a rule that are read; of others, only a chunk's first and last
+    contexts: int = 64  #: lines read that meet another rule's requirement
+    tracebacks: int = 6  #: tracebacks with one final line that are all read; of others, only naming lines
+    torn_tracebacks: int = 20  #: tracebacks with other lines in them, around which many lines are read
     tracebacks_after: int = 16  #: segments after a traceback, where its message may continue
-    templates: int = 400  #: of lines that report a problem
-    template: tuple[int, int] = (2, 6)  #: segments before and after the first line of one
-    warnings: int = 100  #: of a chunk that are read
+    templates: int = 400  #: templates of lines that report a problem
+    template: tuple[int, int] = (2, 6)  #: segments before and after the first line of a template
+    warnings: int = 100  #: warnings of a chunk that are read
     samples: int = 2  #: lines of each kind of metric at a chunk's start
-    next_metrics: int = 3  #: after the first and the last of a rule's lines in a chunk
-    probe: int = 8 * 1024  #: bytes at a chunk's two ends that are searched for them first
-    turns: bool = False  #: there are too many files to search each of them for everything
-    row: int = 3  #: segments at a dense chunk's start that are read in any case
+    next_metrics: int = 3  #: metrics read after the first and the last of a rule's lines in a chunk
+    probe: int = 8 * 1024  #: bytes at a chunk's two ends that are searched for metrics first
+    turns: bool = False  #: True if there are too many files to search each of them for everything
+    row: int = 3  #: segments at a dense chunk's start that are always read
 
     @classmethod
     def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
-        """Return the settings for sources of these sizes (bytes): the more sources, the less of each is read.
+        """Return the settings for sources of these sizes (bytes): with more sources, less of each is read.
 
-        Signs of a failure are found wherever they are, so only the numbers in between get fewer.
+        Signs of a failure are found anywhere, so only fewer metrics between the ends are read.
         """
         usual = cls()
         usually = usual.head + usual.tail
@@ -83,19 +83,19 @@ class ScanSizes:
 
 @dataclass
 class ScanState:
-    """Counts within a section."""
+    """The counts of lines and matches within a section."""
 
-    fired: dict[int, int] = field(default_factory=dict)  #: by target, segments so far
+    fired: dict[int, int] = field(default_factory=dict)  #: target → segments so far
     windows: int = 0
-    finals: dict[bytes, int] = field(default_factory=dict)  #: tracebacks by their final line
+    finals: dict[bytes, int] = field(default_factory=dict)  #: final line → its tracebacks
     templates: dict[bytes, int] = field(default_factory=dict)
-    neighbours: dict[bytes, int] = field(default_factory=dict)  #: lines read around matches, by template
-    ranks: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, and the rank's name
-    kinds: set[int] = field(default_factory=set)  #: kinds of metrics met
-    carry: int = 0  #: segments of the next chunk that belong to a window of the last
+    neighbours: dict[bytes, int] = field(default_factory=dict)  #: template → lines read around matches
+    ranks: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, with a rank's name
+    kinds: set[int] = field(default_factory=set)  #: kinds of metrics found
+    carry: int = 0  #: segments of the next chunk that belong to a window of the last chunk
 
     def window(self, before: int, sizes: ScanSizes) -> tuple[int, int]:
-        """Return how much to read around a rule's line after ``before`` lines of the rule."""
+        """Return how many segments to read around a rule's line after ``before`` lines of the rule."""
         if before == 0 and self.windows < sizes.novel_windows:
             self.windows += 1
             return sizes.novel

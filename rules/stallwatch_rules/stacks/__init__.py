@@ -1,1 +1,1 @@
-"""Locate the ranks of a stalled run: stacks of three origins in one form, folded, with the odd rank named."""
+"""Locate the ranks of a stalled run: read their stacks from three origins, fold them, name the odd rank."""

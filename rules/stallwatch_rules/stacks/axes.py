@@ -23,7 +23,7 @@ _AXES: dict[str, Axis] = {
     **dict.fromkeys(("cp", "sp", "context", "sequence", "ulysses"), "cp"),
     "world": "world",
 }
-# Gradients are reduced over the context-parallel ranks, too; experts have their own groups.
+# Gradients are also reduced over the context-parallel ranks; experts have their own groups.
 _TOGETHER: dict[frozenset[Axis], Axis] = {
     frozenset(("dp", "cp")): "dp",
     frozenset(("dp", "ep")): "dp",
@@ -33,7 +33,7 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 
 
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
-    """Return the axis by the first conclusive name of the group; "world" if only the `whole` job fits."""
+    """Return the axis that the first conclusive name shows; "world" if only the `whole` job fits."""
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)
         axis = next(iter(found)) if len(found) == 1 else _TOGETHER.get(found, "")

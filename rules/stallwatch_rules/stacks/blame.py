@@ -1,10 +1,10 @@
-"""Judge which ranks of a run hold up the others, and why, whatever the source of the rank states.
+"""Judge which ranks of a run hold up the other ranks, and why, for rank states of any origin.
 
 The ranks and the collectives of their process groups form a wait-for graph. A rank that waits in a collective
 of a group waits for the members that have joined fewer collectives of that group; in a pipeline, for the
-adjacent stages; if no rank counts collectives, for ranks that do not wait. Most ranks of a stall are
-victims: the ranks at the end of all paths, which wait for no other, hold up the run. If paths end in a cycle,
-ranks took different code paths, and the suspects are the ranks that contradict most others.
+adjacent stages; if no rank counts collectives, for ranks that do not wait. Most ranks of a stall are victims:
+the ranks at the end of all paths, which wait for no other rank, hold up the run. If paths end in a cycle,
+ranks took different code paths, and the suspects are the ranks that contradict most other ranks.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import msgspec
 from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
 from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, passes
 
-AGREED = 0.97  #: the ranks' counters and stacks agree, or the kernel reports it
-COUNTED = 0.92  #: only the ranks' counters show it
-STACKS = 0.8  #: the stacks of a small minority, completed collectives, or a cycle of ranks with counters
-SILENT = 0.85  #: at most, if a host is silent
-UNSURE = 0.6  #: at most, if two sides have equally many ranks, or if ranks are unknown
-_ONE_HOST = 16  # ranks: more are rarely in a single parallel group
+AGREED = 0.97  #: confidence if the ranks' counters and stacks agree, or the kernel reports the cause
+COUNTED = 0.92  #: confidence if only the ranks' counters show the cause
+STACKS = 0.8  #: confidence for stacks of a small minority, completed collectives, or a cycle of ranks
+SILENT = 0.85  #: maximum confidence if a host is silent
+UNSURE = 0.6  #: maximum confidence if two sides have equally many ranks, or if ranks are unknown
+_ONE_HOST = 16  # more ranks than this rarely belong to a single parallel group
 
-# Kinds that depend on something other than a rank.
+# Kinds of activity that depend on something other than a rank.
 _OUTSIDE = ("joining", "load", "save", "lock", "network", "data")
 _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """The judgment: no `ranks` if none is to blame, or if the culprit is not known."""
+    """The judgment of a stall; `ranks` is empty if no rank is to blame, or if the culprit is not known."""
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
-    candidates: tuple[int, ...] = ()  #: without `ranks`: some of these are to blame
+    candidates: tuple[int, ...] = ()  #: if `ranks` is empty: ranks of which some are to blame
     confidence: float = 0.0
 
 
@@ -47,9 +47,10 @@ def blame(
     hosts: Mapping[str, str] | None = None,
     silent: Sequence[str] = (),
 ) -> Blame:
-    """Judge the state of all known ranks.
+    """Judge which of the known ranks hold up the run, and why.
 
-    `world`: ranks of the run, 0 if unknown. `hosts`: their folded ranks. `silent`: hosts that do not answer.
+    `world`: number of ranks of the run, 0 if unknown. `hosts`: the folded ranks of each host. `silent`: hosts
+    that do not answer.
     """
     run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
@@ -60,7 +61,7 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Judge by the state of processes in the kernel, the strongest evidence."""
+    """Judge by the state of the ranks' processes in the kernel, the strongest evidence."""
     conditions = {group.condition for group in run.groups}
     if not run.groups:
         return Blame(tuple(sorted(run.silent)), "unreachable", (), UNSURE) if run.is_silent else Blame()
@@ -73,7 +74,7 @@ def _by_condition(run: Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = run.ranks_where(at for at, group in enumerate(run.groups) if group.condition == why)
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                # Their launcher ended them when it lost the host.
+                # The launcher of the ended ranks ended them when it lost the host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(found, why, (), AGREED)
     return None
@@ -102,7 +103,7 @@ def _by_waiting(run: Run) -> Blame:
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, somebody_waits: bool) -> Blame:
-    """Judge ranks that others wait for and that do not wait; prefer those that counting ranks miss."""
+    """Judge ranks that others wait for and that do not wait; prefer those that ranks with counters miss."""
     counted = busy & missed
     chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
@@ -118,7 +119,7 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, somebody_waits: bo
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Judge ranks that wait, but for no rank, and that others miss."""
+    """Judge ranks that wait in a collective, but for no rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -131,7 +132,7 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
 
 
 def _not_done(run: Run, late: set[int]) -> bool:
-    """Return whether all joined the collective that these wait in, or others of the call completed it."""
+    """Return whether the late ranks wait in a collective that all have joined or that others completed."""
     for at in {run.owner[rank] for rank in late}:
         group = run.groups[at]
         for id, count in group.collectives.items():
@@ -191,7 +192,7 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
     """Return the ranks at a place where others have joined another number of collectives of the same kind.
 
-    Ranks of one stage run one program. Other stages count only if they confirm all the rest of `among`.
+    Ranks of one stage run one program. Other stages count only if they confirm all other ranks of `among`.
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
@@ -273,7 +274,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         sizes = sorted((len(ranks) for ranks in operations.values() if ranks), reverse=True)
         if len(sizes) < 2:
             continue
-        if sizes[0] == sizes[1]:  # unknown which side took the wrong path
+        if sizes[0] == sizes[1]:  # it is unknown which side took the wrong path
             even.update(*operations.values())
         else:
             odd.update(*(ranks for ranks in operations.values() if len(ranks) < sizes[0]))
@@ -288,7 +289,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Judge ranks that all wait, and none of which is behind another by count."""
+    """Judge ranks that all wait, and of which none is behind another by its counters."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
@@ -324,10 +325,10 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
 
 
 def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
-    """Judge by stacks alone: the ranks that do something else than most others; all ranks if it is a tie.
+    """Judge by stacks alone: the ranks with another activity than most ranks; all ranks if it is a tie.
 
     If ranks meet in groups of several kinds, or in a pipeline, victims are at many places and no judgment is
-    possible, unless all are `level`: they have joined the same number of collectives of each group.
+    possible, unless all ranks are `level`: they have joined the same number of collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for at in of:

@@ -1,4 +1,4 @@
-"""Add the findings of the stacks to a diagnosis: the rank to look at, and what it does."""
+"""Add the findings of the stacks to a diagnosis: the rank to inspect, and its activity."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from stallwatch_rules.stacks.spans import host_of
 from stallwatch_rules.stacks.words import sentence
 
 HARDLY = 0.3  #: confidence in a trace cache as the cause if the missed rank is in no collective
-Advice = tuple[str, ...]  #: ids of messages: why, and the fixes
-#: A run of one process without a known stack: the advice mentions no other ranks.
+Advice = tuple[str, ...]  #: ids of the messages of an advice: the reason, then the fixes
+#: Advice for a run of one process without a known stack; it does not mention other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
-#: A launcher that has started no rank yet.
+#: Advice for a launcher that has not started a rank yet.
 NO_RANK: Advice = ("diagnosis.launcher-why", "diagnosis.joining-fix", "diagnosis.single-fix")
 _ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
 _ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
 _JOINING: Advice = ("diagnosis.joining-why", "diagnosis.joining-fix")
 
-TAKE_STACKS = "py-spy dump"  #: part of the advice to locate the ranks
-_TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for others
+TAKE_STACKS = "py-spy dump"  #: text that identifies an advice to locate the ranks
+_TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for other ranks
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
-    """Return the diagnosis with the sentence in its digest; a standstill without a cause gets the odd rank.
+    """Return the diagnosis with the stacks' sentence in its digest, and the odd rank in its primary cause.
 
-    What the stacks show replaces the silent hang's advice for runs of which nothing else is known.
-    A cause read from a log is not moved to another rank: the rank that hangs may hang because of it.
+    Only a standstill without a cause gets the odd rank. The stacks replace the silent hang's advice if the
+    run has no other known cause. A cause that was read from a log is not moved to another rank: the rank that
+    hangs may hang because of that cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):
@@ -43,7 +44,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
     if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         host = host_of(rank, stacks.hosts) or primary.host
-        if host != primary.host:  # and the last line of another host's rank is the wrong place to look
+        if host != primary.host:  # the last line of a rank on another host is the wrong place to inspect
             primary = replace(primary, host=host, file="", line=0)
         primary = replace(
             primary,
@@ -82,7 +83,7 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
-    """Return the finding of ranks that waited in vain, pointing to the rank that holds up the run."""
+    """Return the primary cause of ranks that waited in vain, with the rank that holds up the run."""
     evidence = [told, *(line for line in primary.evidence if line != told)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -91,7 +92,7 @@ def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """Return the diagnosis with this advice in place of the silent hang's own."""
+    """Return the diagnosis with this advice instead of the silent hang's own advice."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -99,54 +100,54 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary with this advice, after what the stacks show."""
+    """Return the primary cause with this advice, after the message on the stacks if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
 def _in_no_collective(stacks: StallStacks) -> bool:
-    """Return whether the run has a single rank here, and it waits for no other."""
+    """Return whether the run has a single rank, on this host, that waits for no other rank."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
     return single and first.condition == "alive" and first.kind not in _TOGETHER
 
 
 def _all_join(stacks: StallStacks) -> bool:
-    """Return whether all ranks here wait for others to join the process group."""
+    """Return whether all ranks of this host wait for others to join the process group."""
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
 def background(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules beside a stall of `rule`: trace-cache messages explain no rank's own hang."""
+    """Return the rules that occur beside a stall of `rule` but do not explain a rank's own hang."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
 def is_elsewhere(stacks: StallStacks | None) -> bool:
-    """Return whether the rank that the others wait for is known to be in no collective."""
+    """Return whether the rank that the other ranks wait for is known to be in no collective."""
     return stacks is not None and bool(_elsewhere(stacks))
 
 
 def _elsewhere(stacks: StallStacks) -> list[StackGroup]:
-    """Return the odd ranks if they are known to be in no collective, so that the others wait for them."""
+    """Return the groups of odd ranks if they are known to be in no collective; others wait for them."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
     return odd if not any(group.kind in (*_TOGETHER, "unknown") for group in odd) else []
 
 
 def _known(stacks: StallStacks) -> bool:
-    """Return whether the position of every rank here is known."""
+    """Return whether the position of every rank on this host is known."""
     return all(group.kind != "unknown" or group.condition != "alive" for group in stacks.groups)
 
 
 def _shown(primary: Primary, look: Message) -> Primary:
-    """Return the primary with what the stacks show, without the advice to take them again."""
+    """Return the primary cause with the stacks' message as its first fix, without advice to take stacks."""
     first = replace(look, then=())  # the message before the file with the stacks was written
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])
 
 
 def _without_riddle(finding: Finding) -> Finding:
-    """Return a standstill's finding without the note that nothing shows the cause: the stacks do."""
+    """Return the finding of a silent hang without the note that no line shows the cause: the stacks do."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))

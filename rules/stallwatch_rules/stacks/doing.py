@@ -1,4 +1,4 @@
-"""Read what one rank does from its stack: the operation, and the line of the user's code that called it."""
+"""Determine the activity of a rank from its stack: the operation, and the user's line that called it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from stallwatch_rules.text.lazy import lazy
 _BACKWARD = ("run_backward", "_engine_run_backward", "backward")
 _LOOP = lazy(r"/(?:selectors|asyncio/\w+)\.py$")
 _WAITS: tuple[Kind, ...] = ("collective", "joining")
-# Their frames may hide a collective.
+# Kinds of activity whose frames may hide a collective.
 _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "load")
 
 
 class Doing(msgspec.Struct, frozen=True):
-    """The activity of a rank and its place; `frames` are those of the thread that shows it."""
+    """The activity of a rank and its place; `frames` are those of the thread that shows the activity."""
 
     kind: Kind
     what: str = ""
@@ -29,14 +29,15 @@ class Doing(msgspec.Struct, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the other ranks."""
+        """True if the rank waits for other ranks."""
         return self.kind in _WAITS
 
 
 def doing_of(rank: RankAnswer) -> Doing:
-    """Return what a rank does by its main thread; if that waits for autograd, by autograd's waiting thread.
+    """Return the activity of a rank, by its main thread.
 
-    If the main thread waits in an event loop, by the tasks that it waits for.
+    If the main thread waits for autograd, the autograd thread that waits counts; if it waits in an event
+    loop, the tasks that it awaits.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
@@ -87,7 +88,7 @@ def _imports(frames: Sequence[Frame]) -> bool:
 
 
 def _recorded(rank: RankAnswer, found: Doing) -> Doing:
-    """Return `found`, or the wait that torch recorded if frames are inconclusive: compiled code has none."""
+    """Return `found`, or the wait that torch recorded if the frames are inconclusive, as in compiled code."""
     waiting = rank.recorded.waiting
     if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
         return Doing("collective", waiting[0].operation, found.place, found.frames)
@@ -97,7 +98,7 @@ def _recorded(rank: RankAnswer, found: Doing) -> Doing:
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """Return the frames of the tasks that the main thread waits for, each of which awaits the next."""
+    """Return the frames of the tasks that the main thread waits for, each of which awaits the next task."""
     found: list[Frame] = []
     for thread in threads[threads.index(main) + 1 :]:
         if thread.task != "awaited":
@@ -107,7 +108,7 @@ def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, 
 
 
 def _in_loop(innermost: Frame) -> bool:
-    """Return whether a thread waits for events of a loop; uvloop's own calls show no frames."""
+    """Return whether a thread waits for events of a loop; uvloop's own calls have no frames."""
     return _LOOP.search(innermost.file.replace("\\", "/")) is not None
 
 
@@ -120,7 +121,7 @@ def _in_backward(frames: Sequence[Frame]) -> bool:
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """Return ``train.py:42 in step``: the innermost frame of the user's own code, else of all."""
+    """Return ``train.py:42 in step``: the innermost frame of the user's own code, else of all code."""
     known = list(frames)
     own = [frame for frame in known if not is_library(frame)]
     return short(own[-1] if own else known[-1]) if known else ""
@@ -132,7 +133,7 @@ def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
 
 
 def caller(doing: Doing) -> str:
-    """Return the user's innermost function around the library call that shows what a rank does."""
+    """Return the user's innermost function around the library call that shows the activity."""
     kinds = [kind_of(frame) for frame in doing.frames]
     calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
     outside = doing.frames[: calls[-1]] if calls else doing.frames
@@ -141,10 +142,10 @@ def caller(doing: Doing) -> str:
 
 
 def evaluates(frames: Iterable[Frame]) -> bool:
-    """Return whether a function on the stack evaluates, by its name."""
+    """Return whether the name of a function on the stack shows an evaluation."""
     return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)
 
 
 def short(frame: Frame) -> str:
-    """Return a frame as it appears in a sentence."""
+    """Return a frame in the short form that sentences use, such as ``train.py:42 in step``."""
     return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"

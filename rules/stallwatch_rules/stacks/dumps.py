@@ -2,7 +2,8 @@
 
 torch writes a file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
 ``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp): a pickle, or JSON without frames. A
-rank that hangs in its own code has a dump, too: it shows the last collective joined, not its position.
+rank that hangs in its own code has a dump, too, which shows the last collective that it joined, but not its
+position.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
 from stallwatch_rules.text.lazy import lazy
 
 _NUMBERS = lazy(r"\b[0-9]{1,6}\b")
-_LONGEST = 1_000_000  # characters of the ranks of a group
+_LONGEST = 1_000_000  # maximum length of the text that lists the ranks of a group
 _MOST_ENTRIES = 100_000
 _MOST_FRAMES = 200
 _FIELDS = ("pg_id", "collective_seq_id", "profiling_name", "state", "is_p2p")
@@ -28,7 +29,7 @@ _LISTS = (list, tuple)
 
 
 class Dumped(NamedTuple):
-    """The content of a rank's dump."""
+    """The content of a rank's dump of the flight recorder."""
 
     asked: RankAnswer
     doing: Doing
@@ -66,9 +67,10 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 
 
 def _at_oldest(recorded: Recorded) -> Recorded:
-    """Count each group up to its oldest collective under way: a device has come no further.
+    """Return the recorder's data with the counters of each group reduced to its oldest pending collective.
 
-    Programs run ahead of their devices, each by another number of collectives.
+    Programs run ahead of their devices, each by another number of collectives; a device has come no further
+    than the oldest collective that is under way.
     """
     oldest: dict[int, Waiting] = {}
     for wait in sorted(recorded.waiting, key=lambda one: one.number):
@@ -82,14 +84,14 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 
 
 def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> Doing:
-    """Return what the rank waits in, by its oldest collective under way; else the place of its last one."""
+    """Return the oldest pending collective of the rank, or the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
         frames = next((found for one in entries if _is_of(one, first.number) and (found := _frames(one))), ())
         return Doing("collective", first.operation, place_of(frames), frames)
     frames = _frames(last)
-    # Only the last message to one rank is certain: messages of a batch never appear completed.
+    # Only the last message to one rank is certain: messages of a batch never appear as completed.
     if last.get("is_p2p") and last.get("state") != "completed":
         named = str(_entry(last).get("profiling_name", ""))
         operation = named.rpartition(":")[2].partition(" ")[0]
@@ -102,7 +104,7 @@ def _is_of(entry: Mapping[str, Any], number: int) -> bool:
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of an entry that are read, if they have the form that torch gives them."""
+    """Return those fields of an entry that are used and have the form that torch gives them."""
     found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
     group = entry.get("process_group")
     if isinstance(group, _LISTS) and group and isinstance(group[0], str):
@@ -123,7 +125,7 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """Return the calls that led to an entry, the outermost first."""
+    """Return the calls that led to an entry, outermost first."""
     given = entry.get("frames")
     found = []
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():

@@ -1,8 +1,9 @@
-"""Read torch's report of the process groups of one rank.
+"""Read torch's report on the process groups of one rank.
 
 A number counts the collectives of a process group in the order in which the rank joined them, so a rank with
-a smaller number has not reached the collective that the others wait in. Every backend counts the collectives
-that a rank has joined, torch's flight recorder also those completed. torch 2.13 writes its numbers as text.
+a smaller number has not reached the collective in which the other ranks wait. Every backend counts the
+collectives that a rank has joined; torch's flight recorder also counts completed collectives. torch 2.13
+writes its numbers as text.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from stallwatch_rules.text.lazy import lazy
 
 _NUMBERS = lazy(r"\b[0-9]{1,9}\b")
 _DIGITS = lazy(r"-1|[0-9]{1,18}")
-_NONE_YET = -1  # a counter before its first collective
+_NONE_YET = -1  # value of a counter before the first collective
 _MOST_BEHIND = 64
 _MOST_GROUPS = 4096
 
 
 def read_recorder(answer: Any) -> Recorded:
-    """Return a rank's process groups, counters and collectives under way, without malformed parts."""
+    """Return a rank's process groups, counters and pending collectives, without malformed parts."""
     if not isinstance(answer, dict):
         return Recorded()
     counts: dict[int, Counts] = {}
@@ -65,23 +66,23 @@ def read_recorder(answer: Any) -> Recorded:
 def _not_above(joined: int, done: int | None) -> int | None:
     """Return the number of completed collectives, or ``None`` if it includes NCCL's messages to one rank.
 
-    ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
+    Source: ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
     """
     return max(done, 0) if done is not None and done <= joined else None
 
 
 class _Group(NamedTuple):
-    """A process group as its member knows it."""
+    """A process group as one of its members reports it."""
 
     name: str
     ranks: tuple[int, ...]
     axis: Axis = ""
     joined: int | None = None
-    recorded: int | None = None  # its number in the recorder, if no earlier group was destroyed
+    recorded: int | None = None  # number of the group in the recorder, unless an earlier group was destroyed
 
 
 def _groups(answer: Any, world: int) -> list[_Group]:
-    """Return the groups that a probe reported, in the order of their creation; or a recorder's."""
+    """Return the process groups in a probe's answer, in the order of their creation, or a recorder's."""
     if isinstance(answer, dict):
         ranks = {name: group.get("ranks") for name, group in _items(answer) if isinstance(group, dict)}
         return [
@@ -99,7 +100,7 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Return group names by the groups' numbers in the recorder, as far as they are certain."""
+    """Return the names of groups by their numbers in the recorder, as far as they are certain."""
     sure = {
         number: _name(entry, number)
         for entry in entries
@@ -107,7 +108,8 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
     }
     likely = {one.recorded: one for one in groups if one.recorded in counts and one.recorded is not None}
     for number, one in likely.items():
-        # The rank may have joined more between the two looks. A pipeline's group counts messages, too.
+        # The rank may have joined more collectives between the two queries. A pipeline's group also counts
+        # messages.
         behind = (one.joined or 0) - counts[number].joined
         if sure.get(number, one.name) != one.name or (one.axis != "pp" and not 0 <= behind <= _MOST_BEHIND):
             return sure
@@ -115,19 +117,19 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:
-    """Return the collective of an entry, if it is not completed."""
+    """Return the collective of an entry, or ``None`` if it is completed or malformed."""
     if not isinstance(entry, dict) or entry.get("is_p2p") or entry.get("state") == "completed":
         return None
     group, number = _whole(entry.get("pg_id")), _whole(entry.get("collective_seq_id"))
     if group is None or number is None or (group in counts and number <= (counts[group].done or 0)):
         return None
-    # Such as "nccl:all_reduce" and "nccl:_all_gather_base".
+    # Examples of the name: "nccl:all_reduce" and "nccl:_all_gather_base".
     operation = str(entry.get("profiling_name") or "").rpartition(":")[2].strip("_").removesuffix("_base")
     return Waiting(group, _name(entry, group), number, operation)
 
 
 def _name(entry: dict[str, Any], number: int) -> str:
-    """Return the name of an entry's process group; its number if it has none."""
+    """Return the name of an entry's process group, or its number if it has no name."""
     named = entry.get("process_group")
     return str(named[0]) if isinstance(named, list) and named else str(number)
 
@@ -137,7 +139,7 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Return the value as an integer, if it is one or its digits, and at least `least`; else ``None``."""
+    """Return the value as an integer of at least `least` if it is one, or its digits; else ``None``."""
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

@@ -1,4 +1,4 @@
-"""Fold all ranks of a stall: ranks in the same state form one group, and the odd ones are named."""
+"""Fold all ranks of a stall: ranks in the same state form one group, and the odd ranks are named."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fold(
 ) -> StallStacks:
     """Fold `ranks`, one record each; `time` is the moment of the query, `seconds` its duration.
 
-    What a rank does is read from its stack, unless `doing` overrides it.
+    The activity of each rank is read from its stack, unless `doing` overrides it.
     """
     known = doing or {}
     layout = _layout(ranks)
@@ -57,10 +57,10 @@ def over_hosts(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> StallStacks:
-    """Join the stacks of all hosts of a run, by host. `silent`: hosts that do not answer.
+    """Join the stacks of all hosts of a run, keyed by host. `silent`: hosts that do not answer.
 
     `ranks`: the folded ranks of each known host, including hosts without stacks. A rank that two hosts report
-    belongs to neither: it is left out, and a candidate.
+    is assigned to neither host: it is left out of the groups, and is a candidate.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -89,7 +89,7 @@ def over_hosts(
 
 
 def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
-    """Return one `StallStacks` for each host, even if several agents of a host looked at its ranks."""
+    """Return one `StallStacks` for each host, even if several agents of a host inspected its ranks."""
     found: dict[str, list[StallStacks]] = defaultdict(list)
     for host, stacks in looks:
         found[host].append(stacks)
@@ -100,7 +100,7 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
 
 
 def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
-    """Name the odd ranks, and put them last."""
+    """Return the stacks with the odd ranks named, and their groups last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
@@ -118,7 +118,7 @@ def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = N
 
 
 def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
-    """Split the group in two if some of its ranks are odd and others are not."""
+    """Split a group in two if some of its ranks are odd and others are not."""
     parts = [[rank for rank in group.ranks if (rank in odd) is wanted] for wanted in (False, True)]
     return [group if ranks == group.ranks else replace(group, ranks=ranks) for ranks in parts if ranks]
 
@@ -140,7 +140,7 @@ def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
 
 
 def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) -> dict[str, Collectives]:
-    """Return the position of a rank in its process groups, and what is under way in each."""
+    """Return the position of a rank in its process groups, and the pending operation in each group."""
     recorded = rank.recorded
     names = {wait.group: wait.name for wait in recorded.waiting}
     waits = {wait.group: wait for wait in sorted(recorded.waiting, key=lambda wait: wait.number)}
@@ -151,7 +151,8 @@ def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) 
         joined = counts.joined if counts is not None else wait.number if wait is not None else 0
         done = counts.done if counts is not None else None
         if done is not None and done < 0:
-            done = 0 if wait is not None else None  # before the first collective, or not counted
+            # the rank has joined no collective yet, or does not count completed collectives
+            done = 0 if wait is not None else None
         operation = wait.operation if wait is not None else ""
         found[group.id if group is not None else name] = Collectives(joined, done, operation)
     return found
@@ -180,12 +181,12 @@ def _shown(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def line(frame: Frame) -> str:
-    """Return a frame as it appears on a line of its own."""
+    """Return a frame in the form ``file:line in function``, for a line of its own."""
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 
 def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups that do the same, and whose ranks are equally far in each process group that they share.
+    """Join groups with equal activity whose ranks are equally far in each process group that they share.
 
     The result does not depend on how the ranks were grouped before.
     """
@@ -202,7 +203,7 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) 
 
 
 def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups that do the same; those at different counts in a process group stay apart."""
+    """Join groups with equal activity; groups with different counts in a process group stay apart."""
     far: dict[str, Collectives] = {}
     split = {
         id
@@ -224,7 +225,7 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
     }
     parts: dict[frozenset[tuple[str, Collectives]], list[StackGroup]] = defaultdict(list)
     for group in groups:
-        # Most ranks of a process group stay with ranks outside the group.
+        # Ranks with the usual count of a process group stay with ranks outside that process group.
         special = [(id, count) for id, count in group.collectives.items() if usual.get(id, count) != count]
         if not special or len(group.ranks) == 1:
             parts[frozenset(special)].append(group)
@@ -249,7 +250,7 @@ def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[in
 
 
 def _one(groups: Sequence[StackGroup]) -> StackGroup:
-    """Join groups into one that shows what its lowest rank does."""
+    """Join groups into one group that shows the activity of its lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}
     for group in groups:
@@ -259,7 +260,7 @@ def _one(groups: Sequence[StackGroup]) -> StackGroup:
 
 
 def _counted(groups: Sequence[StackGroup]) -> str:
-    """Return the process group in which the numbers of ranks differ most; empty if in none."""
+    """Return the process group in which the numbers of ranks differ most; empty if all are equal."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         for id, count in group.collectives.items():

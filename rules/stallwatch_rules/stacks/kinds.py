@@ -1,8 +1,8 @@
-"""Map library calls to their meaning: a table of places in packages, with what a rank in each place does.
+"""Map library calls to their meaning: a table of places in packages, with the activity of a rank there.
 
-Files are written as in an installed package, with ``/``; functions without their class. Read from the
-innermost frame outwards, the first row that fits wins; rows of a later tier count only if none of an earlier
-one fits: a thread that waits for a queue may wait for data.
+Files are written as in an installed package, with ``/``; functions without their class. Frames are searched
+from the innermost outwards, and the first row that fits counts. Rows of a later tier count only if no row of
+an earlier tier fits: a thread that waits for a queue may wait for data.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Frames of one meaning."""
+    """Frames that have one meaning."""
 
     kind: Kind
-    file: str  #: a part of the path, as a regular expression
-    function: str = ""  #: the whole name, as a regular expression; empty: any
-    label: str = ""  #: name to show, else the function's own name
+    file: str  #: regular expression that part of the path must match
+    function: str = ""  #: regular expression for the whole function name; empty: any
+    label: str = ""  #: name to show; empty: the function's own name
     tier: int = 0
-    innermost: bool = False  #: only if nothing is called from there
+    innermost: bool = False  #: the row fits only if the frame is the innermost one
 
     def fits(self, path: str, function: str) -> bool:
-        """Return whether the row matches a frame."""
+        """Return whether the row fits a frame."""
         return re.search(self.file, path) is not None and (
             not self.function or re.fullmatch(self.function, function) is not None
         )
@@ -43,10 +43,10 @@ _PLAINLY_NAMED = (
     r"-packages/(?:verl|openrlhf|swift)/|/verl/(?:trainer|workers|experimental)/|/openrlhf/(?:trainer|models)/"
     r"|/swift/(?:llm|trainers|rlhf_trainers|plugin|pipelines|infer_engine)/"
 )
-# Not the callers: TRL's and ms-swift's _generate_and_score_completions calls the reward functions too.
+# Callers are excluded: TRL's and ms-swift's _generate_and_score_completions also calls the reward functions.
 _GENERATES = r"generate(?:_sequences|_samples)?|_generate(?!_and_|_loop$|_model_card).*"
-# TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl (trainer/ppo/reward.py), OpenRLHF
-# (utils/remote_rm_utils.py).
+# Files of TRL 1.16 (trainer/grpo_trainer.py), ms-swift 3 (grpo_trainer.py), verl (trainer/ppo/reward.py) and
+# OpenRLHF (utils/remote_rm_utils.py) that call reward functions.
 _REWARDED = (
     r"/(?:trl/(?:trainer|experimental)|verl/(?:trainer|workers|experimental)|openrlhf/(?:trainer|utils/remote_rm)"
     r"|swift/(?:llm|trainers|rlhf_trainers))[\w./-]*\.py$"
@@ -60,7 +60,7 @@ _CLIENTS = r"/(?:urllib3|requests|httpx|httpcore|aiohttp|botocore|grpc|huggingfa
 _THREADS = r"/python3[^/]*/(?:threading|queue|concurrent/futures/_base|selectors)\.py$|/multiprocessing/"
 _LOADERS = r"torch/utils/data/|torchdata/|/webdataset/|/streaming/base/|nvidia/dali/"
 
-#: Functions that evaluate, by name: ``evaluate``, ``run_validation``, ``compute_metrics``,
+#: Names of functions that evaluate: ``evaluate``, ``run_validation``, ``compute_metrics``,
 #: ``on_validation_epoch_end``, ``estimate_loss`` (nanoGPT), ``evaluate_and_print_results`` (Megatron).
 EVALUATES = lazy(
     r"(?:^|_)(?:eval|evals|evaluat\w*|valid|validat\w*|val|compute_metrics?|metrics?_fn|predict\w*|testing"
@@ -81,7 +81,7 @@ ROWS: tuple[Row, ...] = (
     Row("collective", r"torch/distributed/(?:_functional_collectives|_symmetric_memory|nn/functional)"),
     Row("collective", r"deepspeed/(?:comm|runtime/comm)/", r"(?!_|log_wrapper|wrapper).*"),
     Row("collective", r"/(?:deepspeed|megatron|torch/distributed|torch_npu)/.*\.py$", r"wait"),
-    # Between pipeline stages: Megatron-core (pipeline_parallel/p2p_communication.py), torch 2.13.
+    # Messages between pipeline stages: Megatron-core (pipeline_parallel/p2p_communication.py), torch 2.13.
     Row("collective", r"/megatron/.*/p2p_communication\.py$", r"(?:send|recv)_\w+"),
     Row("collective", r"torch/distributed/pipelining/schedules\.py$", r"_wait_batch_p2p", "recv"),
     Row("lock", r"/filelock/|/fasteners/|/portalocker/", r".*(?:acquire|lock|__enter__).*", "file lock"),
@@ -119,7 +119,7 @@ ROWS: tuple[Row, ...] = (
     # The caller of actors waits for them (Ray 2.60, _private/worker.py); its request may be more specific.
     Row("collective", r"/ray/_private/worker\.py$", r"get", "ray.get", tier=2),
     Row("collective", r"/ray/_private/worker\.py$", r"wait", "ray.wait", tier=2),
-    # An idle actor.
+    # An idle actor waits in its main loop.
     Row("collective", r"/ray/_private/worker\.py$", r"main_loop", "ray.main_loop", tier=2, innermost=True),
     Row("thread", _THREADS, tier=2),
 )
@@ -130,12 +130,12 @@ _LIBRARY = lazy(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stal
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is in installed code rather than the user's own."""
+    """Return whether a frame is in installed code rather than the user's own code."""
     return bool(_LIBRARY.search(frame.file.replace("\\", "/")))
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """Return the meaning of a frame and its label; ``None`` if it has none."""
+    """Return the kind and the label of a frame; ``None`` if no row fits."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

@@ -1,8 +1,8 @@
-"""Apply the stall table: how long a quiet run may stay quiet, by what its ranks are seen to do.
+"""Apply the stall table: how long a run without signs of life may stay quiet, by its ranks' activity.
 
-Passing the learned threshold is a suspicion. Looks at the stacks and counters of the ranks decide: a stall at
-once, patience with what may take long, or signs of life. ``docs/stalls.md`` shows the same table to users.
-All lengths are multiples of the floor (30 s by default), so that one setting scales them together.
+A quiet time above the learned threshold is a suspicion. Looks at the stacks and counters of the ranks decide:
+a stall at once, patience with activities that may take long, or signs of life. ``docs/stalls.md`` shows the
+same table to users. All durations are multiples of the floor (30 s by default), so one setting scales all.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, ow
 from stallwatch_rules.stacks.folding import by_host, fold, over_hosts
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-SHORT = 6.0  #: floors: an evaluation, the first batch of an epoch, the network, a child process
-LONG = 20.0  #: floors: start-up, compilation, a checkpoint
-_DATA_UNCOUNTED = 2.5  # floors, if no probe reports whether it is the first batch of an epoch
-_BUSY = 5 / 3  # floors: a warning within a minute
-FOREVER = 1e12  #: seconds: limit of a pause. JSON has no infinity, and hosts exchange this value
+SHORT = 6.0  #: patience in floors: an evaluation, the first batch of an epoch, the network, a child process
+LONG = 20.0  #: patience in floors: start-up, compilation, a checkpoint
+_DATA_UNCOUNTED = 2.5  # patience in floors, if no probe reports whether a batch is the first of an epoch
+_BUSY = 5 / 3  # patience in floors: a warning within a minute
+FOREVER = 1e12  #: limit of a pause, in seconds: JSON, in which hosts exchange the value, has no infinity
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
-_WORKS = 0.3  # share of a processor from which a thread or a child process counts as working
+_WORKS = 0.3  # share of a processor above which a thread or a child process counts as working
 _FLOWS = 1024  # bytes per second that a save, a load or a download moves: more than messages
-_WORKS_ON_FILES = 64 * 1024  # the same for user code, which may print a lot
+_WORKS_ON_FILES = 64 * 1024  # bytes per second above which user code works on files; printing moves fewer
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
@@ -57,57 +57,57 @@ Reason = Literal[
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Facts about all ranks of this host at one moment."""
+    """The facts about all ranks of this host at one moment."""
 
     time: float  #: seconds, by the clock of the agent
     ranks: Sequence[RankAnswer]
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """The judgment of a quiet spell by the looks."""
+    """The judgment of a quiet period by looks at the ranks."""
 
     status: Status
-    limit: float  #: seconds of quiet after which it is reported; `FOREVER` for a pause
+    limit: float  #: seconds of quiet after which the stall is reported; `FOREVER` for a pause
     reason: Reason = ""
-    rank: int | None = None  #: rank at the call site, the one to wait for
-    place: str = ""  #: such as ``train.py:42 in step``
-    site: str = ""  #: key under which its length is remembered; empty if it is not
+    rank: int | None = None  #: the rank at the call site, for which to wait
+    place: str = ""  #: place in the code, such as ``train.py:42 in step``
+    site: str = ""  #: key under which the length of the wait is remembered; empty if it is not remembered
 
     def usual(self, spell: Spell) -> float:
-        """Return how long, in seconds, a wait that ends by itself may be and still be a step like others."""
+        """Return the longest wait, in seconds, that may end by itself and still count as a normal step."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
 
 
 class Spell(msgspec.Struct, frozen=True):
-    """Facts about a quiet spell besides the looks. Lengths are in seconds."""
+    """Facts about a quiet period in addition to the looks. Durations are in seconds."""
 
     phase: Phase
     floor: float
-    suspicion: float  #: the learned threshold of the phase, from which a stall may be reported
+    suspicion: float  #: the learned threshold of the phase, after which a stall may be reported
     factor: float = 3.0
-    rollout: float = 7200.0  #: patience with a first generation
-    rhythm_known: bool = True  #: enough steps were seen to know the length of a step
-    longest: float | None = None  #: quiet time of this phase known to end by itself
-    sites: Mapping[str, float] = {}  #: the same, by call site
+    rollout: float = 7200.0  #: patience with the first generation
+    rhythm_known: bool = True  #: enough steps were observed to know the length of a step
+    longest: float | None = None  #: longest quiet time of this phase that ended by itself
+    sites: Mapping[str, float] = {}  #: call site → longest quiet time that ended by itself
     repeating: bool = False  #: a known message repeats that did not repeat while steps advanced
     suspended: bool = False  #: the whole command is stopped or frozen
     run: Ruling | None = None  #: ruling on the run, by the looks of all its hosts
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The judgment of a quiet spell by one host of a run, or one of its agents, from its own looks."""
+    """The judgment of a quiet period by one host of a run, or one of its agents, from its own looks."""
 
     host: str
     ruling: Ruling | None
-    quiet: float  #: seconds since its last sign of life
-    threshold: float | None  #: the learned threshold of its phase, in seconds
-    stacks: StallStacks | None  #: of its newest look
+    quiet: float  #: seconds since the host's last sign of life
+    threshold: float | None  #: the learned threshold of the host's phase, in seconds
+    stacks: StallStacks | None  #: stacks of the host's newest look
 
 
 def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
-    """Judge a quiet spell by the `looks` since it began, the newest last; ``None`` if they show nothing."""
+    """Judge a quiet period by the `looks` since it began, newest last; ``None`` if they show nothing."""
     ranks = looks[-1].ranks if looks else ()
     before = looks[-2] if len(looks) > 1 else None
     if not any(rank.condition != "alive" or any(t.frames for t in rank.threads) for rank in ranks):
@@ -126,7 +126,7 @@ def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
-        if left:  # the others wait for it in vain
+        if left:  # the other ranks wait for a rank that left
             return Ruling("stalled", spell.suspicion, "ended", left[0])
         return _all_wait(ranks, doing, spell)
     stacks = fold(ranks, time=0.0)
@@ -144,7 +144,7 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Judge a quiet spell of a run by what its hosts see, if no host can judge it alone.
+    """Judge a quiet period of a run by the views of its hosts, if no host can judge it alone.
 
     A host that sees only waiting ranks cannot know whether the ranks of other hosts wait. ``None``: not yet
     known. `ranks`: the folded ranks of each known host.
@@ -154,7 +154,7 @@ def run_ruling(
         return None
     looks = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
     stacks = over_hosts(looks, silent=silent, world=world, ranks=ranks)
-    # A host that knows only waiting ranks may take itself for the whole run.
+    # A host on which all ranks wait may regard its ranks as the whole run.
     own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
     if own:
         missed = [one for one in own if one.rank in stacks.odd]
@@ -168,13 +168,13 @@ def run_ruling(
 
 
 def _same(rank: RankAnswer, look: Look | None) -> RankAnswer | None:
-    """Return the same process in an earlier look."""
+    """Return the answer of the same process in an earlier look, or ``None``."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
 
 def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) -> bool:
-    """Return whether relevant totals advanced between two looks, or bytes if those are the work."""
+    """Return whether a rank's counters advanced between two looks, or its bytes if it transfers data."""
     for rank in now.ranks:
         earlier = _same(rank, before)
         if earlier is None:
@@ -182,13 +182,13 @@ def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) ->
         if any(
             _grew(rank, earlier, name)
             for name in _LIFE
-            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation that may never end
+            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation may never end
         ):
             return True
         kind = doing[rank.rank].kind
         transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
-            continue  # its output may be these messages
+            continue  # the bytes may be these repeated messages
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * max(1.0, now.time - before.time):
             return True
@@ -200,7 +200,7 @@ def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
 
 
 def _all_wait(ranks: Sequence[RankAnswer], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
-    """Judge ranks of this host that all wait for each other, or for ranks elsewhere."""
+    """Judge ranks of this host that all wait for each other, or for ranks on other hosts."""
     first = doing[ranks[0].rank]
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if spell.run is not None and world > len(ranks):
@@ -278,11 +278,11 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Wait `floors` floors at a new call site, else a multiple of its known length.
+    """Return the ruling to wait: `floors` floors at a new call site, else a multiple of its known length.
 
-    If its length `varies` between calls, a short one earlier is no evidence.
+    If the length `varies` between calls, a short earlier call is no evidence.
     """
-    site = "" if reason == "first-steps" else _site(doing)  # the length of a step there is not known yet
+    site = "" if reason == "first-steps" else _site(doing)  # a step's length is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
     least = floors * spell.floor if varies or not seen else spell.floor
     limit = max(least, spell.factor * max(seen, default=0.0), spell.suspicion)
@@ -290,7 +290,7 @@ def _patience(
 
 
 def _site(doing: Doing) -> str:
-    """Return the call site: what is done, and the user's own function that called it."""
+    """Return the key of a call site: the activity, and the user's own function that called it."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
@@ -305,7 +305,7 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
 
 
 def _busy(rank: RankAnswer, doing: Doing, before: RankAnswer | None, seconds: float) -> bool:
-    """Return whether it computes in its own code: the stack moves, a processor works, nothing advances."""
+    """Return whether a rank computes in its own code: its stack changes and its thread uses a processor."""
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(doing_of(before).frames)

@@ -1,4 +1,4 @@
-"""Read the three forms of a process's stacks into one: the probe's, faulthandler's and py-spy's."""
+"""Read the stacks of a process from the probe, faulthandler or py-spy into one form."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stallwatch_rules.text.foreign_json import read_json
 from stallwatch_rules.text.lazy import lazy
 
 _MOST_FRAMES = 200
-_OURS = "/probe/stacks.py"  # of the exporter
-# "Thread 0x00007f1c (most recent call first):"; Python 3.14 puts the thread's name after the number.
+_OURS = "/probe/stacks.py"  # the probe's own file, in the exporter
+# "Thread 0x00007f1c (most recent call first):"; Python 3.14 adds the thread's name after the number.
 _THREAD = lazy(
     r"^(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
 )
@@ -19,7 +19,7 @@ _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<fun
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
-    """Return the threads in the answer of a rank's probe, without malformed ones."""
+    """Return the threads in the answer of a rank's probe, without malformed threads."""
     threads = answer.get("threads") if isinstance(answer, dict) else None
     found = []
     for thread in threads if isinstance(threads, list) else ():
@@ -45,9 +45,10 @@ def _frame(told: Any) -> Frame | None:
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
-    """Return the threads of a dump, the last of which is the main thread: it is the oldest, and not marked.
+    """Return the threads of a dump; the last thread, which is the oldest, is the main thread.
 
-    Of two dumps, if two processes requested one at the same time, each thread counts as in the later dump.
+    If two processes requested a dump at the same time, the text contains two, and each thread counts as in
+    the later dump.
     """
     threads: dict[str, tuple[str, list[Frame]]] = {}
     frames: list[Frame] | None = None
@@ -69,7 +70,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
 
 
 def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
-    """Return the threads in the output of ``py-spy dump --json``; none if it is no such output."""
+    """Return the threads in the output of ``py-spy dump --json``; empty for any other text."""
     try:
         dump = read_json(text)
     except ValueError:
@@ -89,7 +90,7 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
-    """Return the threads except the one in which the probe waits for queries."""
+    """Return the threads except the thread in which the probe waits for queries."""
     return tuple(
         thread
         for thread in threads
@@ -98,7 +99,7 @@ def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
 
 
 def main_thread(threads: Iterable[ThreadStack]) -> ThreadStack | None:
-    """Return the main thread; if none is marked, the only one."""
+    """Return the main thread; if none is marked, the only thread."""
     known = [thread for thread in threads if not thread.task]
     marked = [thread for thread in known if thread.main]
     return marked[0] if marked else known[0] if len(known) == 1 else None

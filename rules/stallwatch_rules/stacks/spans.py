@@ -8,14 +8,14 @@ from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.text.digest import neighbours
 from stallwatch_rules.text.lazy import lazy
 
-MOST_RANKS = 1 << 17  #: of a job
-_MOST_MEMBERS = 1 << 21  # of all groups together
+MOST_RANKS = 1 << 17  #: maximum number of ranks of a job
+_MOST_MEMBERS = 1 << 21  # maximum number of members of all groups together
 _SPANS = lazy(r"[0-9]{1,9}(?:-[0-9]{1,9})?(?:,[0-9]{1,9}(?:-[0-9]{1,9})?)*")
 _SPAN = lazy(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 
 
 def spans_of(ranks: Iterable[int]) -> str:
-    """Fold ranks: ``[0, 1, 2, 16]`` is ``0-2,16``."""
+    """Fold ranks into text: ``[0, 1, 2, 16]`` is ``0-2,16``."""
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in neighbours(ranks))
 
 
@@ -31,7 +31,7 @@ def ranks_in(spans: str) -> tuple[int, ...]:
 
 
 def host_of(rank: int, hosts: Mapping[str, str]) -> str:
-    """Return the host of a rank, by the folded ranks of each; empty if it is not known."""
+    """Return the host of a rank, by the folded ranks of each host; empty if it is not known."""
     return next((host for host, ranks in hosts.items() if rank in ranks_in(ranks)), "")
 
 

@@ -1,4 +1,4 @@
-"""Build the wait-for graph of a run: its ranks' waits, over the collectives of their process groups."""
+"""Build the wait-for graph of a run: the waits of its ranks in the collectives of process groups."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup
 from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
 
-ANYBODY, UNKNOWN = -1, -2  #: nodes: any rank that waits for no other; ranks that did not report
+ANYBODY, UNKNOWN = -1, -2  #: special nodes: any rank that waits for no other rank; ranks that did not report
 Role = str | tuple[int, ...]  #: purpose of a group: its axis, or its shape if it has no name
 
-_FEW = 0.25  # of all ranks: a minority
+_FEW = 0.25  # largest share of all ranks that is a minority
 _WAITS = ("collective", "joining")
 _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
 
@@ -57,7 +57,7 @@ class Run:
 
     @cached_property
     def counts(self) -> dict[int, list[tuple[str, int]]]:
-        """Number of collectives that each rank has joined, by group."""
+        """The number of collectives that each rank has joined, by group."""
         found: dict[int, list[tuple[str, int]]] = defaultdict(list)
         for id, ranks in self.members.items():
             for rank in ranks:
@@ -69,9 +69,11 @@ class Run:
 
     @cached_property
     def passing(self) -> list[Sequence[int]]:
-        """The pipelines; without names, the groups furthest apart of which no member is at a collective.
+        """The pipelines of the run, each with its ranks in the order of the stages.
 
-        Frameworks put the stages of a pipeline furthest apart (Megatron-LM, DeepSpeed, torch's meshes).
+        If the groups have no names, these are the groups with the largest distance between ranks in which no
+        member is at a collective: frameworks put the stages of a pipeline furthest apart (Megatron-LM,
+        DeepSpeed, torch's meshes).
         """
         if self.pipelines:
             return self.pipelines
@@ -108,14 +110,14 @@ class Split(msgspec.Struct):
 
 
 class WaitGraph:
-    """The wait-for graph: edges from ranks to collectives (negative), from those to absent ranks."""
+    """The wait-for graph: edges from ranks to collectives (negative), and from those to absent ranks."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # that counting ranks wait for
+        self.missed: set[int] = set()  # ranks that ranks with counters wait for
         self.splits: list[Split] = []
-        self.visible: set[int] = set()  # ranks known to wait in a counted collective
+        self.visible: set[int] = set()  # ranks that are known to wait in a counted collective
         self._nodes = UNKNOWN
         for id, ranks in run.members.items():
             self._add_group(id, ranks)
@@ -141,7 +143,7 @@ class WaitGraph:
         levels: dict[int, list[int]] = defaultdict(list)
         for at, count in counts.items():
             levels[count.joined].append(at)
-        # A rank without counters is missed if it does not wait; if it waits, it may wait here.
+        # A rank without counters is missed if it does not wait; if it waits, it may wait in this group.
         late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
         missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
         before: int | None = None
@@ -172,7 +174,7 @@ class WaitGraph:
             self.splits.append(Split(id, passed - ahead, ahead))
 
     def _pends(self, at: int, count: Collectives) -> bool:
-        """Return whether these ranks may wait for a collective of the group."""
+        """Return whether the ranks of a group may wait for a collective of a process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
@@ -212,7 +214,7 @@ class WaitGraph:
         return {node for node in waited_for if not self.edges.get(node)}
 
     def circles(self) -> list[set[int]]:
-        """Return the ranks of each cycle that no path leaves: Tarjan's components, without recursion."""
+        """Return the ranks of each cycle that no path leaves, by Tarjan's algorithm without recursion."""
         number: dict[int, int] = {}
         low: dict[int, int] = {}
         component: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Describe what the ranks of a stall do, as a message of one sentence."""
+"""Describe the activity of the ranks of a stall, as a message of one sentence."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stallwatch_rules.text.digest import fold_ranks
 
 _MOST_GROUPS = 4
 _MOST_HOSTS = 4
-_MOST_SHOWN = 40  # characters of folded ranks
-DATA_LOADING = "data loading"  # label of a loader's call in `kinds`: the aside would repeat it
+_MOST_SHOWN = 40  # maximum number of characters of folded ranks
+DATA_LOADING = "data loading"  # label of a loader's call in `kinds`, which the aside would repeat
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 
@@ -20,7 +20,7 @@ _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load")
 def sentence(stacks: StallStacks) -> Text:
     """Return ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``; empty if nothing is known.
 
-    With several hosts, the ranks to blame come first, with their host.
+    With several hosts, the ranks to blame come first, each with its host.
     """
     if not stacks.groups:
         return ""
@@ -45,7 +45,7 @@ def sentence(stacks: StallStacks) -> Text:
 
 
 def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Message]:
-    """Return the clauses for the ranks of several hosts: the odd first, then the others."""
+    """Return the clauses for the ranks of several hosts: the odd ranks first, then the other ranks."""
     host_of = {rank: host for host, spans in stacks.hosts.items() for rank in ranks_in(spans)}
     clauses: list[str | Message] = []
     if stacks.silent:
@@ -80,7 +80,7 @@ def _of_hosts(stacks: StallStacks, shown: Sequence[StackGroup]) -> list[str | Me
 
 
 def _ranks(ranks: Sequence[int]) -> Message:
-    """Return a few ranks by number, many scattered ones by their count."""
+    """Return a few ranks by their numbers, and many scattered ranks by their count."""
     folded = fold_ranks(ranks)
     if len(folded) <= _MOST_SHOWN:
         return message("stacks.numbers", ranks=folded, count=len(ranks))
@@ -88,12 +88,15 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def titled(apart: Sequence[StackGroup], title: Text) -> Text:
-    """Return the title after what these ranks do: ``Rank 1 is in torch.save (…); beside that: …``."""
+    """Return the title, preceded by the activity of these ranks.
+
+    Example: ``Rank 1 is in torch.save (…); beside that: …``.
+    """
     return message("stacks.beside", lead=lead(apart), title=title) if apart else title
 
 
 def lead(apart: Sequence[StackGroup]) -> Message:
-    """Return what these ranks do, as the beginning of a title."""
+    """Return the activity of these ranks, as the beginning of a title."""
     return message("stacks.lead", clauses=[_clause(group, _who(group)) for group in apart[:_MOST_GROUPS]])
 
 
@@ -104,7 +107,7 @@ def placed(place: str) -> Text:
 
 
 def _most_informative(stacks: StallStacks) -> list[StackGroup]:
-    """Return the largest groups of the others, then the odd ones."""
+    """Return the largest groups of ranks that are not odd, then the groups of odd ranks."""
     odd = [group for group in stacks.groups if group.ranks[0] in stacks.odd][-_MOST_GROUPS + 1 :]
     rest = [group for group in stacks.groups if group.ranks[0] not in stacks.odd]
     return rest[: _MOST_GROUPS - len(odd)] + odd
@@ -129,7 +132,7 @@ def _clause(group: StackGroup, who: Message) -> Message:
     if group.note and group.kind == "lock":
         about.append(message("stacks.held-by", holder=group.note))
     if kind == "unknown" and group.place:
-        kind = "last"  # from a dump of the flight recorder
+        kind = "last"  # the place is from a dump of the flight recorder
     if group.place and kind not in ("busy", "code", "last"):
         about.append(placed(group.place))
     if group.locked_out:

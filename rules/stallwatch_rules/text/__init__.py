@@ -1,1 +1,1 @@
-"""Handle text itself: encodings, numbers, secrets, and which parts of it may be shown."""
+"""Process text: detect encodings, parse numbers, redact secrets, remove control characters."""

@@ -1,6 +1,7 @@
-"""Remove terminal codes and control characters that a terminal, a page or a chat would obey, hide or turn.
+"""Remove terminal codes and control characters that a terminal, a page or a chat would act on or hide.
 
-Log text and file names may hold any of them. Every place that shows such text removes them here.
+Log text and file names may contain any of them. Every function that shows such text removes them with this
+module.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ import re
 
 from stallwatch_rules.text.lazy import lazy
 
-# Colors, cursor movements, titles, links: CSI, OSC up to its end (never beyond the line's), the short ones.
+# Colors, cursor movements, titles, links: CSI, OSC up to its end (never beyond the line's), and short codes.
 _CODE = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~]?)"
 TERMINAL_CODES = lazy(_CODE)
 TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
 
 
 # Unicode's Cc except tab and line feed, the separators of lines and paragraphs, marks of annotations, and
-# characters that no font shows (Default_Ignorable_Code_Point): those without width, those that change the
-# direction of writing, variation selectors and tags, which both can hide a whole text for machines.
+# characters that no font shows (Default_Ignorable_Code_Point): characters without width, characters that
+# change
+# the direction of writing, variation selectors and tags, which can hide a whole text for machines.
 _CONTROLS = lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb"
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
@@ -26,16 +28,16 @@ _CONTROLS = lazy(
 
 
 def without_controls(text: str, instead: str = "") -> str:
-    """Return the text with ``instead`` in place of each such character; tabs and line feeds stay."""
+    """Return the text with ``instead`` in place of each control character; tabs and line feeds stay."""
     return _CONTROLS.sub(instead, text)
 
 
 def printable(text: str) -> str:
-    """Return the text without terminal codes, in valid characters: file names may hold any bytes."""
+    """Return the text without terminal codes, in valid characters: file names may contain any bytes."""
     return without_controls(text, "?").encode(errors="replace").decode()
 
 
-# OWASP, "CSV injection"; their full-width forms count in Chinese or Japanese text.
+# Starts of formulas: OWASP, "CSV injection"; their full-width forms count in Chinese or Japanese text.
 _FORMULA = lazy(r"[=+\-@\t\r\uff1d\uff0b\uff0d\uff20](?!\Z)")
 _NUMBER = lazy(r"[+-]?\d+(?:\.\d+)?(?:e[+-]?\d+)?", re.IGNORECASE)
 

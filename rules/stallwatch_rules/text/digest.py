@@ -12,11 +12,11 @@ from stallwatch_rules.text.lazy import lazy
 
 
 def counted(count: int, noun: str) -> str:
-    """Return ``1 line``, ``2,000 lines``."""
+    """Return a count with its noun, such as ``1 line`` or ``2,000 lines``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: lines; more kinds of ends are no digest
+MAX_DIGEST = 12  #: maximum number of lines; more kinds of ends are no digest
 MAX_TITLE = 160
 
 
@@ -51,17 +51,17 @@ def natural_order(name: str) -> list[tuple[int, str]]:
 
 
 def fold_names(names: Iterable[str]) -> str:
-    """Return names as ranges: ``n0–n127``, ``n0, n2``."""
+    """Return names as ranges, such as ``n0–n127`` or ``n0, n2``."""
     return ", ".join(span_of(run) for run in name_runs(names))
 
 
 def span_of(run: Sequence[str]) -> str:
-    """Return ``n0–n127``; for two names, ``n0, n1``."""
+    """Return a run of names as ``n0–n127``; two names as ``n0, n1``."""
     return f"{run[0]}–{run[-1]}" if len(run) > 2 else ", ".join(run)
 
 
 def name_runs(names: Iterable[str]) -> list[list[str]]:
-    """Return names in their order, grouped if their numbers are consecutive."""
+    """Return names in natural order, grouped if their numbers are consecutive."""
     series: dict[str, list[tuple[int, str]]] = {}
     for name in sorted(set(names), key=natural_order):
         number = _LAST_NUMBER.search(name)
@@ -80,7 +80,7 @@ def name_runs(names: Iterable[str]) -> list[list[str]]:
 
 
 def short_duration(seconds: float) -> str:
-    """Return ``0.21 s``, ``412 s`` up to ten minutes, then minutes or hours."""
+    """Return a duration as ``0.21 s``, ``412 s`` up to ten minutes, then minutes or hours."""
     if seconds < 1:
         return f"{seconds:.2g} s"
     if seconds < 10:
@@ -93,10 +93,10 @@ def short_duration(seconds: float) -> str:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return how ranks ended, the primary cause first: ``rank 7: CUDA out of memory``.
+    """Return a line on how each group of ranks ended, primary cause first: ``rank 7: CUDA out of memory``.
 
-    Empty if no rank is known, or if all of them ended alike. In a run over several hosts, ranks may be
-    ``odd``: the others waited for them.
+    Empty if no rank is known, or if all ranks ended alike. In a run over several hosts, ranks may be ``odd``:
+    the other ranks waited for them.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [
@@ -156,7 +156,7 @@ def _digest_line(
     return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
 
 
-FEW_HOSTS = 3  #: hosts that are named; if there are more, their number is given
+FEW_HOSTS = 3  #: maximum number of hosts that are named; of more hosts, the number is given
 
 
 def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
@@ -169,6 +169,6 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """Return an ISO 8601 time of our records as Unix seconds; a time without a zone is UTC."""
+    """Return an ISO 8601 time of Stallwatch's records as Unix seconds; a time without a zone is UTC."""
     moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot read a ``Z``
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

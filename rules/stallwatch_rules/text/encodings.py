@@ -8,14 +8,14 @@ import re
 from stallwatch_rules.text.lazy import lazy
 
 #: Letters and marks of Western Europe's encodings, as single bytes among ASCII; and two lower-case letters
-#: after another letter ("créé", "Größe"), which as GBK would be one of its rare characters.
+#: after
+#: another letter ("créé", "Größe"), which as GBK would be one of its rare characters.
 _WESTERN = lazy(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-# Counted by removing bytes, which takes a tenth of the time of finding them.
-_ASCII = bytes(range(0x80))
+_ASCII = bytes(range(0x80))  # removing bytes to count others takes a tenth of the time of a search
 #: All bytes except the first of a character of three or four bytes in UTF-8.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
@@ -23,14 +23,14 @@ _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 def decode_foreign(raw: bytes) -> str:
     """Decode text that is not UTF-8 by the pattern of its bytes, else with marks for broken bytes.
 
-    UTF-8 that is broken in places stays UTF-8; otherwise Western Europe's (Windows-1252) and Chinese Windows'
-    encoding (GB18030) are distinguished.
+    UTF-8 with broken bytes stays UTF-8; otherwise Western Europe's encoding (Windows-1252) and that of
+    Chinese Windows (GB18030) are distinguished.
     """
     marked = raw.decode("utf-8", "replace")
     if _mostly_sound(marked):
         return marked
     possible = {name: text for name in _ENCODINGS if (text := _decoded(raw, name)) is not None}
-    return possible.get(_foreign_encoding(raw), marked) if possible else marked  # noise is neither
+    return possible.get(_foreign_encoding(raw), marked) if possible else marked  # noise has neither encoding
 
 
 def _decoded(raw: bytes, encoding: str) -> str | None:
@@ -51,13 +51,13 @@ def decode_cut(raw: bytes) -> str:
 
 
 def _mostly_sound(marked: str) -> bool:
-    """Return whether more is UTF-8 than is broken.
+    """Return whether more of the text is UTF-8 than is broken.
 
-    Pairs of GBK's bytes may look like a character of two bytes, hardly ever like one of more.
+    Pairs of GBK's bytes may look like a character of two bytes in UTF-8, but hardly ever like a longer one.
     """
     broken = marked.count("\ufffd")
     long = len(marked.encode().translate(None, _NO_LEADS))
-    return long > 2 * broken  # a mark of a broken byte is such a character, too
+    return long > 2 * broken  # the mark of a broken byte is such a character, too
 
 
 def _foreign_encoding(raw: bytes) -> str:
@@ -105,12 +105,15 @@ def looks_binary(head: bytes) -> bool:
 
 
 def _not_utf8(data: bytes) -> bool:
-    """Return whether this is no UTF-8 at all, rather than UTF-8 that is broken in places."""
+    """Return whether the data is no UTF-8 at all, rather than UTF-8 with broken bytes."""
     return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 
 def _noise(data: bytes) -> bool:
-    """Return whether it has no ASCII letter, digit or space and is not Chinese: program output has one."""
+    """Return whether the data has no ASCII letter, digit or space, and is not Chinese.
+
+    Program output has at least one of them.
+    """
     if re.search(rb"[A-Za-z0-9\s]", data):
         return False
     return all(_decoded(data[: len(data) - cut], "gb18030") is None for cut in range(4))

@@ -1,4 +1,4 @@
-"""Read JSON that another program wrote, or that was cut, damaged or made up."""
+"""Read JSON that another program wrote, or that was cut, damaged or forged."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-#: Errors of decoding bytes that are no such JSON: not the form, not UTF-8, nested too deeply.
+#: Errors of decoding bytes that are no such JSON: wrong form, not UTF-8, nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-MAX_DEPTH = 100  #: of containers; functions that walk them recurse as deeply
-MAX_VALUES = 100_000  #: a few lines of YAML aliases can expand to billions, or without end
+MAX_DEPTH = 100  #: maximum nesting of containers; functions that walk them recurse as deeply
+MAX_VALUES = 100_000  #: maximum number of values; a few YAML aliases can expand to billions
 _LONGEST_WHOLE = 20  # characters of an integer of 64 bits
 
 
 def read_json(data: str | bytes) -> Any:
-    """Return the value in the text; raise `ValueError` if it holds none.
+    """Return the value in the text; raise `ValueError` if it contains none.
 
     Whole numbers that need more than 64 bits are floats, infinity if need be, so that no arithmetic fails.
     Lone surrogates, which cannot be written, become question marks.
@@ -45,7 +45,7 @@ def sound(value: Any) -> Any:
 
 
 def bounded(root: Any) -> Any:
-    """Return the value; raise `RecursionError` if its nesting or its aliases' values have no bounds."""
+    """Return the value; raise `RecursionError` if its nesting or its aliases exceed the bounds."""
     count, values = 0, [(root, 0)]
     while values:
         value, depth = values.pop()

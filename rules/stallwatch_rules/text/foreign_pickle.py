@@ -1,9 +1,9 @@
-"""Read pickles that another program wrote, or that were cut, damaged or made up, without unpickling.
+"""Read pickles that another program wrote, or that were cut, damaged or forged, without unpickling.
 
 The opcodes are those of ``pickletools`` (Python's standard library, pickletools.py) that make numbers, texts,
-lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp).
-An opcode that names a class, calls something or refers to an object elsewhere is refused before its argument
-is read.
+lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp). An
+opcode that names a class, calls a function or refers to an external object is refused before its argument is
+read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pickletools
 from typing import Any
 
 MOST_BYTES = 64 << 20
-MOST_VALUES = 2_000_000  #: if values that the pickle refers to twice count twice
+MOST_VALUES = 2_000_000  #: maximum number of values; a value that the pickle refers to twice counts twice
 MOST_DEPTH = 64
 
 _DATA = frozenset(
@@ -34,7 +34,7 @@ _KEYS = (str, bytes, int, float, bool, type(None))  # types that are hashed dire
 
 
 class PickleRefusedError(ValueError):
-    """The pickle is broken, too large, or more than data."""
+    """The reason why a pickle is refused: it is broken, too large, or more than data."""
 
 
 def read_pickle(data: bytes) -> Any:
@@ -141,7 +141,7 @@ def _writable(text: str) -> str:
 
 
 def _require_bounded(root: Any) -> None:
-    """Refuse a value that refers to itself, or expands to more than it holds."""
+    """Raise `PickleRefusedError` for a value that refers to itself, or expands beyond its bounds."""
     count, values = 1, [(root, 0)]
     while values:
         value, depth = values.pop()

@@ -1,7 +1,7 @@
 """Compile regular expressions on first use.
 
-There are hundreds of them, and a run uses a few: compiling them all takes a fifth of the start-up time of a
-watched command.
+There are hundreds of expressions, and a run uses a few: compiling all of them takes a fifth of the start-up
+time of a watched command.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ class _Lazy(_Compiled):
             raise AttributeError(name)
         compiled = re.compile(*self._given)
         self.__dict__.update({each: getattr(compiled, each) for each in _NAMES})
-        # Its attributes are found faster than those of a class with `__getattr__`.
+        # The attributes are found faster without the `__getattr__` of the class.
         self.__class__ = _Compiled  # type: ignore[assignment]
         return getattr(compiled, name)

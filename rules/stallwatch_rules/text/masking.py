@@ -1,6 +1,6 @@
-"""Make templates: the common part of two printings of one message, without numbers, addresses, IDs and paths.
+"""Make templates: a message without numbers, addresses, IDs and paths, which differ between its lines.
 
-``masked`` is a template for readers, ``template_key`` and ``skeleton`` are keys for tables, some 60 times as
+``masked`` is a template for readers; ``template_key`` and ``skeleton`` are keys for tables, some 60 times as
 fast. Decision 27 lists the readers of lines that have their own templates, and why.
 """
 
@@ -24,7 +24,7 @@ _VARYING = lazy(
     r"|(?P<n>\d+(?:[.,:]\d+)*(?:[eE][+-]?\d+)?)"
 )
 _REPEATED = lazy(r"(?<!\s)\s*\[repeated (\d{1,9})x across cluster\].*$")
-#: Omitted from a line's key: digits, the letters of hexadecimal numbers and the signs that join them.
+#: Bytes omitted from a line's key: digits, the letters of hexadecimal numbers and the signs that join them.
 _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 

@@ -22,7 +22,7 @@ _UNITS = lazy(r"(?:(\d+)d)? ?(?:(\d+)h)? ?(?:(\d+)m)? ?(?:(\d+(?:\.\d+)?)s)?")
 
 def duration(text: str) -> float | None:
     """Return ``0:03:34``, ``2 days, 6:39:40``, ``10:27`` or ``2h 3m 4s`` in seconds, else ``None``."""
-    if text.replace(":", "").isdecimal():  # the usual form: fast path
+    if text.replace(":", "").isdecimal():  # a fast path for the usual form
         *before, second = text.rsplit(":", 2)
         hour, minute = before if len(before) == 2 else ("0", *before) if before else ("", "")
         if len(second) == 2 and 0 < len(minute) <= 2 and hour.isdecimal():

@@ -1,9 +1,9 @@
-"""Remove secrets from text before it is kept, shown, sent or learned from.
+"""Remove secrets from text before it is stored, shown, sent or learned from.
 
-``secret_shapes.json`` describes secrets: tokens of known services, credentials in addresses, values
-with secret-sounding names, the user's name in home paths. A site adds its own patterns. Linear time
-(google-re2), and one quick search for text without any of them, which is nearly all. Line ends are never
-touched, so many lines may be redacted at once.
+``secret_shapes.json`` describes secrets: tokens of known services, credentials in addresses, values with
+secret-sounding names, the user's name in home paths. A site adds its own patterns. The search takes linear
+time (google-re2), with one quick search for text without any of them, which is nearly all. Line ends are
+never changed, so many lines may be redacted at once.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ import re2
 from stallwatch_rules.text.lazy import lazy
 
 MASK = b"***"
-#: Patterns of a site, one per line: a variable, so that every process that is started from now on has them.
+#: Variable with a site's patterns, one per line, which every process that is started later inherits.
 SITE_PATTERNS = "STALLWATCH_REDACT_PATTERNS"
 
 _HERE = Path(__file__)
 _SCHEMES = msgspec.json.decode(
     _HERE.with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-# Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol),
-# and two that earlier versions had. ``also_schemes`` adds those of a later version, once Apprise is loaded.
-SECRET_SCHEMES = _SCHEMES["secret"]  #: all that follows is hidden: a token may take the place of a host
+# Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
+# two
+# that earlier versions had. ``also_schemes`` adds those of a later version, once Apprise is loaded.
+SECRET_SCHEMES = _SCHEMES["secret"]  #: all text that follows is hidden: a token may be in the place of a host
 HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
-OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret in them, or not only chats use them
+OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret, or not only chats use the scheme
 _chat_schemes = SECRET_SCHEMES
 
 
 SITE = "site"  #: the source of a configuration's patterns
-_MOST_GROUPS = 100  # in a site's pattern: the time of a search grows with their square
+_MOST_GROUPS = 100  # maximum in a site's pattern: the time of a search grows with their square
 
 
 class Shape(msgspec.Struct, frozen=True):
     """The form of one kind of secret."""
 
     id: str
-    hint: str  #: a pattern that is cheap to search for, and found wherever the shape is
-    pattern: str  #: group 1 stays before the mask; the others are for checks
+    hint: str  #: a pattern that is fast to search for, and found wherever the shape is
+    pattern: str  #: group 1 stays before the mask; the other groups are for checks
     source: str = SITE
     check: str = ""  #: the test of ``_CHECKS`` that confirms a secret
     mask: str = "***"
@@ -85,10 +86,10 @@ def secrets_in(text: str) -> Iterator[tuple[str, int]]:
 
 
 class LineMasker:
-    """Masks the lines of one stream in any portions: the short last line of a key follows a long one."""
+    """Masker of the lines of one stream, in any portions: the short last line of a key follows a long one."""
 
     def __init__(self) -> None:
-        self.after_key = False  #: the last line belonged to a private key
+        self.after_key = False  #: True if the last line belonged to a private key
 
     def __call__(self, line: str) -> str:
         """Return the next line, masked."""
@@ -113,7 +114,7 @@ def mask_key_end(line: str) -> str:
 
 
 def is_key_line(line: str) -> bool:
-    """Return whether a line is a full one of a private key, which a short last one may follow."""
+    """Return whether a line is a full line of a private key, which a short last line may follow."""
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
 
@@ -136,7 +137,7 @@ def also_schemes(names: Iterable[str]) -> None:
 
 
 def use_site_patterns(patterns: Sequence[str]) -> None:
-    """Mask matches of these patterns, too: here, and in processes that are started from now on."""
+    """Mask matches of these patterns, too, in this process and in processes that are started later."""
     before = os.environ.get(SITE_PATTERNS, "")
     if (given := "\n".join(patterns)) != before:
         os.environ[SITE_PATTERNS] = given
@@ -144,7 +145,7 @@ def use_site_patterns(patterns: Sequence[str]) -> None:
 
 
 def pattern_problem(pattern: str) -> str:
-    """Return why a site cannot use a pattern; empty if it can."""
+    """Return the reason why a site cannot use a pattern; empty if it can."""
     try:
         compiled = re2.compile(_encoded(pattern), _options())
     except re2.error as error:
@@ -160,12 +161,11 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    # A site's pattern may come from a variable that is not UTF-8.
-    return pattern.encode("utf-8", "surrogatepass")
+    return pattern.encode("utf-8", "surrogatepass")  # a site's pattern may not be UTF-8
 
 
 class _Engine:
-    """All shapes, each compiled on first use."""
+    """All shapes of secrets, each compiled on first use."""
 
     def __init__(self, shapes: Sequence[Shape], key_hint: str) -> None:
         self.shapes = shapes
@@ -179,7 +179,7 @@ class _Engine:
         self._compiled: list[tuple[Any, Callable[[Any], bytes]] | None] = [None] * len(shapes)
 
     def masked(self, data: bytes, homes: bool, found: dict[str, int] | None = None) -> bytes:
-        """Return the masked text; `found` takes the number of masks of each shape."""
+        """Return the masked text; `found` receives the number of masks of each shape."""
         parts: list[bytes] = []
         done = 0
         while (hit := self.hints.search(data, done)) is not None:
@@ -194,7 +194,7 @@ class _Engine:
         return b"".join((*parts, data[done:]))
 
     def _masked_line(self, line: bytes, homes: bool, found: dict[str, int] | None) -> bytes:
-        # The set fails open when it runs out of memory; then every shape is tried.
+        # The set returns no match when it runs out of memory; in that case every shape is tried.
         for index in sorted(self._which.Match(line) or range(len(self.shapes))):
             shape = self.shapes[index]
             if shape.mask != "***" and not homes:
@@ -245,7 +245,7 @@ def _either(names: Iterable[str]) -> str:
 
 def _options(*, lines: bool = False, groups: bool = True) -> Any:
     options = re2.Options()
-    options.never_nl = not lines  # no match crosses a line's end
+    options.never_nl = not lines  # a match never crosses a line's end, unless the pattern needs several lines
     options.never_capture = not groups
     options.encoding = re2.Options.Encoding.LATIN1  # raw bytes, even if not UTF-8
     options.log_errors = False
@@ -254,7 +254,6 @@ def _options(*, lines: bool = False, groups: bool = True) -> Any:
 
 
 def _replacement(shape: Shape, groups: Mapping[bytes, int]) -> Callable[[Any], bytes]:
-    """Return the function that makes the replacement of a match."""
     mask, check = shape.mask.encode(), _CHECKS[shape.check] if shape.check else None
 
     def replace(match: Any) -> bytes:
@@ -291,12 +290,12 @@ def _is_key(match: Any) -> bool:
 
 
 def _is_key_material(value: bytes) -> bool:
-    """Return whether it may be a key: not a hash, which is hexadecimal, nor one long word."""
+    """Return whether the value may be a key: not a hash, which is hexadecimal, nor one long word."""
     return value != value.lower() and value != value.upper() and any(char in b"0123456789" for char in value)
 
 
 def _ends_key(match: Any) -> bool:
-    """Return whether it has the length of Base64, a multiple of four, and follows a line of a key."""
+    """Return whether a match has the length of Base64, a multiple of four, and follows a line of a key."""
     before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
     return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
 
@@ -307,12 +306,12 @@ def _is_filled(match: Any) -> bool:
 
 
 def _is_no_revision(match: Any) -> bool:
-    """Return whether it is no commit's hash, which has the form of W&B's keys."""
+    """Return whether a match is no commit's hash, which has the form of W&B's keys."""
     return _REVISION.search(match.group(1)) is None
 
 
 def _is_no_placeholder(match: Any) -> bool:
-    """Return whether it is no variable of code or a command, in braces or after a dollar."""
+    """Return whether a match is no variable of code or a command, in braces or after a dollar."""
     return not match.group(b"secret").startswith((b"{", b"$", b"<", b"%"))
 
 
@@ -338,8 +337,9 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 }
 _REVISION = lazy(rb"(?i)(?:commit|revision|\brev|sha1?|hash|digest|git|artifact|version)[^\n]{0,24}$")
 
-# Owners, before "token" or "key". Models have tokens, too (eos_token, cls_token, image_token),
-# and tables have keys.
+# Owners, before "token" or "key". Models have tokens, too (eos_token, cls_token, image_token), and tables
+# have
+# keys.
 _OWNERS = _FILE.lowercase("owners_of_secrets")
 _NO_OWNERS = _FILE.lowercase("owners_of_other_tokens_and_keys")
 _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
@@ -360,7 +360,7 @@ _NO_VALUES = _FILE.lowercase("values_that_are_none")
 _CODE = tuple(b"self. os. args. config. cfg. kwargs optional[ str( < $ { [".split())
 _CALL = lazy(rb"[A-Za-z_][\w.]*[(\[]")
 _PLAIN = lazy(rb"[\w.~+/=-]{16,}")
-# ``hf_…`` in advice: at most a token's beginning. More than that may be a shortened secret.
+# ``hf_…`` in advice: at most a token's beginning. A longer text may be a shortened secret.
 _PLACEHOLDER = lazy(rb"[A-Za-z_-]{0,8}(?:\xe2\x80\xa6|\.{3})")
 
 
@@ -381,7 +381,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
 
 
 def _looks_random(value: bytes) -> bool:
-    """Return whether it has digits and letters, and is no number."""
+    """Return whether the value has digits and letters, and is no number."""
     lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
     return mixed and not _is_number(value)

@@ -1,4 +1,4 @@
-"""Turn a line into its place in a report: with an ISO time and its text cut."""
+"""Convert a line into its place in a report: with an ISO time and its text cut."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 
 from stallwatch_rules.records import Line, Place
 
-MAX_TEXT = 600  #: characters of a log line that a report carries
-_SEEN_BEFORE = 80  # characters before the part that must be seen
+MAX_TEXT = 600  #: characters of a log line that a report contains
+_SEEN_BEFORE = 80  # characters before the part that must stay visible
 _SEEN_AFTER = 300
 
 
@@ -24,7 +24,7 @@ def iso(time: float | None, *, zoned: bool = True) -> str | None:
 
 
 def shown(text: str, find: Callable[[str], int] | None = None) -> str:
-    """Return a log line as a report carries it, with limited length.
+    """Return a log line in the form that a report contains, with limited length.
 
     ``find`` returns the offset in a long text of the part that must stay visible.
     """
@@ -44,14 +44,14 @@ def place(line: Line, step: int | None, find: Callable[[str], int] | None = None
 def earliest(lines: Iterable[Line]) -> Line:
     """Return the first of lines from several streams: by time if all have one, else the lowest rank's.
 
-    Never by the order in which the streams were read: another order must not give another result.
+    The result does not depend on the order in which the streams were read.
     """
     lines = list(lines)
     return min(lines, key=_order(lines, first=True))
 
 
 def latest(lines: Iterable[Line]) -> Line:
-    """Return the last of lines from several streams, by the same order."""
+    """Return the last of lines from several streams: by time if all have one, else the lowest rank's."""
     lines = list(lines)
     return max(lines, key=_order(lines, first=False))
 

@@ -1,7 +1,7 @@
-"""Loaded by every Python of the command, because ``stallwatch run`` puts this folder on ``PYTHONPATH``.
+"""Start the probe in every Python of a command; ``stallwatch run`` puts this folder on ``PYTHONPATH``.
 
-It starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
-``sitecustomize`` that it hides. Whatever fails in here, the program starts as usual.
+The module starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
+``sitecustomize`` that it hides. If it fails, the program starts as usual.
 """
 
 
@@ -10,7 +10,7 @@ def _start() -> None:
     import sys
 
     here = os.path.dirname(os.path.abspath(__file__))
-    # The program sees the path that it would see without us.
+    # The program gets the same path as without Stallwatch.
     sys.path[:] = [entry for entry in sys.path if not entry or os.path.abspath(entry) != here]
     if "STALLWATCH_RAY" in os.environ:
         _follow_driver(os.environ["STALLWATCH_RAY"].split("\n"))
@@ -37,7 +37,7 @@ def _start() -> None:
 def _follow_driver(facts: "list[str]") -> None:
     """Apply the settings of the driver's agent in a Ray worker on its host that no agent started.
 
-    `facts`: the driver's host and process namespace, and variables (``stallwatch.integrations.ray``).
+    `facts`: the driver's host and process namespace, then variables (``stallwatch.integrations.ray``).
     """
     import os
 
@@ -49,7 +49,7 @@ def _follow_driver(facts: "list[str]") -> None:
 
 
 def _make_way() -> None:
-    """Load the next ``sitecustomize``, if there is one; it may fail as it would without us."""
+    """Load the next ``sitecustomize``, if there is one; its errors are raised as without Stallwatch."""
     import sys
 
     own = sys.modules.pop("sitecustomize", None)

@@ -1,1 +1,1 @@
-"""One file per library with its hooks. Each is installed by ``imports`` or ``torch``."""
+"""Hooks for libraries, one module per library; ``imports`` or ``torch`` installs them."""

@@ -1,7 +1,8 @@
 """Count the batches that a torch ``DataLoader`` yields, and the epochs that it begins.
 
-A ``for`` loop looks ``__next__`` up in the iterator's class for each batch, just before it waits for it
-(torch 2.1 to 2.13, ``utils/data/dataloader.py``). Workers count nothing: they load batches, but yield none.
+A ``for`` loop looks up ``__next__`` in the iterator's class for each batch, just before it waits for the
+batch (torch 2.1 to 2.13, ``utils/data/dataloader.py``). Data workers count nothing, because they yield no
+batch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class CountedBatches:
-    """Stands for ``__next__``, like a `NoticedMethod` that only counts, because it is called often."""
+    """Descriptor in place of ``__next__``: a `NoticedMethod` that only counts, because it is called often."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
@@ -41,7 +42,7 @@ class CountedBatches:
             row = self._probe.row
             handed_out = row[_OF_EPOCH] = iterator._num_yielded
             if handed_out:
-                row[_BATCHES] += 1.0  # NaN, so not counted, before an epoch has begun and in workers
+                row[_BATCHES] += 1.0  # NaN (not counted) before the first epoch and in workers
             if row[_PHASE] != TRAIN:
                 self._doing.batch(sys._getframe(1))
         except Exception:
@@ -49,7 +50,7 @@ class CountedBatches:
         return MethodType(self.function, iterator)
 
     def epoch(self, _: Any, frame: FrameType) -> None:
-        """Count an epoch: a loader's ``__iter__`` was looked up."""
+        """Count an epoch when the ``__iter__`` of a loader is looked up."""
         if _in_worker():
             return
         row = self._probe.row

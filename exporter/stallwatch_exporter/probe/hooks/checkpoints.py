@@ -1,8 +1,8 @@
 """Report the paths of checkpoints that the first rank writes, so that the agent can check them later.
 
-Nothing is read here. ``torch.save`` is reported when it opens a file; a model of transformers when it writes
-its configuration, which precedes the weights; a trainer's checkpoint when it is complete; DeepSpeed's when
-its tag is set. Direct calls of ``safetensors.torch.save_file`` are not observed.
+The hooks read no file. They report ``torch.save`` when it opens a file, a model of transformers when it
+writes its configuration, which precedes the weights, a trainer's checkpoint when it is complete, and
+DeepSpeed's when its tag is set. Direct calls of ``safetensors.torch.save_file`` are not observed.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ..api import Probe
 from ..noticing import notice_method
 from .transformers import notice_event
 
-AGAIN_SECONDS = 30.0  #: the same path is reported at most this often
-FOLDER_SECONDS = 5.0  #: for a checkpoint's folder while its files are written; the agent checks later
-MOST_REPORTS = 2000  #: later ones are counted as dropped
+AGAIN_SECONDS = 30.0  #: least seconds between two reports of the same path
+FOLDER_SECONDS = 5.0  #: least seconds between reports of a checkpoint's folder while it is written
+MOST_REPORTS = 2000  #: number of reports; later ones are counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
 def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe], None]:
-    """Make a watch function do nothing on other ranks: the first rank reports checkpoints."""
+    """Wrap a watch function so that it acts only on the first rank, which reports checkpoints."""
 
     def maybe(module: Any, probe: Probe) -> None:
         if os.environ.get("RANK", "0") == "0":
@@ -37,7 +37,7 @@ def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe]
 
 @_on_first_rank
 def watch_torch(module: Any, probe: Probe) -> None:
-    """Watch ``torch.save``: a ``with`` looks ``__exit__`` up when it begins."""
+    """Watch ``torch.save``, through the ``with`` statement that looks up ``__exit__`` at its start."""
 
     def saved(writer: Any, _: FrameType) -> None:
         _written(probe).report(folder_of(Path(writer.name)), "torch.save")
@@ -70,7 +70,7 @@ def watch_trainer(module: Any, probe: Probe) -> None:
 
 @_on_first_rank
 def watch_models(module: Any, probe: Probe) -> None:
-    """Watch ``save_pretrained`` of models, which save their ``transformers.configuration_utils`` first."""
+    """Watch ``save_pretrained`` of models, which first save their ``transformers.configuration_utils``."""
     config = getattr(module, "PretrainedConfig", None) or module.PreTrainedConfig
 
     def described(_: Any, frame: FrameType) -> None:
@@ -82,12 +82,12 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return the checkpoint folder of a file, by the folder's name; the file itself if it is in none."""
+    """Return the checkpoint folder that contains a file, by the folder's name; otherwise the file itself."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 
 class Written:
-    """Reports paths, each not too often."""
+    """Report paths of checkpoints, each path at limited intervals."""
 
     def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
         self._probe = probe
@@ -96,7 +96,7 @@ class Written:
         self._left = MOST_REPORTS
 
     def report(self, path: Any, by: str) -> None:
-        """Report that something is being written, or was written, to `path`."""
+        """Report that a file or folder is being written, or was written."""
         where = str(Path(path).absolute())
         now = self._clock()
         parts = by == "torch.save" and _CHECKPOINT.fullmatch(Path(where).name)
@@ -115,7 +115,7 @@ _shared: Written | None = None
 
 
 def _written(probe: Probe) -> Written:
-    """Return the instance shared by all modules: several of them write a trainer's checkpoint."""
+    """Return the instance that all hooks share, because several of them write a trainer's checkpoint."""
     global _shared
     if _shared is None:
         _shared = Written(probe)

@@ -1,8 +1,8 @@
-"""DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, skipped steps.
+"""Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, skipped steps.
 
 The engine counts its optimizer steps in ``global_steps`` (since its first release), so a step is done when
-that is set to one more. The loss is the argument of ``backward``, read in a method that ``backward`` calls
-early on; which one differs between versions.
+that number increases by one. The loss is the argument of ``backward``, which the probe reads in a method that
+``backward`` calls early; the method differs between versions.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from ..noticing import notice_attribute, notice_method
 from .leader import Leader
 from .reports import before_backward, report_versions
 
-# 0.14 to 0.16 call the first of these, then the last; 0.17 leaves that to the second; newer ones may begin
-# with the third.
+# DeepSpeed 0.14 to 0.16 call the first of these, then the last; 0.17 calls the last from the second; newer
+# versions may begin with the third.
 _ASKED_IN_BACKWARD = (
     "gradient_accumulation_steps",
     "_backward_prologue",
     "managed_gradient_accumulation",
     "is_gradient_accumulation_boundary",
 )
-_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # in place of the optimizer of an engine without one
+_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # classes in place of an engine's missing optimizer
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(module: Any, probe: Probe, engine: Any = None) -> None:
-    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an existing one."""
+    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an engine that exists already."""
     watch = EngineWatch(probe)
     if engine is not None:
         watch.counted(engine, engine.global_steps)
@@ -46,7 +46,7 @@ def engines() -> list[Any]:
 
 
 def trains() -> bool:
-    """Whether an engine with an optimizer counts the steps: the optimizer within it then does not."""
+    """Return whether an engine with an optimizer counts the steps, so that its optimizer's hook does not."""
     return any(
         optimizer is not None and type(optimizer).__name__ not in _NO_TRAINING
         for optimizer in (engine.__dict__.get("optimizer") for engine in _engines)
@@ -54,7 +54,7 @@ def trains() -> bool:
 
 
 class EngineWatch:
-    """Observations of the engines of one process."""
+    """Observer of the engines in one process."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -64,7 +64,7 @@ class EngineWatch:
         self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def counted(self, engine: Any, steps: int) -> None:
-        """Handle a new ``global_steps``: 0 at first, any number by a checkpoint, one more by a step."""
+        """Handle a new ``global_steps``: 0 at first, any number from a checkpoint, one more after a step."""
         before = self._steps.get(engine)
         self._steps[engine] = steps
         _engines.add(engine)
@@ -83,7 +83,7 @@ class EngineWatch:
             self._probe.step(steps, **_numbers(engine))
 
     def method_called(self, engine: Any, frame: FrameType) -> None:
-        """Handle a call of a method: in ``backward``, the first time in each, look at the loss."""
+        """Handle a method call: at the first call in each ``backward``, record the loss."""
         if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)

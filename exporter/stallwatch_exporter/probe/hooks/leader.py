@@ -8,20 +8,20 @@ from typing import Any
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: optimizers that made a step
 
-_SILENT_FOR = 10  # steps of others after which one of them replaces a leader that makes none
+_SILENT_FOR = 10  # number of steps of others after which one of them replaces a leader without steps
 
 
 class Leader:
-    """Chooses the first to step, as long as it continues: two optimizers make two halves of one step."""
+    """Choose the first optimizer that steps to count the steps: two optimizers may share a step."""
 
     def __init__(self) -> None:
         self.leader: Callable[[], Any] = _no_leader
         self.followed = 0  #: number of leaders so far
         self._others = 0
-        self._made = -1.0  # steps of the run when another last stepped
+        self._made = -1.0  # steps of the run when another optimizer last stepped
 
     def steps(self, one: Any, made: float) -> bool:
-        """Return whether a step of `one` counts, made after the run's step `made`."""
+        """Return whether a step of optimizer `one`, made after the run's step `made`, counts as a step."""
         leader = self.leader()
         if leader is not one:
             self._others = self._others + 1 if made == self._made else 1
@@ -32,16 +32,16 @@ class Leader:
         return True
 
     def follow(self, one: Any) -> None:
-        """Make `one` the leader."""
+        """Make the optimizer `one` the leader."""
         self.leader = weakref.ref(one)
         self.followed += 1
 
     def leave(self) -> None:
-        """Have no leader: other hooks count the steps."""
+        """Remove the leader, because other hooks count the steps."""
         self.leader = _no_leader
 
     def is_leader(self, one: Any) -> bool:
-        """Return whether the numbers of `one` are the run's: no other has stepped."""
+        """Return whether the numbers of `one` are the run's, because no other optimizer leads."""
         leader = self.leader()
         return leader is None or leader is one
 

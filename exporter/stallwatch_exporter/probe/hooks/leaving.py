@@ -1,15 +1,15 @@
-"""Report how a rank ends: with which exception, or without one.
+"""Report how a rank ends: with an exception, or without one.
 
-A program may replace our ``sys.excepthook`` by its own (rich, loguru, a training script that cleans up).
-Python stores an exception that ended the program in ``sys.last_value`` before it calls any hook
-(``_PyErr_PrintEx`` in CPython's ``pythonrun.c``), so an exception that our hook missed is found there at the
-exit. A ``SystemExit`` is not stored (``handle_system_exit`` there), so ``sys.exit`` itself records the code
-of its call. A bare ``raise SystemExit(1)`` is seen only from outside the process (``rings/exits.py``).
+A program may replace the probe's ``sys.excepthook`` (rich, loguru, a training script that cleans up). Python
+stores an exception that ended the program in ``sys.last_value`` before it calls any hook (``_PyErr_PrintEx``
+in CPython's ``pythonrun.c``), so the exit handler finds there an exception that the hook missed. A
+``SystemExit`` is not stored (``handle_system_exit`` in the same file), so ``sys.exit`` itself records the
+code of its call. A bare ``raise SystemExit(1)`` is seen only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
-Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which runs no ``atexit``.
-It does run multiprocessing's own finalizers, while the exception that ends it is still being handled
-(``BaseProcess._bootstrap`` in CPython 3.8 to 3.13, ``multiprocessing/process.py``).
+Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which does not run
+``atexit``. It runs multiprocessing's own finalizers, while the exception that ends the process is still being
+handled (``BaseProcess._bootstrap`` in CPython 3.8 to 3.13, ``multiprocessing/process.py``).
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _LAST = -100  # priority among multiprocessing's finalizers: after the program's
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Report an exception that ends the process, and the end itself; both are still shown as before."""
+    """Report an exception that ends the process, and the end itself; both are still printed as before."""
     reported: list[BaseException] = []
-    exits: list[bool] = []  # whether the code of the last sys.exit means a failure
+    exits: list[bool] = []  # True if the code of the last sys.exit means a failure
     before = sys.excepthook
     leave = sys.exit
 
@@ -57,7 +57,7 @@ def install(_: Any, probe: Probe) -> None:
             probe.failed()
 
     def leaving_fork() -> None:
-        """Report the end of a child if it has reported something: then it is a rank, no loader's worker."""
+        """Report the end of a forked child that has reported something: it is a rank, not a data worker."""
         error = sys.exc_info()[1]
         if probe.reports:
             if isinstance(error, SystemExit):
@@ -73,7 +73,7 @@ def install(_: Any, probe: Probe) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, quietly(leaving_fork, probe), exitpriority=_LAST)
 
     def before_fork() -> None:
-        util = sys.modules.get("multiprocessing.util")  # left to the training to import
+        util = sys.modules.get("multiprocessing.util")  # the training imports this module
         if util is not None and not waiting:
             waiting.append(True)
             util.register_after_fork(stand_by_in_child, quietly(stand_by_in_child, probe))
@@ -87,7 +87,7 @@ def install(_: Any, probe: Probe) -> None:
 
 
 def _fails(status: tuple[Any, ...]) -> bool:
-    """Whether ``sys.exit`` with these arguments ends the process with another code than 0."""
+    """Return whether ``sys.exit`` with these arguments ends the process with a code other than 0."""
     code = status[0] if status else None
     return bool(code % 256) if isinstance(code, int) else code is not None
 
@@ -104,7 +104,7 @@ def report(probe: Probe, error: BaseException, trace: TracebackType | None) -> N
 
 
 def frames_of(trace: TracebackType | None) -> list[str]:
-    """Return the innermost frames, as ``file:line function``, outermost first."""
+    """Return the innermost frames of a traceback as ``file:line function``, outermost first."""
     found: list[str] = []
     while trace is not None:
         code = trace.tb_frame.f_code

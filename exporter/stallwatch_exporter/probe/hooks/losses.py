@@ -1,10 +1,10 @@
-"""Observe calls of ``loss.backward()`` in plain loops: the loss, and its number of tokens.
+"""Observe calls of ``loss.backward()`` in plain training loops: the loss and its number of tokens.
 
-With gradient accumulation a loop divides each part by their number, so the sum is the step's loss. Only one
-step a second is examined. A tensor on a device is neither waited for nor added up: there the last one of
-several parts represents all.
+With gradient accumulation, a loop divides each part by the number of parts, so the sum is the loss of the
+step. Only one step per second is examined. A tensor on a device is neither waited for nor added up: the last
+of several parts represents all of them.
 
-Tokens are counted by shapes in the graph of the loss: no tensor is read, nothing copied or waited for.
+Tokens are counted from shapes in the graph of the loss: no tensor is read, copied or waited for.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..noticing import notice_method
 from .phases import TRAIN, doing_of
 
 _STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
-_MOST_NODES = 24  # of a graph
-# Nodes that pick the value of each token's label, or precede that: in ``cross_entropy`` (torch 2.1 to 2.13)
-# and in the log-probabilities of TRL and verl.
+_MOST_NODES = 24  # number of nodes of a graph
+# Nodes that pick the value of each token's label, or precede such a node: in ``cross_entropy`` (torch 2.1 to
+# 2.13) and in the log-probabilities of TRL and verl.
 _OF_TOKENS = ("LogSoftmaxBackward", "GatherBackward")
 
 
@@ -32,7 +32,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 def watch_scaler(module: Any, probe: Probe) -> None:
-    """Watch ``torch.amp.grad_scaler`` for losses scaled by a number on the device."""
+    """Watch ``torch.amp.grad_scaler``, which multiplies losses by a number on the device."""
 
     def scales(scaler: Any, _: FrameType) -> None:
         if scaler.is_enabled():
@@ -42,19 +42,19 @@ def watch_scaler(module: Any, probe: Probe) -> None:
 
 
 class NoticedBackward:
-    """Stands for ``Tensor.backward``, like a `NoticedMethod` that looks at the first step of each record.
+    """Descriptor in place of ``Tensor.backward``, which examines the first step of each record.
 
-    How late a rank reaches its backward pass matters only in steps so long that each has a record.
+    The time at which a rank reaches its backward pass matters only in steps so long that each has a record.
     """
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
         self._probe = probe
         self._doing = doing_of(probe)
-        self._step = -1.0  # the step whose parts are added up
-        self._counted = -1.0  # the step whose tokens are added up
+        self._step = -1.0  # step whose loss parts are added up
+        self._counted = -1.0  # step whose tokens are added up
         self._parts: list[float] = []
-        self._look_at = 0.0  # when the next step is examined
+        self._look_at = 0.0  # time from which the next step is examined
 
     def __get__(self, loss: Any, owner: Any = None) -> Any:
         if loss is None:
@@ -65,7 +65,7 @@ class NoticedBackward:
             if row[_STEP] != row[_STEP]:  # no step since the last record
                 now = probe.monotonic() + probe.offset
                 trains = row[_PHASE] == TRAIN
-                # No loss, if it has several numbers: its gradient came from another stage of a pipeline.
+                # A loss with several numbers is none: its gradient comes from another stage of a pipeline.
                 if trains and loss.numel() == 1:
                     row[_OWN_SECONDS] = now - row[TIME]
                     before = row[_TOKENS] if self._counted == probe.steps else 0.0
@@ -85,7 +85,7 @@ class NoticedBackward:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
         if id(probe) in _scaled or (probe.reported_by_user and not probe.averages_losses):
-            return  # the code that reports the loss knows it unscaled
+            return  # the code that reports the loss has it unscaled
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
@@ -98,9 +98,9 @@ class NoticedBackward:
 def tokens_of(loss: Any) -> float:
     """Return the number of tokens of a loss, padding included; NaN if its graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
-    for node in nodes:  # the list grows meanwhile
+    for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):
-            about = getattr(node, "_input_metadata", None)  # of the function's result (torch 2.1)
+            about = getattr(node, "_input_metadata", None)  # metadata of the function's result (torch 2.1)
             return float(math.prod(about[0].shape[:-1])) if about else NAN
         if node is not None and len(nodes) < _MOST_NODES:
             nodes += [each for each, _ in node.next_functions]
@@ -108,8 +108,8 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Whether DeepSpeed calls: its engine got the loss before it scaled it."""
+    """Return whether DeepSpeed calls ``backward``: its engine received the loss before scaling."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 
-_scaled: set[int] = set()  # probes, by their identity
+_scaled: set[int] = set()  # identities of probes whose losses are scaled

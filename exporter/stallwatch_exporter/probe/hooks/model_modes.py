@@ -1,12 +1,12 @@
-"""Detect evaluation in any trainer: the model that trains is switched to evaluation mode, and back.
+"""Detect evaluation in any trainer, from the switches of the trained model to evaluation mode and back.
 
 ``Module.eval`` and ``Module.train`` are observed at the outermost module alone. They call ``train`` of each
-module within, which would be observed a thousand times a switch; so that is given up after a while. After
-that, the modes of known models are compared when an epoch begins, and at each batch while the run is in
-another phase than training.
+inner module, which would be observed a thousand times per switch; therefore this observation stops after a
+number of lookups. After that, the modes of known models are compared when an epoch begins, and at each batch
+while the run is in a phase other than training.
 
-A switch counts for the model that an optimizer trains: not for a reference or reward model, a copy that
-averages its weights, or a part of it that is kept in evaluation mode, such as batch normalization.
+A switch counts only for the model that an optimizer trains: not for a reference or reward model, a copy that
+averages the weights, or a part that is kept in evaluation mode, such as batch normalization.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .leader import optimizers
 from .phases import doing_of
 
 _MOST_MODELS = 64
-_MOST_WITHIN = 20_000  # lookups by modules for their submodules: some milliseconds in all
+_MOST_WITHIN = 20_000  # lookups by modules for their submodules: some milliseconds in total
 _SWITCHES = INDEX["switches"]
 _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 
@@ -42,11 +42,11 @@ class _Model:
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
         self.training: bool = module.training
-        self.evaluated = False  # the switch to evaluation mode counted
+        self.evaluated = False  # the switch to evaluation mode was counted
 
 
 class ModeWatch:
-    """The modes of this process's models."""
+    """Modes of this process's models."""
 
     def __init__(self, probe: Probe, cls: Any) -> None:
         self._probe = probe
@@ -58,24 +58,24 @@ class ModeWatch:
         self._within = 0
 
     def eval_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle a coming call of ``module.eval`` by the code at `frame`."""
+        """Handle the coming call of ``module.eval`` by the code at `frame`."""
         if self._is_outermost(module, frame):
             self._switched(self._model(module), False, frame)
 
     def train_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle a coming call of ``module.train``, whose argument only its outcome shows."""
+        """Handle the coming call of ``module.train``, whose argument only its outcome shows."""
         if frame.f_code is self._train_code:
             self._within += 1
             if self._within >= _MOST_WITHIN:
                 stop_noticing(self._cls, "train")
-            if self._switching:  # the module around this one already has its new mode
+            if self._switching:  # the outer module already has its new mode
                 self.compare(frame)
         elif frame.f_code is not self._eval_code and self._is_outermost(module, frame):
             self._model(module)
             self._switching = True
 
     def compare(self, frame: FrameType) -> None:
-        """Handle models whose mode has changed since the last comparison."""
+        """Handle the models whose mode has changed since the last comparison."""
         self._switching = False
         for model in self._models:
             module = model.module()
@@ -111,7 +111,7 @@ class ModeWatch:
             return False
         trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
         others = [found for found in self._modules() if found is not module]
-        # Optimizers may hold copies of the parameters; then none of theirs is found in any model.
+        # Optimizers may hold copies of the parameters, which are found in no model.
         if not own & trained and any(_trainable(other) & trained for other in others):
             return False
         whole = (
@@ -123,13 +123,13 @@ class ModeWatch:
         return (module for model in self._models if (module := model.module()) is not None)
 
     def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
-        """Whether no module around this one is being switched; classes override both, and call ``super``."""
+        """Return whether no outer module is being switched; classes override both methods."""
         while frame is not None and frame.f_code is not self._train_code:
             code = frame.f_code
             if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:
                 return True
             if frame.f_code is not self._eval_code:
-                around = frame.f_locals.get("self")  # in a frame that is about to end
+                around = frame.f_locals.get("self")  # frame of a function that is about to end
                 if around is not module:
                     return not isinstance(around, self._cls)
             frame = frame.f_back

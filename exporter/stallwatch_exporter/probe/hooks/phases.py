@@ -1,8 +1,8 @@
-"""Detect phases other than training: evaluating, saving, loading, sampling, syncing weights, compiling.
+"""Detect phases other than training: evaluation, saving, loading, sampling, weight sync, compilation.
 
-Each is reported when its function is looked up, just before the call. The next sign of training ends it: a
-batch (``training_step``), a backward pass, a step. Names that a version does not have are skipped. The mode
-of the model shows the evaluations of any trainer (``model_modes``).
+Each phase is reported when its function is looked up, just before the call. The next sign of training ends
+it: a batch (``training_step``), a backward pass or a step. Names that a version does not have are skipped.
+The mode of the model shows the evaluations of any trainer (``model_modes``).
 
 ``imports.PHASES`` holds the names.
 """
@@ -20,20 +20,20 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-_ANY_FILE = ("torch.serialization", "safetensors.torch")  # their writes before training are not checkpoints
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are no checkpoints
 _MOST_FRAMES = 200
-_MOST_SAVES = 100  # functions that save
+_MOST_SAVES = 100  # number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
 _EVALUATES = (
     "evaluate",
     "predict",
     "prediction_step",
     "eval_batch",
-)  # sampling in these is no rollout
+)  # sampling in these functions is no rollout
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Observe the functions of `PHASES` that `module` has."""
+    """Observe the functions in `PHASES` that `module` has."""
     doing = doing_of(probe)
     for owner, name, phase in PHASES[module.__name__]:
         begin = doing.beginning(phase, name, module.__name__ not in _ANY_FILE)
@@ -46,7 +46,7 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which may take minutes in the middle of a run.
 
-    torch 2.4 and newer call back when the first of overlapping compilations begins, and when the last ends.
+    torch 2.4 and newer call back when the first of overlapping compilations begins and the last ends.
     """
     doing = doing_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -54,23 +54,23 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
 
 class Doing:
-    """The current phase of this process, by its last observed beginning."""
+    """Current phase of this process, from the last function whose call began a phase."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._begun = False  # the first step is done
-        self._evaluating = False  # by a trainer: it continues until the training does
+        self._evaluating = False  # a trainer evaluates, until its training continues
         self._evaluated = False  # the model is in evaluation mode
-        self._within = self._evaluates = ""  # the functions that began the phase and the trainer's evaluation
-        self.thread: int | None = None  #: the training thread; it counts once a step was made
-        self._before = "train"  # the phase before a compilation
-        self._saving = ("", 0.0)  # the program's own function that started a save, and when
+        self._within = self._evaluates = ""  # functions that began the phase and the trainer's evaluation
+        self.thread: int | None = None  #: id of the training thread; it is used once a step was made
+        self._before = "train"  # phase before a compilation
+        self._saving = ("", 0.0)  # the program's own function that started a save, and the time
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """Return the notice to call when `phase` begins by a call of `name`.
+        """Return the notice to call when a call of `name` begins `phase`.
 
-        Unless `always`, it acts only after the first step.
+        Unless `always` is True, the notice acts only after the first step.
         """
 
         def notice(_: Any, frame: FrameType) -> None:
@@ -85,10 +85,10 @@ class Doing:
         return notice
 
     def train(self) -> None:
-        """Handle a batch of the training. Until the first step is done this is still ``init``."""
+        """Handle a training batch; the phase stays ``init`` until the first step is done."""
         self._look()
         self._saved()
-        self.thread = threading.get_ident()  # only here: another thread may save after the first step
+        self.thread = threading.get_ident()  # set only here: another thread may save after the first step
         self._evaluated = False
         phase = "train" if self._begun else "init"
         if self._evaluating or self._probe.doing != phase:
@@ -98,7 +98,7 @@ class Doing:
     def begin(
         self, phase: str, *, surely: bool = False, within: str = "", frame: FrameType | None = None
     ) -> None:
-        """Begin or continue another phase than training, `within` a function of that name.
+        """Begin or continue a phase other than training, in a function with the name `within`.
 
         Threads beside the training also write checkpoints, and servers sample in their threads.
         """
@@ -122,7 +122,7 @@ class Doing:
     def switched(self, training: bool, frame: FrameType) -> None:
         """Handle a switch of the training model's mode by the code at `frame`.
 
-        Code that samples or saves may do that as well: the phase stays the same.
+        Code that samples or saves may also switch the mode, and the phase stays the same.
         """
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
             return
@@ -133,7 +133,7 @@ class Doing:
             self._evaluated = self._probe.doing == "eval"
 
     def batch(self, frame: FrameType) -> None:
-        """Handle a request for a batch: a save is over, and a trainer's evaluation may be."""
+        """Handle a request for a batch, which ends a save and may end a trainer's evaluation."""
         self.compare_modes(frame)
         if self.thread is not None and threading.get_ident() != self.thread:
             return
@@ -148,7 +148,7 @@ class Doing:
             self.train()
 
     def _saved(self) -> None:
-        """Record how long the save took."""
+        """Record the duration of a finished save."""
         function, began = self._saving
         if function:
             self._saving, known = ("", 0.0), self._probe.saves
@@ -167,10 +167,10 @@ class Doing:
         self._probe.phase("idle")
 
     def _look(self) -> None:
-        if self._probe.doing == "train":  # so a step was made, and ended the phase before it
+        if self._probe.doing == "train":  # a step was made and ended the phase before it
             self._evaluating = False
             self._begun = True
-            self._saving = ("", 0.0)  # its end was not observed
+            self._saving = ("", 0.0)  # the end of the save was not observed
 
     def compiling(self, *_: Any) -> None:
         """Handle the start of a compilation."""
@@ -187,7 +187,7 @@ class Doing:
 
 
 def _runs(name: str, frame: FrameType | None) -> bool:
-    """Return whether a function of this name is on the stack."""
+    """Return whether a function with this name is on the stack."""
     for _ in range(_MOST_FRAMES if name else 0):
         if frame is None:
             break
@@ -201,5 +201,5 @@ _known: dict[int, Doing] = {}
 
 
 def doing_of(probe: Probe) -> Doing:
-    """Return the instance of this probe: all hooks share it."""
+    """Return the phase tracker of this probe, which all hooks share."""
     return _known.setdefault(id(probe), Doing(probe))

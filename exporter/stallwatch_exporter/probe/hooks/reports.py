@@ -1,4 +1,4 @@
-"""Reports that several hooks make: versions, coming failures, and places in user code."""
+"""Make the reports that several hooks share: versions, failures to come, and places in user code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ..api import Probe
 
-#: Called with an engine, its loss and the frame of its ``backward``, once for each; see ``deepspeed``.
+#: Functions called once for each ``backward``, with the engine, its loss and the frame; see ``deepspeed``.
 before_backward: list[Callable[[Any, Any, FrameType], None]] = []
 _PACKAGES = (
     *("torch", "torch_npu", "deepspeed", "transformers", "accelerate", "trl", "peft", "lightning", "numpy"),
@@ -23,26 +23,26 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
-    """Report that `rule` is about to fire; `seen` names the sentence; one event for the same `about`."""
+    """Report that `rule` is about to fire; `seen` names the sentence; one event per value of `about`."""
     texts = {name: str(value)[:300] for name, value in captures.items()}
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 
 
 def report_versions(probe: Probe) -> None:
-    """Report the versions of imported packages; nothing is imported for it."""
+    """Report the versions of imported packages, without importing any."""
     found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _PACKAGES}
     versions = {name: str(version) for name, version in found.items() if version is not None}
     probe.event("versions", "versions", python=sys.version.split()[0], **versions)
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the innermost call outside libraries; of `frame` itself if there is none."""
+    """Return ``file:line`` of the innermost call outside libraries; otherwise of `frame` itself."""
     shown = own_frame(frame) or frame
     return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
 
 
 def own_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the innermost call outside libraries."""
+    """Return the frame of the innermost call outside libraries, or ``None``."""
     for _ in range(_MOST_FRAMES):
         if frame is None or is_own(frame.f_code.co_filename):
             return frame
@@ -51,14 +51,14 @@ def own_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def is_own(path: str) -> bool:
-    """Whether a file is the user's own rather than an installed or a built-in one."""
+    """Return whether a file belongs to the user rather than to a library or the interpreter."""
     if path.startswith("<") or any(part in path for part in _LIBRARIES):
         return False
     return not path.startswith(_STANDARD)
 
 
 def quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
-    """Wrap a function that other code calls: it never raises, and failures are counted."""
+    """Wrap a function that other code calls, so that it never raises; its errors are counted."""
 
     def quiet(*given: Any) -> None:
         try:

@@ -1,9 +1,9 @@
-"""Warn of weights that will not be saved, when a training begins, or when they are requested.
+"""Warn that weights will not be saved, when training begins or when the weights are requested.
 
-Two things fail only at the first checkpoint, hours later: a trainer whose ``save_model`` puts a bare model in
-the engine's place (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that is not set to gather weights.
-``save_16bit_model`` returns ``False`` if ZeRO-3 does not gather, and logs that at a level that is not shown;
-accelerate calls a method of any given model that only an engine has.
+Two faults appear only at the first checkpoint, hours later: a trainer whose ``save_model`` replaces the
+engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that is not set to gather weights. In
+the second case, ``save_16bit_model`` returns ``False`` and logs the reason at a level that is not shown. In
+the first case, accelerate calls a method of the given model that only an engine has.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def watch_engine(module: Any, probe: Probe) -> None:
 
 
 def watch_accelerator(module: Any, probe: Probe) -> None:
-    """Watch ``get_state_dict`` of accelerate, which reads its distributed type first."""
+    """Watch ``get_state_dict`` of accelerate, which first reads its distributed type."""
 
     def prepares(accelerator: Any, frame: FrameType) -> None:
         if frame.f_code.co_name != "get_state_dict":
@@ -56,7 +56,7 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 def watch_trainer(module: Any, probe: Probe) -> None:
     """Watch ``transformers.trainer``: a trainer looks its handler up and announces the start of training."""
-    last: list[weakref.ref[Any]] = []  # the trainer that last did so
+    last: list[weakref.ref[Any]] = []  # the trainer that last looked its handler up
 
     def looked_up(trainer: Any, _: FrameType) -> None:
         if not last or last[0]() is not trainer:
@@ -69,13 +69,13 @@ def watch_trainer(module: Any, probe: Probe) -> None:
             introduce(trainer, probe)
             look(trainer, probe)
 
-    # Not ``self`` in the calling frame: that lasts for the whole training (see ``transformers``).
+    # Do not read ``self`` in the caller's frame, which lasts for the whole training (see ``transformers``).
     notice_attribute(module.Trainer, _HANDLER, probe.failed, looked_up=looked_up)
     notice_method(module.CallbackHandler, "on_train_begin", begins, probe.failed)
 
 
 def introduce(trainer: Any, probe: Probe) -> None:
-    """Report what trains: some versions work with some trainers only."""
+    """Report the trainer's classes and settings, because some versions work only with some trainers."""
     classes = [each.__name__ for each in type(trainer).__mro__][:10]
     engine = engine_of(trainer)
     accumulation = getattr(trainer.args, "gradient_accumulation_steps", None)
@@ -84,7 +84,7 @@ def introduce(trainer: Any, probe: Probe) -> None:
 
 
 def look(trainer: Any, probe: Probe) -> None:
-    """Warn of failures to come when `trainer` saves."""
+    """Warn of failures that will happen when `trainer` saves."""
     engine = engine_of(trainer)
     if engine is None or engine.zero_optimization_stage() != 3:
         return
@@ -101,7 +101,7 @@ def look(trainer: Any, probe: Probe) -> None:
 
 
 def engine_of(trainer: Any) -> Any:
-    """Return a trainer's engine: TRL's PPO trainers set that name only after training began."""
+    """Return a trainer's engine; TRL's PPO trainers set ``deepspeed`` only after training began."""
     for name in ("deepspeed", "model_wrapped", "model"):
         engine = getattr(trainer, name, None)
         if hasattr(engine, _GATHERS) and hasattr(engine, "zero_optimization_stage"):
@@ -115,14 +115,14 @@ def swaps_engine(save_model: Any) -> CodeType | None:
     code = getattr(function, "__code__", None)
     if code is None or not {"save_model", "deepspeed", "model"} <= {*code.co_names}:
         return None
-    import dis  # of the standard library, and torch has it already
+    import dis  # a standard library module that torch has imported
 
     stored = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
     return code if {"deepspeed", "model"} <= stored else None
 
 
 def _gathers_adapters(trainer: Any) -> bool:
-    """Whether adapters are gathered anyway: transformers 5 does so, whatever the configuration."""
+    """Return whether adapters are gathered anyway, as transformers 5 does with any configuration."""
     code = getattr(getattr(trainer.save_model, "__func__", None), "__code__", None)
     return hasattr(trainer.model, "peft_config") and "_zero3_consolidated_16bit_state_dict" in getattr(
         code, "co_names", ()
@@ -130,13 +130,13 @@ def _gathers_adapters(trainer: Any) -> bool:
 
 
 def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
-    """Return when the first checkpoint is due, as far as the trainer shows it."""
+    """Return when the first checkpoint is due, as far as the trainer's arguments show it."""
     steps = getattr(trainer.args, "save_steps", None)
     return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
 
 
 def _within(path: str) -> str:
-    """Return a library's file, from its package on."""
+    """Return the path of a library's file, starting at its package."""
     for part in ("site-packages", "dist-packages"):
         path = path.rpartition(f"{part}/")[2]
     return path

@@ -1,4 +1,4 @@
-"""torch itself: steps of the optimizer in a plain loop, and memory."""
+"""Observe torch itself: steps of the optimizer in a plain loop, and memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .leader import Leader, optimizers
 from .reports import report_versions
 
 _STEP = INDEX["step"]
-_DEEPSPEED = f"{__package__}.deepspeed"  # a hook
+_DEEPSPEED = f"{__package__}.deepspeed"  # name of a hook module
 _MEMORY = {
     "memory_allocated_bytes": ("allocated_bytes", "all", "current"),
     "memory_reserved_bytes": ("reserved_bytes", "all", "current"),
@@ -24,12 +24,12 @@ _MEMORY = {
 # Windows has neither: unreadable values are left out there, and the rest of the hook is installed.
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
-_STATM_BYTES = 256  # seven numbers
-_MOST_TRAININGS = 100  # in one process
+_STATM_BYTES = 256  # enough for seven numbers
+_MOST_TRAININGS = 100  # number of trainings in one process
 
 
 def install(module: Any, probe: Probe) -> None:
-    """Watch optimizers, by the hook of ``torch.optim.optimizer`` for that, and memory."""
+    """Watch optimizers, through the hook of ``torch.optim.optimizer``, and memory."""
     probe.samplers += [accelerator_memory, resident_memory]
     register = getattr(module, "register_optimizer_step_post_hook", None)
     if register is not None:
@@ -41,7 +41,7 @@ def install(module: Any, probe: Probe) -> None:
 def count_steps(probe: Probe) -> Callable[..., None]:
     """Return a hook that counts the steps of the leading optimizer."""
     leader = Leader()
-    leads = leader.leader  # in a variable of its own: every step reads it
+    leads = leader.leader  # a separate variable, because every step reads it
     reported: list[bool] = []
 
     def stepped(optimizer: Any, *_: Any) -> None:
@@ -64,7 +64,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, possibly of another size
+                    probe.event("training")  # a fold or a trial, maybe of another size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
@@ -77,15 +77,15 @@ def count_steps(probe: Probe) -> Callable[..., None]:
 
 
 def _is_an_engines() -> bool:
-    """Whether an engine around the optimizer counts the steps."""
+    """Return whether an engine around the optimizer counts the steps."""
     hook = sys.modules.get(_DEEPSPEED)
     return hook is not None and bool(hook.trains())
 
 
 def accelerator_memory() -> dict[str, float]:
-    """Return the allocator's own figures, without querying a device; nothing before it is in use.
+    """Return the allocator's figures without a query to a device; empty while no accelerator is in use.
 
-    They are taken in their original form: ``memory_stats`` flattens and sorts more than a hundred numbers for
+    The figures are read in nested form: ``memory_stats`` flattens and sorts more than a hundred numbers for
     these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu follows it).
     """
     torch = sys.modules.get("torch")
@@ -109,8 +109,8 @@ def _inner(stats: Any, keys: tuple[str, ...]) -> Any:
 def resident_memory() -> dict[str, float]:
     """Return the resident memory of this process in bytes, if the system has ``/proc``.
 
-    Three system calls and nothing else: a path and a buffered file made this two to three times as expensive,
-    and a step waits for it.
+    The function makes only three system calls: a path and a buffered file made it two to three times as
+    expensive, and a step waits for it.
     """
     try:
         status = os.open("/proc/self/statm", _OPENED)

@@ -1,9 +1,10 @@
-"""The Trainer of transformers and its derivatives: its step count, and the numbers that it logs.
+"""Observe the Trainer of transformers and its derivatives: its step count and the numbers that it logs.
 
-A trainer notifies its callbacks through one handler, whose functions pass their arguments to ``call_event``
-(transformers 4.40 to 5.23: ``trainer_callback.py``). They are observed there: the calling frame is the
-handler's own and lasts for the event. The trainer's frames are left alone: until Python 3.12 ``f_locals``
-leaves a copy on the frame that keeps all its locals alive, even a whole evaluation's predictions.
+A trainer notifies its callbacks through a handler, whose functions pass their arguments to ``call_event``
+(transformers 4.40 to 5.23: ``trainer_callback.py``). The arguments are read there, from the handler's own
+frame, which lasts only for the event. The trainer's frames are not read: until Python 3.12,
+``f_locals`` leaves a copy on the frame that keeps all its locals alive, even a whole evaluation's
+predictions.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def notice_event(
     def notice(_: Any, frame: FrameType) -> None:
         call = calls.get(frame.f_code.co_name)
         if call is None:
-            return  # a frame of other code, or an event of no interest
+            return  # a frame of other code, or an unused event
         given = frame.f_locals
         state = given.get("state")
         if hasattr(state, "global_step"):
@@ -44,16 +45,16 @@ def notice_event(
 
 
 class TrainerWatch:
-    """Passes a trainer's reports at its events to the probe."""
+    """Pass a trainer's reports at its events to the probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._doing = doing_of(probe)
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
-        """Let the trainer count the steps from here on: it knows the step of a loaded checkpoint."""
+        """Let the trainer count the steps from now on: it knows the step of a loaded checkpoint."""
         self._probe.reported_by_user = True
-        # Its averages leave NaN out (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
+        # Its averages leave out NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
         self._probe.steps = float(state.global_step)
         if state.max_steps and state.max_steps > 0:
@@ -68,12 +69,12 @@ class TrainerWatch:
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Take the numbers of the last steps; transformers 5 writes some as text."""
+        """Record the logged numbers of the last steps; transformers 5 writes some of them as text."""
         logs = given.get("logs")
         for name in _LOGGED:
             if logs and name in logs:
                 try:
-                    value = logs[name]  # not ``float`` of a tensor: that would wait for its device
+                    value = logs[name]  # do not call ``float`` on a tensor, which waits for its device
                     self._probe.value(name, float(value) if isinstance(value, str) else value)
                 except ValueError:
                     continue
@@ -83,6 +84,6 @@ class TrainerWatch:
         self._doing.begin("eval", surely=True)
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop following this trainer: later steps are not its own."""
+        """Stop following this trainer, because later steps are not its own."""
         self._probe.reported_by_user = self._probe.averages_losses = False
         self._doing.end()

@@ -1,7 +1,7 @@
-"""Report shown Python warnings, and log records at WARNING and above; each text once, with its count.
+"""Report shown Python warnings and log records at WARNING and above; each text once, with its count.
 
 No handler is added to any logger: with a handler at the root, ``logging.basicConfig`` would do nothing, and
-messages that are shown today would not be.
+messages that are shown today would disappear.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MOST_TEXT = 1000
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Watch both modules, as far as the training has imported them."""
-    import warnings  # the interpreter loads it at its start
+    """Watch the modules ``warnings`` and ``logging``, if the training has imported them."""
+    import warnings  # the interpreter loads this module at its start
 
     if probe.is_rank:
-        probe.add("warnings", 0.0)  # none so far, which differs from unknown
+        probe.add("warnings", 0.0)  # zero warnings so far, which differs from unknown
 
     before = getattr(warnings, "_showwarnmsg_impl", None)
     if before is not None:
@@ -37,7 +37,7 @@ def install(_: Any, probe: Probe) -> None:
                 probe.failed()
             before(message)
 
-        # Not ``showwarning``: where that is replaced, a warning's source is no longer shown.
+        # Do not replace ``showwarning``: the source of a warning is then no longer shown.
         warnings._showwarnmsg_impl = shown  # type: ignore[attr-defined]
     logging = sys.modules.get("logging")
     if logging is not None:

@@ -1,24 +1,24 @@
-"""DeepSpeed's ZeRO-3: failures and slowdowns that are reported too late or not at all.
+"""Observe DeepSpeed's ZeRO-3 for failures and slowdowns that are reported too late or not at all.
 
-**Modules in evaluation mode that take part in a backward pass.** DeepSpeed refused that until 0.15.3 (an
-assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it reports nothing, and the model trains
+**Modules in evaluation mode that take part in a backward pass.** DeepSpeed refused such modules until 0.15.3
+(an assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it reports nothing, and the model trains
 without its dropout. When a backward pass begins, the model is searched for such modules, at most once a
-second and for a thousandth of the time. Only if there are any, the modules are watched as the backward pass
+second and for a thousandth of the time. Only if it has such modules, they are watched as the backward pass
 reaches them: a teacher that runs without gradients is never reached.
 
-**Sums over parameters in the loss, made while these were partitioned.** Such a parameter is an empty tensor
-outside of its module's forward pass. Autograd stores the shape of the summed tensor: the gradient of a sum
-over nothing is empty, and the backward pass fails at it. The graph is searched from the loss down, through
-arithmetic only and a bounded number of nodes; no number is read, no device queried.
+**Sums over partitioned parameters in the loss.** A partitioned parameter is an empty tensor outside its
+module's forward pass. Autograd stores the shape of the summed tensor: the gradient of a sum over nothing is
+empty, and the backward pass fails at it. The graph is searched from the loss down, through arithmetic only
+and a bounded number of nodes; no number is read and no device is queried.
 
-**``deepspeed.initialize`` that got no model.** From 0.14 to 0.19 it leaves any ``zero.Init`` context through
+**``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 leaves any ``zero.Init`` context through
 ``zero.partition_parameters`` first, and then asserts that there is a model (``deepspeed/__init__.py``).
 Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. In
-``initialize`` these are its arguments, which its caller holds as well; outer frames are read only if it fails
-at once.
+``initialize`` the locals are its arguments, which its caller holds as well; outer frames are read only if it
+is about to fail.
 
-**The trace of the order of modules**: each invalidation of it, its reason, and the modules involved. Newer
-versions print nothing of it unless configured to, and nothing if the cause is outside the forward pass.
+**Invalidations of the trace of the modules' order**, with reasons and modules. Newer versions print nothing
+about them unless configured to, and nothing if the cause is outside the forward pass.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # backward passes of an engine whose losses are examined; then the 4th, 8th, 16th …
+_ALWAYS = 3  # number of first backward passes of an engine to examine; then the 4th, 8th, 16th …
 _REDUCTIONS = ("Sum", "Mean")
-#: Nodes above a term of a loss, by the beginnings of their names.
+#: Beginnings of the names of graph nodes above a term of a loss.
 _ARITHMETIC = (
     *("Sum", "Mean", "Add", "Sub", "Rsub", "Mul", "Div", "Neg", "Pow", "Abs", "Square", "Sqrt", "Clamp"),
     *("Where", "NanToNum", "Stack", "Cat", "View", "UnsafeView", "Reshape", "Unsqueeze", "Squeeze", "Expand"),
@@ -53,7 +53,7 @@ _ARITHMETIC = (
 RULE_MODEL = "deepspeed-initialize-model-none"
 _MODELS = ("model", "ref_model", "ref_policy", "reward_model", "value_model", "policy_model", "teacher_model")
 _MOST_FRAMES = 12
-_MOST_NAMED = 32  # pairs of modules whose names are looked up, which walks through the model
+_MOST_NAMED = 32  # pairs of modules whose names are looked up, which iterates over the model
 _PRIVATE = "_PartitionedParameterCoordinator__"
 
 
@@ -72,10 +72,10 @@ def watch_backward(module: Any, probe: Probe) -> None:
 
 
 class EvalWatch:
-    """Modes of the engines' modules.
+    """Observer of the modes of the engines' modules.
 
     `arm` starts and stops the watching of a backward pass, which is off while no module is suspect. `refused`
-    is whether this DeepSpeed refuses such a module. Without it, DeepSpeed's version decides, which is not
+    is True if this DeepSpeed refuses such a module. Without it, DeepSpeed's version decides, which is not
     known yet while DeepSpeed is being imported.
     """
 
@@ -93,13 +93,13 @@ class EvalWatch:
         self._clock = clock
         self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._suspects: dict[Any, str] = {}  # in evaluation mode when this backward pass began, by module
+        self._suspects: dict[Any, str] = {}  # modules in evaluation mode when the pass began, with paths
         self._place = ""
         self._armed = False
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`: look at its modules, if it is time."""
+        """Handle the start of a backward pass of `engine`: check its modules' modes, if it is time."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -120,7 +120,7 @@ class EvalWatch:
             self._arm(True)
 
     def reached(self, _: Any, frame: FrameType) -> None:
-        """Handle a module that the backward pass has reached, the caller's ``sub_module``."""
+        """Handle a module that the backward pass has reached: the caller's ``sub_module``."""
         if not self._suspects:
             return
         module: Any = frame.f_locals.get("sub_module")
@@ -138,8 +138,8 @@ class EvalWatch:
 def in_evaluation(model: Any, *, strict: bool) -> dict[Any, str]:
     """Return the modules of a model that are in evaluation mode, with their paths.
 
-    Unless `strict`, only modules that have trainable parameters themselves, and no running statistics: frozen
-    parts and batch normalization are kept in evaluation mode on purpose.
+    Unless `strict` is True, return only modules that have trainable parameters themselves and no running
+    statistics: frozen parts and batch normalization are kept in evaluation mode on purpose.
     """
     found = {}
     for name, module in model.named_modules():
@@ -158,21 +158,21 @@ def _keeps_statistics(module: Any) -> bool:
 
 
 def _version() -> tuple[int, ...]:
-    """Return DeepSpeed's version as numbers; a very high one if it cannot be read."""
+    """Return DeepSpeed's version as numbers; a very high version if it cannot be read."""
     text = str(getattr(sys.modules.get("deepspeed"), "__version__", ""))
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) for part in parts) if all(part.isdigit() for part in parts) else (999,)
 
 
 class SumWatch:
-    """Examines some of the losses of each engine."""
+    """Observer of sums over partitioned parameters in some of each engine's losses."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def begins(self, engine: Any, loss: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine` at `loss`."""
+        """Handle the start of a backward pass of `engine` from `loss`."""
         passes = self._passes[engine] = self._passes.get(engine, 0) + 1
         if passes > _ALWAYS and passes & (passes - 1):
             return
@@ -183,7 +183,7 @@ class SumWatch:
 
 
 def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
-    """Return ZeRO-3's first parameter below this node of a graph that was summed while it was empty."""
+    """Return the first ZeRO-3 parameter below a graph node that was summed while it was empty."""
     waiting, seen = [(root, False)], set()
     while waiting and most > 0:
         node, empty = waiting.pop()
@@ -214,7 +214,7 @@ def _summed_shape(node: Any) -> tuple[int, ...]:
 
 
 def _parameter_name(model: Any, parameter: Any) -> str:
-    """Return the parameter's path in the model."""
+    """Return the parameter's path in the model, or its DeepSpeed id."""
     for name, each in model.named_parameters():
         if each is parameter:
             return str(name)
@@ -239,7 +239,7 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
-    """Return the trainer under construction, and its models that are ``None``; "" without a trainer."""
+    """Return the class of the trainer under construction and its ``None`` models; "" without a trainer."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -268,11 +268,11 @@ def watch_trace(module: Any, probe: Probe) -> None:
     cls = module.PartitionedParameterCoordinator
     notice_method(cls, "_invalidate_trace", invalidated, probe.failed)
     for how in ("mismatch", "short", "external"):
-        probe.add(f"invalidations_{how}", 0.0)  # none so far, which differs from unknown
+        probe.add(f"invalidations_{how}", 0.0)  # zero so far, which differs from unknown
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return mismatch (another module than before), short (more modules than before) or external; details."""
+    """Return the reason (mismatch: another module; short: more modules; external), details and modules."""
     if frame.f_code.co_name != "trace_prologue":
         return "external", {"called_by": frame.f_code.co_name}, {}
     got = frame.f_locals.get("sub_module")

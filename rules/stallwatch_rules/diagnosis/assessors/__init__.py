@@ -1,4 +1,4 @@
-"""The assessors of a diagnosis, in one table.
+"""List the assessors of a diagnosis in one table, and run them.
 
 An assessor is a pure function of the snapshot and the assessment so far. It returns new or changed findings;
 its contribution is the difference that they make (``stallwatch diagnose --explain``).
@@ -40,14 +40,14 @@ Assess = Callable[[Snapshot, Assessment], Iterable[Change]]
 
 
 class Assessor(NamedTuple):
-    """One row of the table."""
+    """One row of the table of assessors."""
 
     name: str
-    after: tuple[str, ...]  #: the assessors whose results it uses
+    after: tuple[str, ...]  #: the assessors whose results this assessor uses
     assess: Assess
 
 
-#: In the order in which they run.
+#: The assessors, in the order in which they run.
 ASSESSORS: tuple[Assessor, ...] = (
     Assessor("recoveries", (), recoveries),
     Assessor("raised", ("recoveries",), raised),
@@ -77,7 +77,7 @@ ASSESSORS: tuple[Assessor, ...] = (
 def assess(
     run: Snapshot, first: Assessment, assessors: Sequence[Assessor] = ASSESSORS
 ) -> tuple[Assessment, list[Contribution]]:
-    """Run the assessors in turn; return their combined result, and what each contributed."""
+    """Run the assessors in turn; return the final assessment, and the contribution of each assessor."""
     contributions = [Contribution("matches", changes_of([], first.found))]
     now = first
     for assessor in assessors:
@@ -90,7 +90,7 @@ def assess(
 
 
 def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingChange]:
-    """Return the visible difference: findings that are new or gone, or have another harm, role or note."""
+    """Return the changes in findings that a report shows: new, removed, or another harm, role or note."""
     known = {finding.rule: finding for finding in before}
     changes = []
     for finding in after:
@@ -105,7 +105,7 @@ def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingC
 
 
 def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
-    """Return the rest of the difference: what later assessors, the cause's choice or its confidence use."""
+    """Return the changes that reports do not show: facts and explanations for later assessors."""
     facts = []
     if after.facts is not before.facts:
         new = (name for name, value in asdict(after.facts).items() if value is True)

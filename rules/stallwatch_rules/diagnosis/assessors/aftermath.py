@@ -1,4 +1,4 @@
-"""Consequences of a failure or of a finished run's end, and the rank whose failure the others saw."""
+"""Find consequences of a failure or of a finished run's end, and the rank that failed first."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Signals whose reason, if any is shown, is elsewhere.
+#: Signals that give no reason themselves: if the log has the reason, it is in other lines.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-UNCAUGHT = 1  #: the status of every uncaught exception; its traceback may be in another log
+UNCAUGHT = 1  #: exit status of every uncaught exception; the traceback may be in another log
 
-#: glibc's message before an abort (malloc/malloc.c), which alone does not show whose process it was.
+#: glibc's messages before an abort (malloc/malloc.c), which do not show whose process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
 #: A shell's, container's or systemd's message on a process that a signal ended, perhaps a helper's.
 _SOMEBODYS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
-#: A task that failed by itself: cancelled ones end by these signals, too (SIGINT, SIGKILL, SIGTERM).
+#: A task that failed by itself. Canceled tasks end by signals, too (SIGINT, SIGKILL, SIGTERM).
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make a symptom of what also follows a failure: Slurm cancels a step whose task failed.
+    """Turn findings that follow a failure into symptoms: Slurm cancels a step whose task failed.
 
     The other nodes lose the rendezvous with the node that died, and a process may end its teardown in a
-    segmentation fault. But peers that lose a process do not make it crash, though they may report it first.
-
+    segmentation fault. However, peers that lose a process do not make that process crash, though they may
+    report the loss before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
     """
     requests = [LeftOut(one.rule) for one in _requests(now)]
@@ -78,9 +78,9 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _requests(now: Assessment) -> Iterator[Found]:
-    """Yield cancellations that only srun's "Job step aborted" shows, if a scheduler ended the job.
+    """Yield the cancellations that only srun's "Job step aborted" shows, if a scheduler ended the job.
 
-    srun prints that at each end of a step, whatever the reason (`src/srun/libsrun/launch.c`).
+    srun prints that line whenever a step ends early, for any reason (`src/srun/libsrun/launch.c`).
     """
     if any(one.tagged("scheduler-decides") for one in now.fatal):
         for one in now.found:
@@ -90,7 +90,7 @@ def _requests(now: Assessment) -> Iterator[Found]:
 
 
 def _task_failed_before(now: Assessment, late: Found) -> bool:
-    """Whether srun saw a task fail before the step was cancelled, and so cancelled it itself."""
+    """Return whether a task failed before the step was canceled, so that srun canceled the step itself."""
     task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
         return False
@@ -98,7 +98,7 @@ def _task_failed_before(now: Assessment, late: Found) -> bool:
 
 
 def _raised_first(one: Unknown, late: Found) -> bool:
-    """Whether an unknown exception is known to have come before a finding."""
+    """Return whether an unknown exception is known to have come before a finding."""
     places = late.occurrences
     if one.time is not None and all(place.time is not None for place in places):
         return all(place.time is not None and one.time < place.time for place in places)
@@ -107,11 +107,11 @@ def _raised_first(one: Unknown, late: Found) -> bool:
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the rank that ended first as the cause, if the others only report a lost peer.
+    """Make the rank that ended first the cause, if the other ranks only report a lost peer.
 
-    An abort is a symptom if its reason is in the log. If all that others report is a lost peer, the rank that
-    aborted is the one to inspect. So is a rank that ended with an exit status and no message.
-
+    An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, the rank
+    that aborted is the one to inspect. The same holds for a rank that ended with an exit status and no
+    message.
     Example: rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` of rank 3: that abort.
     """
     catalogue, streams, tracker = run.catalogue, run.streams, run.tracker
@@ -141,30 +141,30 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Whether this rank's lines were read: launchers may write them elsewhere, or omit them."""
+    """Return whether the lines of a rank were read: launchers may write them elsewhere, or omit them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
 def _left(run: Snapshot, note: Text, rank: int) -> Found:
-    """Return the finding for the rank that left, with the launcher's line that shows it."""
+    """Return the finding for the rank that left, with the launcher's line on its exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
     lines = lines or [line for line in last if line is not None]
     where = replace(lines[0], rank=rank) if lines else None
     step = run.tracker.steps.get(rank, run.tracker.last_step)
-    page = run.catalogue.pages[LEFT_EARLY]  # a launcher saw it
+    page = run.catalogue.pages[LEFT_EARLY]  # a launcher reported the exit of the rank
     one = concluded(page, Judgement("fatal", note), seen=True, where=where, step=step)
     return one.with_facts("left-early", WITH_STATUS)
 
 
 def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Forgive an abort after the last step, caused by the teardown of remaining threads and communicators.
+    """Make an abort after the last step harmless or degrading: teardown of threads and communicators.
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
-    library's words before an abort are harmless if nothing shows that the run aborted. And if a script ends
-    its helpers after the training, its shell reports which signal ended them. A bar that is full without any
-    loss may be of anything, and does not show that the training was over.
+    library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
+    its helpers after the training, its shell reports which signal ended them. A full bar without any loss is no
+    evidence that the training was over.
 
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
@@ -188,7 +188,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(one: Found) -> bool:
-    """Whether all its lines only show that some process ended, not that it was the training's."""
+    """Return whether all lines of a finding only show that some process ended, perhaps not the training's."""
     if one.tagged("any-process") and one.hits:
         return one.tagged("exit-status") or all(map(_SOMEBODYS.search, one.texts()))
     return of_another(one)

@@ -1,4 +1,4 @@
-"""Findings that no single line shows: concluded from the run's facts, each by its own judgement."""
+"""Conclude findings that no single line shows from the facts of the run, each by its own judgment."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ from stallwatch_rules.progress.timeline import Timeline, leading
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
-NEARLY_DONE = 0.9  #: share of the steps from which a schedule has nearly ended
+NEARLY_DONE = 0.9  #: share of the total steps after which a schedule has nearly ended
 
-Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgement, and other fields of the finding
+Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other fields of the finding
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -92,7 +92,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     facts = now.facts
     left = with_steps(went_on_without(run.left, facts) or run.left, run.tracker.steps)
     gone = judge_left(left, facts)
-    if gone is not None:  # it was observed
+    if gone is not None:  # the agent or a launcher observed that the ranks left
         where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
         step = min((one.step for one in left if one.step is not None), default=None)
         fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
@@ -115,18 +115,18 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _mentioned(rule: str, run: Snapshot) -> bool:
-    """Whether the log contains the words that the rule's page requires."""
+    """Return whether the log contains the words that the rule's page requires."""
     return any(rule in stream.contexts for stream in run.streams.values())
 
 
 def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Conclude that ranks waited in collectives with one number but different operations."""
+    """Conclude that ranks waited in collectives with the same number but different operations."""
     if not now.facts.timed_out or now.facts.failed_otherwise:
         return
     odd = mismatched(all_flights(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
-    lines: dict[str, Line] = {}  # by operation: a line from one of its ranks that names it
+    lines: dict[str, Line] = {}  # operation → a line on it from one of its ranks
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
             line = stream.hits[rule].first.line
@@ -160,7 +160,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _placed(slow: Judgement, lead: Timeline | None, run: Snapshot) -> Conclusion:
-    """Return the slowdown with the step from which steps were slower and the last of them, if known."""
+    """Return the slowdown with the step at which it began and the last slow step, if known."""
     slowed = slowdown(run.tracker.step_seconds())
     last = run.clock.last_advance
     paced = [each for each in lead.intervals if each.pace is not None] if lead is not None else []
@@ -217,7 +217,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Conclude from metrics other than the loss, for a run that prints no error."""
+    """Conclude findings from metrics other than the loss, for a run that prints no error."""
     streams = [(key, stream.curves) for key, stream in run.streams.items()]
     metrics = {name: [one.value for one in leading_track(name, streams)] for name in OF_TRACKS}
     metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
@@ -226,7 +226,8 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         points = lead[0].points
         metrics["loss"] = [point.loss for point in points if point.loss is not None]
         metrics["grad_norm"] = [point.grad_norm for point in points if point.grad_norm is not None]
-        if lead[0].exact and now.tagged("no-gradient") is None:  # else a small rate may be printed as 0
+        # if numbers are rounded, a small rate may be printed as 0
+        if lead[0].exact and now.tagged("no-gradient") is None:
             rates = [point.learning_rate for point in points if point.learning_rate is not None]
             metrics["learning_rate"] = rates
     last, total = run.tracker.last_step, run.tracker.total_steps
@@ -236,7 +237,7 @@ def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _results(readings: Sequence[Reading]) -> list[float]:
-    """Return the results of evaluations at different steps: one may be printed several times."""
+    """Return the results of evaluations at different steps; one result may be printed several times."""
     return [
         one.value
         for before, one in zip((None, *readings), readings, strict=False)
@@ -245,12 +246,12 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 
 
 def _not_a_number(one: Found) -> bool:
-    """Whether it reports NaN or infinite losses or gradients."""
+    """Return whether a finding reports NaN or infinite losses or gradients."""
     return one.tagged("nan-loss") or one.tagged("nan-gradient")
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """Judge the count of skipped steps of the most advanced stream."""
+    """Judge the number of skipped steps in the stream that came farthest."""
     counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -258,7 +259,7 @@ def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgeme
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Conclude a silent hang if nothing else is fatal; that the run was ended afterwards does not count."""
+    """Conclude a silent hang if no other finding is fatal; findings on how the stall ended do not count."""
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return
@@ -273,7 +274,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add what a stall, a slowdown or a process that failed by itself explains beside its page's list.
+    """Add the findings that a stall, a slowdown or a failed process explains, beyond the list of its page.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """
@@ -281,7 +282,8 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))
     for finding in now.found:
         explains = finding.explains
-        if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:  # a judged stall
+        # the finding is a stall that was concluded by a judgment
+        if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:
             others = (rule for rule in symptoms if rule != finding.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)
         if finding.tagged("loss-diverged"):

@@ -1,7 +1,7 @@
-"""How the run and its log ended, by its command, its launcher or a signal.
+"""Assess how the run and its log ended: by the command, the launcher or a signal.
 
-Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node, and many
-trainers then save and exit, each with its own message: that is an end, and no failure that a rule knows.
+Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node. Many
+trainers then save and exit, each with its own message: that is an end, and not a failure that a rule knows.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from stallwatch_rules.stream import SOURCE, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.reported import earliest
 
-FAR = 500  #: lines after which a failure did not end the log
-_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of a rank's own work
+FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of failures in the work of a rank by itself
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
-#: Kinds of endings of which the agent is certain.
+#: The kinds of endings of which the agent is certain, and the tags of their rules.
 _ENDINGS: dict[str, Tag] = {"oom-killed": SIGKILL, "time-limit": "time-limit"}
 #: Signals that a process causes itself, and the tags of their rules.
 SIGNALS: dict[str, Tag] = {
@@ -44,17 +44,17 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: Other signals that end a process unless it handles them; the rule is tagged "other-signal".
+#: Other signals that end a process without a handler; the rule has the tag "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
-NEAR = 500  #: lines before the end of a stream within which the report must be
-GRACE = 5  #: steps that other ranks' lines may still show below it
+NEAR = 500  #: lines before the end of a stream within which the report of a signal must be
+GRACE = 5  #: steps that lines of other ranks may still show below that report
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _ASKED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
-#: Text on what a program will do, or does not do, at a signal.
+#: Text on a handler for a signal, or on a signal that is ignored, and not on a signal that was received.
 _NOT = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
@@ -62,7 +62,7 @@ _NOT = lazy(
 
 
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the rule of a known ending: the kernel counted an out-of-memory kill.
+    """Add the rule of an ending that the agent observed, even if no line of the log shows it.
 
     Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
     """
@@ -95,12 +95,12 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_of_own_work(one: Found) -> bool:
-    """Whether a symptom concerns a rank's own work, which no stall of the others causes."""
+    """Return whether a symptom concerns a rank's own work, which a stall of other ranks does not cause."""
     return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
 
 
 def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
-    """Whether a symptom of a stall ended the run: a collective's timeout, a watchdog's abort."""
+    """Return whether the run ended in a symptom of a stall: a collective's timeout, a watchdog's abort."""
     return any(
         _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
         for one in fatal
@@ -109,7 +109,7 @@ def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
 
 
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Doubt findings far from the end of their log: as far as it shows, they did not end the run.
+    """Mark findings far from the end of their log as less certain: they may not have ended the run.
 
     Example: ``torch.OutOfMemoryError``, then 600 lines without a step: less sure.
     """
@@ -120,7 +120,7 @@ def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make the end of a stalled run a symptom: a time limit that was reached hours after the last step.
+    """Turn the end of a stalled run into a symptom: a time limit hours after the last step.
 
     Example: no step for 7 hours, then ``CANCELLED AT … DUE TO TIME LIMIT``: a symptom.
     """
@@ -130,10 +130,9 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the rule of a signal that ended the run, if nothing in the log explains it.
+    """Add the rule of a signal that ended the run, if no line in the log explains the signal.
 
-    Other ranks that lost the signaled rank explain nothing.
-
+    Reports of other ranks that they lost the signaled rank do not explain it.
     Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
@@ -144,7 +143,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lost = wreckage(now.found, (rank, None)) if rank is not None else set()
     if any(one.role != "wrapper" and one.rule not in lost for one in now.fatal):
         return
-    # A signal from outside came first: the command's reaction is no finding of its own.
+    # If a signal from outside came first, the command's reaction to it is no separate finding.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
@@ -170,11 +169,10 @@ def _rank_ended_by_signal(ending: Ending) -> int | None:
 
 
 def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Explain a SIGTERM beside a failure: a launcher ends the other ranks after the first failure.
+    """Explain a SIGTERM after a failure: a launcher ends the other ranks after the first failure.
 
-    Without such a launcher, no other process notices that a rank died until a user looks, and its exception
-    counts even if others continued to train.
-
+    Without such a launcher, no other process notices that a rank died until a user looks, and the rank's
+    exception counts even if other ranks continued to train.
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
     exceptions, one = now.exceptions, now.tagged(SIGTERM)
@@ -190,7 +188,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add that a signal requested the end of the run, if its log shows so and nothing failed.
+    """Add the finding that a signal requested the end of the run, if the log shows that without a failure.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
     """
@@ -198,7 +196,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if context.failed or context.now is not None or tracker.shows_finish or not rule:
         return
     if not tracker.progressed:
-        return  # servers and other programs receive such signals, too
+        return  # servers and other programs also receive such signals
     failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
     lines = _signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
@@ -210,10 +208,11 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _signal_lines(streams: Streams) -> list[Line]:
-    """Return the lines after the last step, near the end, that report a signal.
+    """Return the lines after the last step, near the end of a stream, that report a signal.
 
-    One rank may report it while the steps are in lines that name no rank: a source's lines are one text. A
-    step in progress, and some more, may finish before such a rank leaves.
+    One rank may report the signal while the steps are in lines that name no rank: a source's lines are one
+    text.
+    A step in progress, and a few more steps, may finish before such a rank leaves.
     """
     return [
         line
@@ -226,7 +225,7 @@ def _signal_lines(streams: Streams) -> list[Line]:
 
 
 def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
-    """Yield the lines of one stream that report a signal, with its steps and lines until then."""
+    """Yield the lines of a stream that report a signal, each with the number of steps and lines before it."""
     for entry in stream.templates.entries.values():
         if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index

@@ -1,4 +1,4 @@
-"""A SIGKILL beside what is known of the memory: by the kernel for memory, or from outside."""
+"""Judge a SIGKILL by what is known of the memory: sent by the kernel for memory, or from outside."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
 
 def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Weigh a SIGKILL without a mention of memory: schedulers send it if SIGTERM is not obeyed.
+    """Judge a SIGKILL whose lines do not mention memory: schedulers send it if SIGTERM has no effect.
 
     If a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
-    kill explains nothing. A scheduler that cancels after the kill only ends what the kill left.
-
+    kill does not explain the failure. A scheduler that cancels after the kill only ends the remaining
+    processes.
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
     """
     kill = now.tagged(SIGKILL)
@@ -47,7 +47,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Weigh a SIGKILL by the observed memory: far from its limit, another sender is responsible.
+    """Judge a SIGKILL by the observed memory: far from the limit, another sender is responsible.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
     """
@@ -61,12 +61,12 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for_memory = replace(kill, facts=kill.facts - {"signal-only", "ending-killed"})
     if memory.counted or context.kind == "oom-killed":
         note = message("diagnosis.killed-counted")
-        # A kill was counted, perhaps another one.
+        # The kernel's count includes an OOM kill, but perhaps of another process.
         facts = ["ending-counted"] if context.kind != "oom-killed" else []
         yield replace(for_memory.with_facts(*facts), note=note)
         return
     held = memory.most / GIB
-    # A small process may hold 0.011 GiB, and none holds 0.0.
+    # A small process may use 0.011 GiB; "0.0" would be wrong for any process.
     numbers = {"held": f"{held:.1f}" if held >= 0.1 else f"{held:.2g}", "limit": f"{memory.limit / GIB:.1f}"}
     if memory.speaks == "for":
         note = message("diagnosis.killed-near-limit", **numbers)
@@ -80,7 +80,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Whether the watched process was killed, rather than one that a shell or a launcher reports."""
+    """Return whether the watched process was killed, rather than one that a shell or a launcher reports."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")
@@ -89,9 +89,10 @@ def _killed_here(ending: Ending) -> bool:
 
 
 def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
-    """Whether the process was killed on the machine whose memory was observed; ``None`` if unknown.
+    """Return whether the kill happened on the host whose memory was observed; ``None`` if unknown.
 
-    pdsh, mpirun and srun show the lines of all nodes; their machine's memory proves nothing about the rest.
+    pdsh, mpirun and srun show the lines of all nodes. The memory of their host is no evidence for other
+    nodes.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):
@@ -100,14 +101,14 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     summaries = [stream.summary for stream in run.streams.values()]
     killed = {rank for each in summaries for rank, code in each.codes.items() if code in BY_SIGKILL}
     known = set(memory.ranks)
-    if run.hosts and killed:  # of several watched hosts, the ending belongs to one
+    if run.hosts and killed:  # the ending belongs to one of several watched hosts
         hosts = set(run.hosts.of(killed))
         ranks = {rank for rank in ranks if run.hosts.host(rank) in hosts}
     if known and not known.issuperset((*ranks, *killed)):
         return False
     if any(each.one_node for each in summaries):
         return True
-    if not killed:  # torchrun's local rank, which equals the rank on the first node
+    if not killed:  # torchrun's local rank equals the global rank on the first node
         texts = [text for hits in kill.hits.values() for text in hits.exemplars]
         numbers = [_LOCAL.search(text) for text in texts]
         killed = {int(number[1]) if number is not None else -1 for number in numbers}
@@ -115,13 +116,13 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
 
 
 def _by_another(kill: Found, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
-    """Replace the kill with the other rule, with its lines."""
+    """Replace the finding of the kill with one for a kill from outside, with the same lines."""
     yield LeftOut(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:
         yield replace(other, note=other.note or note)
         return
-    page = run.catalogue.pages[run.catalogue.rule_tagged(FROM_OUTSIDE)]  # its memory was measured
+    page = run.catalogue.pages[run.catalogue.rule_tagged(FROM_OUTSIDE)]  # the process's memory was measured
     one = concluded(page, Judgement("fatal", note), seen=True).with_facts("killed-not-counted")
     lines = {"hits": kill.hits, "occurrences": kill.occurrences, "followed": kill.followed}
     yield replace(one, count=kill.count, **lines)

@@ -1,4 +1,4 @@
-"""Rules whose harm depends on the later course of the run, and warnings from inside the ranks."""
+"""Judge rules whose harm depends on the later course of the run, and warnings from inside the ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = lazy(NUMBER)
 
 
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge warnings that only the probe gave, such as a model that computes gradients in evaluation mode.
+    """Judge warnings that only the probe reported, such as a model that trains in evaluation mode.
 
     Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run continues.
     """
@@ -62,7 +62,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def trace_of(one: Found, streams: Streams) -> Trace:
     """Return how often the rule matched between steps, in the stream with the most matches.
 
-    If that stream shows no steps itself, the steps of another are used, if times align them.
+    If that stream has no steps itself, the steps of another stream are used, provided that times align them.
     """
     key = max(one.hits, key=lambda k: (one.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = one.hits[key].count
@@ -82,7 +82,8 @@ def trace_of(one: Found, streams: Streams) -> Trace:
 
 def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
-    for hits in overflow.hits.values():  # scalers whose text is no sample: Apex, DeepSpeed without ZeRO
+    # Apex, and DeepSpeed without ZeRO, print the scale in text that is no sample.
+    for hits in overflow.hits.values():
         reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
         if reduced:
             lowest.append(number(reduced[0]))
@@ -99,7 +100,7 @@ def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """Yield the known good steps after the last match, if NaN then followed to the end."""
+    """Yield the number of good steps after the last match, if NaN follows until the end."""
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

@@ -1,7 +1,8 @@
-"""Failures that training survived, that programs handle, or that only follow when a run is stopped.
+"""Judge failures that training survived, that programs handle, or that only follow a stop by hand.
 
 A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
-is installed: each may print the very traceback that a rank ends with. Only the later lines show which it was.
+library is installed: each may print the same traceback as a rank that fails. Only the later lines show
+whether the failure was handled.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
 from stallwatch_rules.messages import message
 
-NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or could not start it
-NOT_CALLED = 2  #: exit code of programs called with wrong arguments
-AT_ONCE = 1.0  #: seconds within which the order of a command's output and errors is uncertain
+NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
+NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
+AT_ONCE = 1.0  #: seconds within which the order of a command's output and its errors is uncertain
 FORGOTTEN = 20  #: good steps, and good printed losses, after which a single NaN no longer counts
-OFTEN = 0.05  #: matches per step above which a failure that training survives still does harm
-NUMERICS = "numerics"  #: the family of failures that no exit code shows
-SCHEDULER = "scheduler-and-process"  #: the family of consequences of a run's end from outside
+OFTEN = 0.05  #: matches per step above which a failure that training survives is still harmful
+NUMERICS = "numerics"  #: family of failures that an exit code does not show
+SCHEDULER = "scheduler-and-process"  #: family of consequences of an end from outside
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from failures that training survived: an out-of-memory error, and 300 steps after it.
+    """Make failures that training survived harmless: an out-of-memory error, and 300 steps after it.
 
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
     """
@@ -39,17 +40,18 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
         often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
-        # A non-finite gradient is how fp16 finds its scale; a non-finite loss never is.
+        # fp16 finds its loss scale by non-finite gradients, but never by non-finite losses.
         often = often or (finding.tagged("nan-loss") and _remembered(finding, streams))
         often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        elif finding.tagged("exit-status") and finding.followed:  # of a program before or beside it
+        # the exit status is of a program before or beside the run
+        elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif recurs_unrelated(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
         elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
-            continue  # later steps do not fix the weights
+            continue  # later steps do not repair the weights
         else:
             judgement = judge_recovery(finding.followed, often, facts)
             judgement = judgement or judge_service(_answered(finding, streams), facts)
@@ -58,7 +60,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make fatal what usually only slows a run down, but was raised here, and nothing survived it.
+    """Make a degrading finding fatal if the exception was raised here and training did not survive it.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
@@ -68,12 +70,11 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from what follows when a run is stopped by hand, or if the command ended well.
+    """Make findings harmless that follow a stop by hand, or if the command ended well.
 
     Ranks that are interrupted one after the other lose each other, and report it: if the interrupt came
-    first, that is a symptom of nothing else. If the interrupt is known to have ended the run, even what would
-    be a cause elsewhere is none after it.
-
+    first, the report is a symptom of the interrupt alone. If the interrupt is known to have ended the run,
+    even findings that are causes elsewhere are harmless after it.
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     ended_well = run.context.failed is False
@@ -92,13 +93,13 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge failures that programs often handle: a request that timed out, and was sent again.
+    """Judge failures that programs often handle, such as a request that timed out and was sent again.
 
     Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
     """
     exceptions, facts, context = now.exceptions, now.facts, run.context
     otherwise = run.by_hand or context.failed is False or context.kind not in ("", "failed", "unknown")
-    # While a run is running, its next line may show that it continued.
+    # While a run is running, its next line may show that the run continued.
     running = context.now is not None and context.failed is None and not facts.stalled
     caused = any(finding.role == "cause" for finding in now.fatal)
     for finding in now.found:
@@ -113,19 +114,19 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_harm(finding.harm, message("diagnosis.maybe-caught"))
         else:
             once = all(hits.count == 1 for hits in finding.hits.values())
-            # The log may just end here; and a failure that the run survived before may not have ended it now.
+            # The log may stop here without an ending, and the run may survive a failure that it survived
+            # before.
             judged = not once or bool(facts.advances and not facts.died)
             yield replace(finding, harm="fatal", judged=judged)
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Take the harm from output during teardown, if a failure or a signal explains it.
+    """Make output during teardown harmless, if a failure or a signal explains it.
 
     Threads and children report that they lost the failed process, destructors and exit handlers fail, and
     their output may come long before that of the failure. If the main thread only reports such a loss, the
-    last thread or child that died of something else is the reason. A handled exception ended nothing, unless
-    the run is known to have died and nothing else shows why.
-
+    last thread or child that died for another reason is the cause. A handled exception ended nothing, unless
+    the run is known to have died and no other finding shows why.
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
     noise = [one for one in now.found if one.harm in ("fatal", "degrading") and one.shows_teardown]
@@ -149,9 +150,8 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
-    Start scripts load modules that a machine lacks, and print programs' help. The last output ends a start,
-    and a requested help text is no failure.
-
+    Start scripts load modules that a machine lacks, and print programs' help. A start counts as failed only
+    if this is the last output, and a requested help text is no failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
@@ -162,19 +162,20 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if one.tagged("start-failed") and one.hits and one.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(one, streams, context):
                 yield LeftOut(one.rule)
-            elif context.now is None or context.failed:  # else its next line may show that it continued
+            # a running run's next line may show that it continued
+            elif context.now is None or context.failed:
                 yield replace(one, harm="fatal")
 
 
 def _started(one: Found, streams: Streams, context: RunContext) -> bool:
-    """Return whether a program printed something later, or a help that may have been requested."""
+    """Return whether a program printed output after the message, or a help text that was requested."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
     states = ("output",) if context.failed else ("output", "help")
     if all(streams[key].below_start in states for key in one.hits):
         return True
-    # A script's output has no rank; if ranks print, they were started.
+    # A script's output has no rank; if ranks print lines, the script started them.
     scripts = {source for source, rank in one.hits if rank is None}
     others = {key: stream for key, stream in streams.items() if key not in one.hits and stream.plain}
     if any(source in scripts and rank is not None for source, rank in others):
@@ -189,7 +190,7 @@ def _started(one: Found, streams: Streams, context: RunContext) -> bool:
 
 
 def _outlived(one: Found, exceptions: Exceptions) -> bool:
-    """Whether an exception that no rule knows came after it on a rank that it should have ended."""
+    """Return whether an unknown exception came after the finding, on a rank that should have ended."""
     return any(
         unknown.stream in one.hits and unknown.index > one.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
@@ -202,9 +203,9 @@ def _answered(one: Found, streams: Streams) -> int:
 
 
 def _remembered(one: Found, streams: Streams) -> bool:
-    """Whether a non-finite loss is still recent, in steps or in printed losses.
+    """Return whether a non-finite loss is still recent, in steps or in printed losses.
 
-    Many steps may lie between two printed losses: one good value after the bad one proves little.
+    Many steps may lie between two printed losses: one good value after the bad one is weak evidence.
     """
     if one.followed < FORGOTTEN:
         return True
@@ -216,14 +217,14 @@ def _remembered(one: Found, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # else matches are counted, but losses are not
+        whole = not stream.templates.partial  # in a partial table, matches are counted, but losses are not
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
 
 
 def _no_number_since(one: Found, streams: Streams) -> bool:
-    """Whether no finite loss followed the non-finite ones, in any stream that printed them."""
+    """Return whether no finite loss followed the non-finite losses, in any stream that printed them."""
     for key, hits in one.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
@@ -232,7 +233,7 @@ def _no_number_since(one: Found, streams: Streams) -> bool:
 
 
 def _never_a_number(one: Found, streams: Streams) -> bool:
-    """Whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
+    """Return whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
     for key in one.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
@@ -243,7 +244,7 @@ def _never_a_number(one: Found, streams: Streams) -> bool:
 
 
 def _calibrating(one: Found) -> bool:
-    """Whether infinite (not NaN) gradients came in a run's first steps only: fp16 finds its scale."""
+    """Return whether gradients were infinite (not NaN) in the first steps only: fp16 finds its scale."""
     for hits in one.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
