@@ -160,6 +160,7 @@ class UnknownException(msgspec.Struct):
     #: the first exception of the chain, if this exception was raised while another was handled
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
+    advice: Text = ""  #: where to look, by the exception's type and message
 
 
 class NewLines(msgspec.Struct):

@@ -125,7 +125,7 @@ class StreamReading:
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that show that a server answered a request
         self.curves = Curves()
-        self._logged = 0  # training steps seen when a loss was last printed
+        self._logged: dict[str, int] = {}  # steps of each counter when a loss was last printed
         self._lossy = False  # True if a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
@@ -209,7 +209,7 @@ class StreamReading:
         self._undated += 1
         # also if the number beside the word is not parsed as a loss
         if "loss" in line.text and _LOSS.search(line.text):
-            self._logged, self._lossy = self.timelines.trained, True
+            self._logged, self._lossy = self.timelines.positions, True
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
@@ -219,13 +219,13 @@ class StreamReading:
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
                 # the loss was printed within these steps
-                if self._lossy and self.timelines.trained > self._logged:
-                    self._logged, self._lossy = self.timelines.trained, False
+                if self._lossy and self.timelines.positions != self._logged:
+                    self._logged, self._lossy = self.timelines.positions, False
             values = sample.values
             if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
-                    self._logged = self.timelines.trained
+                    self._logged = self.timelines.positions
             if "overflow" in values and "loss_scale" in values:
                 scale = values["loss_scale"]
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
@@ -322,8 +322,8 @@ class StreamReading:
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since a loss was last printed."""
-        return self.timelines.trained - self._logged
+        """The number of training steps since a loss was last printed, by the counters that existed then."""
+        return self.timelines.trained_since(self._logged)
 
     @property
     def own_step(self) -> int | None:

@@ -118,3 +118,22 @@ def test_a_library_that_is_only_tried_ends_no_run_that_makes_a_step(
     diagnosis = told(catalogue, matcher, lines)
     missing = next(one for one in diagnosis.findings if one.rule == "package-not-installed")
     assert (diagnosis.verdict, missing.harm) == (verdict, harm)
+
+
+HALTED = "ERROR: the policy collapsed. Halting."
+
+
+@pytest.mark.parametrize(
+    ("lines", "verdict"),
+    [
+        ([*STEPS[:20], HALTED, "model saved"], "failed"),
+        ([*STEPS[:20], HALTED, *STEPS[20:23]], "unfinished"),
+        ([*STEPS, HALTED], "finished"),
+    ],
+)
+def test_a_program_that_stops_itself_fails_unless_it_went_on_or_was_done(
+    lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
+) -> None:
+    diagnosis = told(catalogue, matcher, lines)
+    assert diagnosis.verdict == verdict
+    assert (diagnosis.primary is not None) == (verdict == "failed")

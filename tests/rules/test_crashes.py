@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -88,11 +89,90 @@ def test_a_fatal_python_error_with_the_failing_threads_frames() -> None:
             "EK0007",
             "The tiling key is not found.",
         ),
+        (
+            "2026-01-02 10:00:00.1: F tensorflow/core/platform/env.cc:73] the pool has no thread left\n",
+            "F",
+            "the pool has no thread left",
+        ),
+        (
+            "2026-01-02 10:00:00.1: F tensorflow/core/platform/env.cc:73] Check failed: r == 0 (11 vs. 0)\n",
+            "Check failed",
+            "r == 0 (11 vs. 0)",
+        ),
+        (
+            "Error in fit(model, x) : \n  the response has 3 levels\nExecution halted\n",
+            "Error in fit(model, x)",
+            "the response has 3 levels",
+        ),
+        ("panic: index out of range [3]\n\ngoroutine 1 [running]:\n", "panic", "index out of range [3]"),
     ],
 )
 def test_what_else_ends_a_process(text: str, exception: str, message: str) -> None:
     unknown = only(text)
     assert (unknown.exception, unknown.message) == (exception, message)
+
+
+@pytest.mark.parametrize(
+    ("text", "exception", "message", "frame"),
+    [
+        (
+            "/opt/bin/luajit: /opt/share/lua/5.1/nn/Container.lua:67: \nIn 3 module of nn.Sequential:\n"
+            "/opt/share/lua/5.1/nn/Linear.lua:66: size mismatch, m1: [64 x 100], m2: [128 x 10]\n"
+            "stack traceback:\n\t[C]: in function 'addmm'\n"
+            "\t/opt/share/lua/5.1/nn/Linear.lua:66: in function 'updateOutput'\n"
+            "\ttrain.lua:88: in main chunk\n",
+            "lua",
+            "In 3 module of nn.Sequential: "
+            "/opt/share/lua/5.1/nn/Linear.lua:66: size mismatch, m1: [64 x 100], m2: [128 x 10]",
+            "train.lua:88 in main chunk",
+        ),
+        (
+            "Error using vertcat\nThe dimensions are not consistent.\n\nError in trainNet (line 45)\n",
+            "Error using vertcat",
+            "The dimensions are not consistent.",
+            "trainNet:45",
+        ),
+        (
+            "thread 'main' panicked at src/model.rs:42:13:\nno label 12\nnote: run with `RUST_BACKTRACE=1`\n",
+            "panicked",
+            "no label 12",
+            "src/model.rs:42",
+        ),
+        (
+            'Exception in thread "main" org.nd4j.ShapeException: [32,10] vs [32,1]\n'
+            "\tat com.example.Train.fit(Train.java:42)\n\tat com.example.Train.main(Train.java:9)\n",
+            "org.nd4j.ShapeException",
+            "[32,10] vs [32,1]",
+            "Train.java:42 in com.example.Train.fit",
+        ),
+        (
+            "ERROR: LoadError: DimensionMismatch: A has 100 columns\nStacktrace:\n [1] dense(x::Vector)\n"
+            "   @ Main ~/proj/model.jl:14\n",
+            "LoadError",
+            "DimensionMismatch: A has 100 columns",
+            "~/proj/model.jl:14",
+        ),
+    ],
+)
+def test_errors_of_other_languages(text: str, exception: str, message: str, frame: str) -> None:
+    unknown = only("epoch 1 loss 0.93\n" + text)
+    assert (unknown.exception, unknown.message) == (exception, message)
+    assert own_frame(unknown.frames) == frame
+
+
+@pytest.mark.parametrize(
+    "crash",
+    [
+        "terminate called after throwing an instance of 'std::runtime_error'\n  what():  no label 12\n",
+        "F0102 10:00:00.123456 77 store.cc:9] Check failed: a == b (1 vs. 2)\n*** Check failure ***\n",
+    ],
+)
+def test_the_reason_of_an_abort_is_the_cause(crash: str, catalogue: Catalogue) -> None:
+    reading = RunReading(catalogue, Matcher(catalogue))
+    reading.feed(lines_of("step 1 loss 0.5\nstep 2 loss 0.4\n" + crash + "Aborted (core dumped)\n"))
+    diagnosis = reading.diagnose()
+    assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
+    assert diagnosis.unknown[0].message in ("no label 12", "a == b (1 vs. 2)")
 
 
 def test_an_ascend_block_in_a_python_exception_is_its_message() -> None:
@@ -165,6 +245,9 @@ def test_a_crash_after_the_training_was_complete_is_no_failure() -> None:
         "the check failed for 3 of 10 files\n",
         "watching for *** SIG lines\n",
         "[PID: 4711] started\n",
+        "Error in callback <function resume at 0x7f> (for pre_run_cell):\n",
+        "Evaluation: 3 of 10 answers panic: no\n",
+        "Exception in thread pool was ignored\n",
     ],
 )
 def test_text_that_only_looks_like_a_crash(text: str) -> None:

@@ -209,3 +209,16 @@ def test_an_exception_beside_ctrl_c_is_not_passed_over_in_the_headline(known: Ca
     assert bool(found.unknown) == bool(before)
     assert ("nothing else is wrong" in render(headline(found), "en")) == (not before)
     assert ("没有其他异常" in render(headline(found), "zh")) == (not before)
+
+
+def test_a_full_bar_completes_no_run_of_an_unknown_number_of_epochs(known: Catalogue) -> None:
+    epochs = "".join(
+        f"Train Epoch: {epoch} [58/65 (88%)] Loss: {9 - epoch}.5\n"
+        f"Train Epoch: {epoch} [65/65 (98%)] Loss: {9 - epoch}.1\n"
+        " 89%|######## | 59/66 [00:14<00:01,  4.19it/s]\n100%|#########| 66/66 [00:15<00:00,  4.19it/s]\n"
+        for epoch in range(4)
+    )
+    stop = 'Traceback (most recent call last):\n  File "/srv/a.py", line 7, in <module>\nKeyboardInterrupt\n'
+    reading = RunReading(known)
+    reading.feed(lines_of(epochs + stop))
+    assert reading.diagnose().verdict == "interrupted"

@@ -221,6 +221,20 @@ def test_of_several_starts_that_were_killed_the_last_is_pointed_to(catalogue: Ca
     assert found.primary is not None and found.primary.line == 122
 
 
+def test_a_kill_below_a_full_bar_is_excused_only_if_the_bar_was_a_trainings(catalogue: Catalogue) -> None:
+    killed = "./main.sh: line 39: 1095 Killed                  python serve.py\n"
+    bar = "{:4.0%}|##        | {}/12 [00:09<00:01,  1.00it/s{}]\n"
+
+    def after(loss: str) -> Diagnosis:
+        reading = RunReading(catalogue)
+        reading.feed(lines_of("".join(bar.format(n / 12, n, loss) for n in range(1, 13)) + killed))
+        return reading.diagnose()
+
+    served = after("")
+    assert served.primary is not None and served.primary.rule == OOM
+    assert after(", loss=0.5").verdict == "finished"
+
+
 def test_what_introduces_a_traceback_is_explained_by_its_exception(catalogue: Catalogue) -> None:
     """SGLang (0.5, managers/scheduler.py) logs the traceback of its scheduler behind a heading of its own."""
     calls = '  File "/srv/sglang/scheduler.py", line 2244, in run\n    scheduler.loop()\n'

@@ -76,3 +76,11 @@ def test_a_loss_beside_numbers_that_are_not_understood_is_not_missing(diagnose: 
     assert primary(diagnose(log)) == "loss-frozen"
     assert diagnose(trained(1, 100) + shortened.join(drawn_on)).verdict == "unfinished"
     assert diagnose(trained(1, 100) + shortened + drawn_on[-1]).verdict == "unfinished", "within these steps"
+
+
+@pytest.mark.parametrize("line", ["episode {} reward 20.1", "batch {} acc 0.91", "frame {}: psnr 20.3"])
+def test_what_is_counted_after_the_training_needs_no_losses(diagnose: Diagnose, line: str) -> None:
+    log = "".join(f"Epoch {epoch} loss: {5 - epoch / 50:.4f}\n" for epoch in range(1, 61))
+    assert diagnose(log + "".join(f"{line.format(n)}\n" for n in range(1, 400))).verdict == "unfinished"
+    without = "".join(f"Epoch {epoch} acc: {epoch / 200:.4f}\n" for epoch in range(61, 200))
+    assert primary(diagnose(log + without)) == "loss-frozen"

@@ -136,6 +136,20 @@ def test_a_bare_trace_cache_line_is_never_a_failure(diagnose: Diagnose) -> None:
     assert finding(diagnosis, "zero3-trace-cache-invalidated").harm == "by-progress"
 
 
+def test_slow_bars_without_a_loss_that_somebody_stopped_degrade_nothing(diagnose: Diagnose) -> None:
+    def stopped(loss: str) -> Diagnosis:
+        paces = ["20.0it/s"] * 80 + ["1.5s/it"] * 80
+        bars = (
+            f"{step / 300:4.0%}|##        | {step}/300 [00:09<00:20, {pace}{loss}]"
+            for step, pace in enumerate(paces, 1)
+        )
+        return diagnose("\n".join(bars) + "\n" + raised("KeyboardInterrupt"))
+
+    bars = stopped("")
+    assert (bars.verdict, bars.interrupted_by) == ("interrupted", "user")
+    assert primary(stopped(", loss=1.5")) == "step-time-degraded"
+
+
 def test_slow_steps_of_a_run_that_reached_its_end_degrade_nothing(diagnose: Diagnose) -> None:
     rows = [(step * 1.0 if step <= 40 else 40 + (step - 40) * 3.0, step) for step in range(1, 81)]
     half = stamped([(at, f"step {step}/200 loss 1.5") for at, step in rows])

@@ -104,6 +104,7 @@ METRICS = [
     ("step：5，loss：0.5", 5, None, {"loss": 0.5}),
     ("step 7/100", 7, 100, {}),
     ("step 7 val loss 3.5 train loss 2.5", 7, None, {"loss": 2.5, "eval_loss": 3.5}),
+    ("step 7 init loss: 4864026.9, train loss: 2.5", 7, None, {"loss": 2.5}),
     # an evaluation's own loss, which is none of the training's
     ("[eval] step: 3 loss 2.2", 3, None, {"eval_loss": 2.2}),
     ("2026-11-20 10:00:00 | INFO | eval | step 500 | loss 2.31", 500, None, {"eval_loss": 2.31}),

@@ -155,6 +155,7 @@ def _snapshot(
         catalogue.tagged("interrupt"),
         steps,
         symptoms=[one.rule for one in matched if one.role == "symptom"],
+        aborts=catalogue.tagged("sigabrt"),
         died=died,
         complete=complete,
         last_step=tracker.last_step,

@@ -189,6 +189,7 @@ def read_exceptions(
     clock: StepClock,
     *,
     symptoms: Collection[str] = (),
+    aborts: Collection[str] = (),
     died: bool = False,
     complete: bool = False,
     last_step: int | None = None,
@@ -196,7 +197,8 @@ def read_exceptions(
     """Return the exceptions of these streams; ``known`` maps the rules that matched to their streams.
 
     ``symptoms``: matched rules that name no exception, but whose lines may introduce the traceback of one.
-    ``died`` and ``complete``: the run is known to have failed, or to have reached its end.
+    ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have failed, or
+    to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -230,7 +232,7 @@ def read_exceptions(
             if seen.last.kind == "failure" and named:
                 naming = {rule for rule in named if is_exception_line(stream.hits[rule], seen.last)}
                 ended_in |= naming if ended(seen, key) else set()
-        for seen in unknown_in(table, rules):
+        for seen in unknown_in(table, rules, aborts):
             if seen.raised.heading & (rules - set(symptoms)):
                 continue
             fatal = ended(seen, key)

@@ -31,7 +31,8 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
     Later exceptions are ignored: failures during the teardown of a failed program are mostly its echo. If the
     order of different exceptions is not known, no page is inferred.
     """
-    fatal = [one for one in exceptions.fatal if not one.timed_out and not one.shows_teardown]
+    fatal = [one for one in exceptions.fatal if not one.timed_out]
+    fatal = [one for one in fatal if not one.shows_teardown or one.seen.raised.relays]
     if not fatal:
         return None
     matched = {one.rule for one in found}  # the log contains text of these rules, which were already judged

@@ -1,4 +1,5 @@
-"""Read crashes without a Python traceback: C++ exceptions, fatal signals, Ascend error blocks, error files.
+"""Read failures without a Python traceback: C++ exceptions, fatal signals, Ascend error blocks, error files,
+and the errors of other languages.
 
 A ``CrashReader`` takes the lines of one source and rank in order, in parallel with the ``TracebackReader``.
 """
@@ -36,6 +37,16 @@ WORDS = (
     "attempt to ",
     "ERROR: LoadError:",
     " target '",
+    " F tensorflow/",
+    " F external/",
+    "lua: ",
+    "luajit: ",
+    "lua5.",
+    "Error in ",
+    "Error using ",
+    "' panicked at ",
+    "panic: ",
+    'Exception in thread "',
 )
 
 _THROWN = lazy(r"terminate called after throwing an instance of '(?P<name>[^']+)'")
@@ -46,19 +57,31 @@ _PLAIN = lazy(r"terminate called (?P<m>without an active exception|recursively)"
 _FATAL = lazy(r"(?P<name>Fatal Python error): (?P<m>.+)")
 _SIGNAL = lazy(r"\*\*\* (?P<name>SIG[A-Z]+)\b(?: \(@0x[0-9a-f]+\))? received\b")
 _MPI = lazy(r"\*\*\* Process received signal \*\*\*")
-_CHECK = lazy(r"(?:^|\s)F\d{4} .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
+_CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+)")
+#: From TensorFlow and XLA: a message of level F ends the process.
+_FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
 #: The assertion of glibc (assert/assert.c); CUDA's has other quotes, and a rule knows it.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
 #: From Lua (torch 7), and from Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
+_LUA_ERROR = lazy(r"^\S{0,200}(?P<name>lua)(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: ?(?P<m>.{0,300})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
 #: An error of Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
-_BEGINNINGS = (
-    *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _ASCEND),
-    *(_ASSERT, _LUA, _JULIA, _HYDRA),
+#: From R, MATLAB, Rust, Go and Java; of the first three, the message may be on the next line.
+_R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
+_MATLAB = lazy(r"^(?P<name>Error using [\w./>]{1,80})(?: \(line \d+\))?$")
+_RUST = lazy(
+    r"^thread '[^']{0,80}' (?:\(\d+\) )?(?P<name>panicked) at (?P<path>\S{1,200}?):(?P<line>\d+):\d+:$"
 )
+_GO = lazy(r"^(?P<name>panic): (?P<m>\S.{0,300})$")
+_JAVA = lazy(r'^Exception in thread "[^"]{1,80}" (?P<name>(?:[\w$]+\.)+[\w$]+)(?:: (?P<m>.{0,300}))?$')
+_BEGINNINGS = (
+    *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _FATAL_LEVEL, _ASCEND),
+    *(_ASSERT, _LUA, _LUA_ERROR, _JULIA, _HYDRA, _R, _MATLAB, _RUST, _GO, _JAVA),
+)
+_BELOW = (_LUA_ERROR, _R, _MATLAB, _RUST)
 
 _WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
 _MPI_SIGNAL = lazy(r"(?:\[[\w.:-]+\] )?Signal: (?P<m>.+)")
@@ -66,6 +89,12 @@ _PYTHON_FRAME = lazy(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name
 _NATIVE_FRAME = lazy(
     r"\s*(?:frame )?#(?P<number>\d+):? +(?:0x[0-9a-f]+ (?:in )?)?(?P<name>.+?)"
     r"(?: \+ 0x[0-9a-f]+)?(?: \(0x[0-9a-f]+ in (?P<path>[^)]+)\)| (?:at|from) (?P<at>\S+))?$"
+)
+#: Frames of Lua, Julia, Go and Java, and of MATLAB, which names the function's file without its suffix.
+_FOREIGN_FRAMES = (
+    lazy(r"\s+(?:@ \S+ )?(?P<path>[^\s:]+\.(?:lua|jl|go)):(?P<line>\d+)(?:: in (?P<name>.+)| .*)?$"),
+    lazy(r"\s+at (?P<name>[\w.$<>]+)\((?P<path>\w+\.(?:java|kt|scala)):(?P<line>\d+)\)$"),
+    lazy(r"Error in (?P<path>[\w./>]+) \(line (?P<line>\d+)\)$"),
 )
 _STACK = lazy(
     r"\s*(?:Exception raised from|C\+\+ CapturedTraceback|Current thread 0x|Thread 0x|Extension modules:"
@@ -82,6 +111,7 @@ class CrashReader:
         self._lines = 0  # number of lines in the block so far
         self._stray = 0
         self._threads = 0  # number of threads' stacks in the block
+        self._below = False  # True if its message is on the next line that is not blank
 
     @property
     def busy(self) -> bool:
@@ -101,10 +131,11 @@ class CrashReader:
                 self._open.rules.update(rules)
                 return None
             ended, self._open = self._open, None
-        self._open = _begun(line, mark, in_message)
+        self._open, beginning = _begun(line, mark, in_message)
         if self._open is not None:
             self._open.rules.update(rules)
             self._lines = self._stray = self._threads = 0
+            self._below = beginning in _BELOW and not self._open.message
         return ended
 
     def skip(self, lines: int) -> Raised | None:
@@ -128,6 +159,10 @@ class CrashReader:
             crash.message = crash.message or reason["m"][:MAX_MESSAGE]
             self._stray = 0
             return True
+        if self._below and text.strip():
+            crash.message = f"{crash.message} {text.strip()}".strip()[:MAX_MESSAGE]
+            self._below = text.startswith("In ")  # torch 7 first names the module of a network
+            return True
         if "Current thread 0x" in text:  # one of several threads, which faulthandler lists by their start
             crash.frames.clear()
             self._threads = 1
@@ -150,17 +185,21 @@ class CrashReader:
         elif native is not None:
             frame = Frame(native["path"] or native["at"] or "C++", 0, native["name"].partition("(")[0][:120])
         else:
-            return False
+            found = next((one for pattern in _FOREIGN_FRAMES if (one := pattern.match(text))), None)
+            if found is None:
+                return False
+            frame = Frame(found["path"], int(found["line"]), found.groupdict().get("name") or "")
         if self._threads <= 1 and len(crash.frames) < MAX_FRAMES:
             crash.frames.insert(0, frame)
         return True
 
 
-def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
+def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.Pattern[str] | None]:
+    """Return the crash that begins in a line, and the pattern of its beginning."""
     if not any(word in line.text for word in WORDS):
-        return None
+        return None, None
     if "py_callstack" in line.text:
-        return read_error_file(line, mark)
+        return read_error_file(line, mark), None
     for beginning in _BEGINNINGS:
         found = beginning.search(line.text)
         if found is not None and not (in_message and beginning is _ASCEND):
@@ -168,10 +207,12 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> Raised | None:
             name = parts.get("name") or ("terminate called" if beginning is _PLAIN else "signal")
             raised = Raised(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
             raised.native = True
+            if "path" in parts:
+                raised.frames.append(Frame(parts["path"], int(parts["line"]), ""))
             if name in ASKED:
                 raised.kind = "interrupt"
-            return raised
-    return None
+            return raised, beginning
+    return None, None
 
 
 _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)

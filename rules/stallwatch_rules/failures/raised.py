@@ -34,6 +34,7 @@ _LAUNCHER_NAMES = ("ChildFailedError", "SignalException", "ProcessExitedExceptio
 _LAUNCHER_FRAMES = lazy(
     r"torch/distributed/(?:run|launch|launcher/)|accelerate/commands/|deepspeed/launcher/|bin/(?:torchrun|deepspeed|accelerate)$"
 )
+_SIGNAL_NAMES = ("signal", "Fatal Python error", "terminate called")
 _SNIPPET = lazy(r"^<(?:string|stdin|frozen [^>]*)>$")
 _QUEUE_CLOSED = "Enqueue operation was cancelled"
 
@@ -60,7 +61,7 @@ _SHOWN = lazy(r":\d+(?: in |$)")
 _STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip, only to start the program
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
-    r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/"
+    r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/|/share/lua/|/julia/(?:stdlib|packages)/"
 )
 
 
@@ -110,9 +111,20 @@ class Raised(msgspec.Struct):
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
+    def relays(self) -> bool:
+        """True if it only reports that a command, a notebook's cell or a trial failed."""
+        return any(echo.agrees(self) for echo in RELAYS)
+
+    @property
     def lost_something(self) -> bool:
         """True if the main thread lost a peer or waited in vain, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
+
+    @property
+    def gives_reason(self) -> bool:
+        """True if it is a crash of compiled code whose message says more than the signal that ended it."""
+        signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES
+        return self.native and bool(self.message) and not signal
 
     @property
     def beside(self) -> bool:
@@ -170,6 +182,12 @@ class Echo(NamedTuple):
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no text
+#: A command, a cell of a notebook or a trial of Ray Tune failed: it printed its own exception.
+RELAYS = (
+    Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
+    Echo(r"PapermillExecutionError|CellExecutionError"),
+    Echo("TuneError", r"Trials did not complete"),
+)
 #: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of
 #: W&B.
 ECHOES = (
@@ -187,6 +205,7 @@ ECHOES = (
     Echo(r"Exception|\w*Error", r"^The wandb backend process has (?:been )?shut ?down"),
     Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
     Echo("terminate called", r"^without an active exception"),
+    *RELAYS,
 )
 #: Exceptions that the main thread raises for that reason, but also for others.
 LOST = Echo(_LOST, _WORDLESS)
@@ -371,12 +390,16 @@ class ExceptionTable(msgspec.Struct):
         return copy
 
 
-def unknown_in(table: ExceptionTable, known: Collection[str]) -> list[Seen]:
-    """Return the failures of a stream in which none of the known rules matched."""
+def unknown_in(table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()) -> list[Seen]:
+    """Return the failures of a stream in which none of the known rules matched.
+
+    ``aborts``: those that only name the SIGABRT by which a crash ends, whatever its reason.
+    """
     return [
         seen
         for seen in table.seen.values()
-        if seen.raised.kind in ("failure", "snippet") and seen.raised.rules.isdisjoint(known)
+        if seen.raised.kind in ("failure", "snippet")
+        and seen.raised.rules.isdisjoint(set(known) - set(aborts) if seen.raised.gives_reason else known)
     ]
 
 

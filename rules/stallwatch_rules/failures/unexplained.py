@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from stallwatch_rules.failures.advice import advice_for
 from stallwatch_rules.failures.templates import Level, Template, TemplateTable
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -226,7 +227,7 @@ def complete(
     *,
     ended: bool = False,
 ) -> Diagnosis:
-    """Add nearest pages and new lines to the diagnosis of a failed or stalled run.
+    """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
 
     Of other runs, only a log that ends unfinished with an error, or with lines that its baseline lacks, gets
     the new lines and a note. ``ended``: the run's end is known otherwise, or the run is still watched.
@@ -247,6 +248,7 @@ def complete(
         nearest = nearest_in(catalogue)
         for entry in diagnosis.unknown[:MAX_LOOKED_UP]:
             entry.nearest = nearest.of(entry.exception, entry.message, entry.root)
+            entry.advice = advice_for(entry.exception, entry.message) or ""
     return diagnosis
 
 

@@ -49,13 +49,21 @@ class Counter:
 
     @property
     def complete(self) -> bool:
-        """True if the counter reached its total, or the last index of a count from zero."""
+        """True if the counter reached its total, or the last index of a count from zero.
+
+        If the steps of epochs are added up, the total is that of one epoch.
+        """
         if self._ended:
             return True
         if not self.total or self.last is None:
             return False
         from_zero = self.first == 0 and self.stride == 1 and not self.bar
-        return self.last >= self.total - from_zero
+        return self.last - self._offset >= self.total - from_zero
+
+    @property
+    def endless(self) -> bool:
+        """True if it counts epochs, or steps within epochs, and the number of epochs is unknown."""
+        return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
     def falls_short(self) -> bool:
@@ -63,7 +71,7 @@ class Counter:
         if self.complete or self.last is None:
             return False
         if self.total:
-            return self.last + self.stride < self.total
+            return self.last - self._offset + self.stride < self.total
         if self._epochs is None or self._epoch is None:
             return False
         return self._epoch < self._epochs - (self._from_epoch == 0)

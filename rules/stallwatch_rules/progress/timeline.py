@@ -196,11 +196,15 @@ class StreamTimelines:
             if len(times) > MAX_TIMES:
                 del times[1:MAX_TIMES:2]
 
+    def trained_since(self, at: Mapping[str, int]) -> int:
+        """Return the steps since the counters stood at ``at``, by those that existed then."""
+        known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
+        return max((one.advances - then for one, then in known if then is not None), default=0)
+
     @property
-    def trained(self) -> int:
-        """The number of steps by the counter with the most steps, except bars inside the training's bar."""
-        own = (timeline.advances for timeline in self.by_series.values() if not timeline.nested)
-        return max(own, default=0)
+    def positions(self) -> dict[str, int]:
+        """The number of steps of each counter."""
+        return {name: timeline.advances for name, timeline in self.by_series.items()}
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
         """Read a sample, and its line if it has one; ``nested``: the sample is from a bar inside another."""

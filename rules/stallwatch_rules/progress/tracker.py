@@ -428,7 +428,7 @@ class ProgressTracker:
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
             counters = [one for stream in self._streams.values() for one in stream.counters.values()]
-            endless = any(one.rounds and one.total is None and _counts(one) for one in counters)
+            endless = any(one.endless and _counts(one) for one in counters)
             return self.last_loss is not None and not endless
         return finish is not None and finish.how != "likely"
 

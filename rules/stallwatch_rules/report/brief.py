@@ -48,7 +48,9 @@ def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) ->
     if frame:
         yield f"  | {frame}"
     yield from (f"  {note}" for note in notes)
-    if unknown.nearest:
+    if unknown.advice:
+        advice = render(unknown.advice)
+    elif unknown.nearest:
         advice = word("next-nearest", language, rule=unknown.nearest[0].rule)
     else:
         advice = word("next-frame" if frame else "next-report", language)

@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader
 from markdown_it import MarkdownIt
 from markupsafe import Markup
 
+from stallwatch_rules.locale import render
 from stallwatch_rules.records import Diagnosis, JobSummary, Series, Start
 from stallwatch_rules.report import phrases
 from stallwatch_rules.report.phrases import word
@@ -35,7 +36,7 @@ def to_html(
         (
             phrases.exception_where(one, language),
             [phrases.exception_line(one, language), *one.frames],
-            phrases.nearest_line(one, language),
+            [text for text in (render(one.advice), phrases.nearest_line(one, language)) if text],
         )
         for one in diagnosis.unknown
     ]

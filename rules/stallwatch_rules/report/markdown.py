@@ -110,8 +110,9 @@ def _unknown(unknown: UnknownException, language: str) -> str:
         lines.append(f"({word('root', language)}: {unknown.root})")
     lines += [f"  {frame}" for frame in unknown.frames]
     near = phrases.nearest_line(unknown, language)
-    found = f"{plain(phrases.exception_where(unknown, language))}\n\n{fence(lines)}"
-    return f"{found}\n\n{plain(near)}" if near else found
+    blocks = [plain(phrases.exception_where(unknown, language)), fence(lines)]
+    blocks += [plain(text) for text in (render(unknown.advice), near) if text]
+    return "\n\n".join(blocks)
 
 
 def _new(new: NewLines, language: str) -> tuple[str, str]:

@@ -30,7 +30,6 @@ from stallwatch_rules.text.digest import (
     parse_iso,
     ranks_on,
     short_duration,
-    shortened,
     span_of,
 )
 
@@ -81,7 +80,7 @@ def job_title(diagnosis: Diagnosis) -> Text:
 def _unknown_headline(unknown: UnknownException, hosts: Sequence[HostRanks]) -> Text:
     what: Text = message("report.traceback-cut")
     if unknown.exception:
-        what = shortened(" ".join(exception_line(unknown, "en").split()), MAX_HEADLINE)
+        what = exception_in_short(unknown, MAX_HEADLINE)
     if not unknown.ranks:
         return what
     on = {rank: host.host for host in hosts for rank in host.ranks}

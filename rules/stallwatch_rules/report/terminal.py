@@ -196,6 +196,8 @@ def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableT
         if one.root:
             rows.append(_indent(Text(f"{word('root', language)}: {one.root}")))
         rows += [_indent(Text(frame, style="dim")) for frame in one.frames]
+        if one.advice:
+            rows.append(_indent(Text(render(one.advice))))
         near = phrases.nearest_line(one, language)
         if near:
             rows.append(_indent(Text(near)))

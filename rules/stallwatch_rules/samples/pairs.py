@@ -135,7 +135,7 @@ _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
 # Losses other than the training's, such as "val loss" and "aux_loss".
 _OTHER_LOSS = lazy(
     r"\b(?:val|valid|validation|eval|test|dev|critic|aux|auxiliary|kl|value|vf|router|z|balance|balancing"
-    r"|entropy|unsupervised|ptx|mtp|ref|best|min|max|prev|previous|last)\b",
+    r"|entropy|unsupervised|ptx|mtp|ref|init|initial|best|min|max|prev|previous|last)\b",
     re.IGNORECASE,
 )
 

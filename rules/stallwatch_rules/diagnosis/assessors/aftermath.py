@@ -158,19 +158,21 @@ def _left(run: Snapshot, note: Text, rank: int) -> Found:
     return one.with_facts("left-early", WITH_STATUS)
 
 
-def abort_at_exit(_: Snapshot, now: Assessment) -> Iterator[Change]:
+def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make an abort after the last step harmless or degrading: teardown of threads and communicators.
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
-    its helpers after the training, its shell reports which signal ended them.
+    its helpers after the training, its shell reports which signal ended them. A full bar without any loss is
+    no evidence that the training was over.
+
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
     fatal, facts = now.fatal, now.facts
     if not facts.complete or now.exceptions.fatal:
         return
     harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
-    if all(_somebodys(one) for one in fatal):
+    if all(_somebodys(one) for one in fatal) and run.tracker.surely_finished:
         yield from (one.with_judgement(harmless, seen=True) for one in fatal)
         return
     abort = next((one for one in fatal if one.tagged("sigabrt")), None)

@@ -1,0 +1,43 @@
+"""Advice for an exception that no rule knows, by its type and words, from ``advice.json``.
+
+The advice says where to look. It names no cause: what the user's own code expected is not in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from stallwatch_rules.messages import Message, message
+from stallwatch_rules.text.digest import shortened
+from stallwatch_rules.text.reported import shown
+
+LONGEST = 80  #: characters of a quoted part
+
+
+class Advice(msgspec.Struct, frozen=True):
+    """One kind of exception, with the message about it."""
+
+    id: str
+    exceptions: str  #: a pattern of the name without its modules
+    message: str = ""  #: a pattern that its message must contain; its groups are the message's parameters
+
+
+_KINDS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Advice, ...])
+
+
+def advice_for(exception: str, words: str) -> Message | None:
+    """Return the advice for an exception with these words; ``None`` if its type says too little.
+
+    >>> advice_for("builtins.KeyError", "'image'")
+    Message(id='diagnosis.advice-key', params={'key': "'image'"}, then=())
+    """
+    name = exception.rpartition(".")[2]
+    for kind in _KINDS:
+        found = re.search(kind.message, words) if re.fullmatch(kind.exceptions, name) else None
+        if found is not None:
+            quoted = {key: shortened(shown(part or ""), LONGEST) for key, part in found.groupdict().items()}
+            return message(f"diagnosis.advice-{kind.id}", **quoted)
+    return None
