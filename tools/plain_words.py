@@ -153,8 +153,13 @@ def _plain(text: str) -> str:
 
 
 def _python(source: str) -> Iterator[Text]:
+    passing: set[ast.AST] = set()  # names of a comprehension or a lambda live for a line
     for node in ast.walk(ast.parse(source)):
-        for place, name in _defined(node):
+        if isinstance(node, ast.comprehension):
+            passing.update(ast.walk(node.target))
+        elif isinstance(node, ast.Lambda):
+            passing.update(ast.walk(node.args))
+        for place, name in () if node in passing else _defined(node):
             yield Text("names", [(place, spelled(name))])
         for string in _strings(node):
             text = _plain(ast.get_source_segment(source, string) or "")

@@ -74,7 +74,6 @@ def folder(root: Path, tmp_path: Path, home: Path, chat: str) -> Path:
     _programs(tmp_path / "bin", here)
     (here / "stallwatch.toml").write_text(f'[alerts]\nurls = ["{chat}"]\n')
     (here / "ds_config.json").write_text('{"zero_optimization": {"stage": 3}, "train_batch_size": "auto"}')
-    shutil.copy(here / "ds_config.json", here / "ds.json")
     (here / "accelerate.yaml").write_text("distributed_type: DEEPSPEED\nnum_processes: 8\n")
     (here / "requirements.txt").write_text("torch==2.6.0\ndeepspeed==0.16.4\n")
     _checkpoint(here / "output/checkpoint-500")

@@ -30,7 +30,7 @@ FINDING = ("check", "diagnose", "matches", "rules test", "stacks")
 #: Commands on which later ones of a page build.
 BEFOREHAND = ("alerts", "config", "rules new")
 #: Programs that not every machine has; ``make test`` installs the first.
-OPTIONAL = ("torchrun", "deepspeed", "jq")
+OPTIONAL = ("torchrun", "jq")
 #: What stands for a secret, and folders of the machine.
 REPLACED = {"…": "TokenA/TokenB/TokenC", "/etc/": "etc/", "/var/": "var/"}
 
