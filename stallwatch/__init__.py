@@ -1,4 +1,4 @@
-"""Stallwatch: is it still training? If not, why, and what do I change?
+"""Stallwatch answers: is the run still training? If not, why, and what do I change?
 
 >>> import stallwatch
 >>> stallwatch.diagnose(["logs/"]).verdict  # doctest: +SKIP
@@ -63,22 +63,22 @@ def diagnose(
     timeout: float | None = None,
     packs: Iterable[str] = (),
 ) -> Diagnosis:
-    """Return what stopped a run, from its logs, as ``stallwatch diagnose`` does.
+    """Return the diagnosis of a run from its logs, as ``stallwatch diagnose`` does.
 
-    `paths` are files, folders, globs or archives. ``Diagnosis.notes`` says what could not be read; the rest
-    is diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a healthy run:
+    `paths` are files, folders, globs or archives. ``Diagnosis.notes`` lists unreadable files; the rest is
+    diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a healthy run:
     lines that it does not have are reported as new. `packs` are opt-in rules, as ``--rules-pack`` names them.
 
-    If the files' names show that they are of several jobs (``slurm-1001.out``, ``slurm-1002.out``), the
-    result is about one of them: the newest that is in trouble, else the newest that is a training. The first
-    note says so. `job` names another one (``ValueError`` if there is none of this name); `together` reads all
+    If the file names show that the files belong to several jobs (``slurm-1001.out``, ``slurm-1002.out``), the
+    result is about a single job: the newest job in trouble, otherwise the newest training job. The first note
+    names it. `job` selects another job (``ValueError`` if there is none of this name); `together` reads all
     files as one run.
 
-    With `workers` above 1, as many processes read the files of a large run, this one included; such a script
-    needs an ``if __name__ == "__main__":``. `executor` reads them instead, wherever it runs, if it finds the
-    files by their paths there. The diagnosis is the same.
+    With `workers` above 1, that many processes read the files of a large run, including this process; such a
+    script needs an ``if __name__ == "__main__":``. If `executor` is set, it reads the files instead, on any
+    host that finds the files at the same paths. The diagnosis is the same.
 
-    After `timeout` seconds nothing more is read: the first note and ``Diagnosis.stats`` say what is missing.
+    Reading stops after `timeout` seconds: the first note and ``Diagnosis.stats`` report the unread files.
     """
     from stallwatch_exporter.postmortem.diagnose import Options
     from stallwatch_exporter.postmortem.jobs import diagnose_jobs
@@ -108,8 +108,8 @@ def diagnose(
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
     """Return the numbers in logs as a table, as ``stallwatch samples`` does.
 
-    `paths` are files, folders, globs or archives. A warning names what could not be read; the rest is in the
-    table, whose columns ``docs/samples.md`` explains.
+    `paths` are files, folders, globs or archives. A warning names unreadable files; the table holds the
+    samples of the rest. ``docs/samples.md`` explains its columns.
     """
     from stallwatch_exporter.sampling.files import frame_of
 
@@ -121,7 +121,7 @@ def _listed(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[
 
 
 def __getattr__(name: str) -> Any:
-    # Import on demand: importing stallwatch loads nothing that is not used.
+    # Import on demand, so that importing stallwatch loads no unused module.
     if name in _ON_DEMAND:
         return getattr(import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

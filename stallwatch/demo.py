@@ -41,7 +41,7 @@ _RECORDINGS = (_REPOSITORY / "tests/recordings/zero3-stall", _HERE / "recordings
 _PROGRAM = _REPOSITORY / "tests/repro/zero3_stall.py"
 _LIVE_OPTIONS = ("--steps", "160", "--hang-at", "80", "--timeout", "45")
 _LIVE_FLOOR = 12.0
-_FLOOR = 30.0  #: the default shortest stall, in seconds
+_FLOOR = 30.0  #: the default minimum stall threshold in seconds
 _DASHBOARD_PATIENCE = 30.0
 
 _STORY = {
@@ -52,11 +52,11 @@ _STORY = {
     "failed": "The run is over; its ending and the diagnosis are above.",
     "finished": "The run is over; its ending and the diagnosis are above.",
 }
-_MARK = "_STALLWATCH_DEMO"  # in the environment of all children
+_MARK = "_STALLWATCH_DEMO"  # environment variable that marks all children
 
 
 class CannotStart(Exception):
-    """The reason why there is nothing to show, and the remedy."""
+    """The reason why the demo cannot start, and the remedy."""
 
 
 def demo(
@@ -68,8 +68,8 @@ def demo(
 ) -> int:
     """Show a stall from its first healthy step to its diagnosis; return the exit code.
 
-    `recording` is a folder that ``stallwatch run`` kept (default: the packaged one), `speed` the replay speed
-    factor, `port` the first one tried for the dashboard; `live` trains instead.
+    `recording` is a folder that ``stallwatch run`` kept (default: the packaged recording), `speed` the replay
+    speed factor, `port` the first port tried for the dashboard; `live` trains instead of replaying.
     """
     show = _Screen()
     try:
@@ -80,7 +80,7 @@ def demo(
     floor = _LIVE_FLOOR if live else _FLOOR / speed
     home = Path(tempfile.mkdtemp(prefix="stallwatch-demo-"))
     try:
-        # SIGTERM and a closed terminal unwind like Ctrl-C, so that every child is ended.
+        # SIGTERM and a closed terminal are handled like Ctrl-C, so that every child is ended.
         with (
             handling(_leave, signal.SIGTERM, signal.SIGHUP),
             chat_endpoint(show.block) as chat,
@@ -110,7 +110,7 @@ def demo(
 
 
 class _Screen:
-    """Prints whole blocks, so that the training's output does not interrupt them."""
+    """Prints whole blocks of text, which the training's output cannot interrupt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -135,7 +135,7 @@ class _Screen:
 
 
 def _replay_command(recording: Path | None, speed: float) -> tuple[list[str], int | None]:
-    """Return the command to watch and its expected exit code."""
+    """Return the command that replays a recording, and its expected exit code."""
     if not speed > 0:
         raise CannotStart(f"--speed must be above 0, not {speed:g}")
     folders = [recording] if recording else list(_RECORDINGS)
@@ -164,20 +164,20 @@ def _live_command() -> tuple[list[str], int | None]:
 
 
 def _stallwatch() -> list[str]:
-    """Return the command line of this installation."""
+    """Return the command line that starts this installation of Stallwatch."""
     script = Path(sys.executable).with_name("stallwatch")
     return [str(script)] if script.exists() else own_main("stallwatch.cli")
 
 
 def _short(command: list[str]) -> str:
-    """Return the command as a user would type it here."""
+    """Return the command as a user would type it in the current folder."""
     here = f"{Path.cwd()}{os.sep}"
     words = ["stallwatch" if Path(word).name == "stallwatch" else word.removeprefix(here) for word in command]
     return shlex.join(["python", *words[1:]] if words[0] == sys.executable else words)
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """Return the user's environment without their Stallwatch settings: no real chat gets demo messages."""
+    """Return the environment without the user's Stallwatch settings, to keep real chats out of the demo."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -190,7 +190,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
         "STALLWATCH_STALL_FLOOR_SECONDS": f"{floor:g}",
         "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),
     }
-    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this machine, out of reach for a proxy
+    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this host, which a proxy cannot reach
         env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1,localhost"]))
     return env
 
@@ -198,7 +198,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
 def _start_dashboard(
     children: Children, env: dict[str, str], home: Path, port: int, show: _Screen
 ) -> str | None:
-    """Start the dashboard and wait until it answers; without it the demo continues in terminal and chat."""
+    """Start the dashboard and wait until it answers; return its URL, or `None` if it does not start."""
     port = _free_port(port)
     log = home / "dashboard.log"
     show.say("Starting the dashboard …")
@@ -221,7 +221,7 @@ def _start_dashboard(
 
 
 def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
-    """Explain each change of the run's state; return the run's exit code."""
+    """Explain each change of the run's state on the screen; return the run's exit code."""
     shown_state = ""
     while True:
         ended = run.poll() is not None
@@ -263,10 +263,10 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 class Children:
-    """Starts processes and, on leaving the ``with`` block, ends them and all their descendants.
+    """Starts processes; leaving the ``with`` block ends them and all their descendants.
 
-    Descendants are identified by a mark in their environment: torchrun's ranks have sessions of their own,
-    and a process whose parent died is no longer in the tree.
+    A mark in the environment identifies descendants: torchrun's ranks have their own sessions, and a process
+    whose parent died is no longer in the tree.
     """
 
     def __init__(self, patience: float = 8.0) -> None:
@@ -277,7 +277,7 @@ class Children:
     def start(
         self, command: Sequence[str], env: Mapping[str, str], **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start a process. Ctrl-C in the terminal does not reach it: the demo decides when it ends."""
+        """Start a process in its own session, so that Ctrl-C in the terminal does not reach it."""
         child = subprocess.Popen(
             command,
             env={**env, _MARK: self._token},
@@ -292,20 +292,22 @@ class Children:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # An impatient second Ctrl-C must not leave half of the children behind.
+        # A second Ctrl-C must not leave children behind.
         with handling(lambda *_: None, signal.SIGINT, signal.SIGTERM):
             self.end()
 
     def end(self) -> None:
-        """Interrupt all children, newest first; later terminate and then kill those that remain."""
+        """Interrupt all children, newest first; later terminate, and then kill, the remaining children."""
         for child in reversed(self._started):
             if child.poll() is None:
-                # Like Ctrl-C: `stallwatch run` then ends its command and prints how it ended.
+                # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints how it
+                # ended.
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(child.pid, signal.SIGINT)
         psutil.wait_procs(self._family(), timeout=self._patience / 2)
         for sign in (signal.SIGTERM, signal.SIGKILL):
-            family = self._family()  # anew each time: a dying process may have started another
+            # The processes are listed again each time, because a dying process may have started another.
+            family = self._family()
             for process in family:
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(sign)

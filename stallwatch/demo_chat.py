@@ -1,6 +1,6 @@
-"""A chat for the demo: an endpoint that prints every message it receives.
+"""Implement the demo's chat: an HTTP endpoint that prints every message it receives.
 
-``python -m stallwatch.demo_chat --host 0.0.0.0 --port 8080`` starts one that others can reach.
+``python -m stallwatch.demo_chat --host 0.0.0.0 --port 8080`` starts an endpoint that other hosts can reach.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ _MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
 
 @contextmanager
 def chat_endpoint(show: Callable[[str], None], host: str = "127.0.0.1", port: int = 0) -> Iterator[str]:
-    """Pass each message to `show` as one block of lines; yield the Apprise URL. Port 0 is any."""
+    """Pass each message to `show` as one block of lines; yield the Apprise URL.
+
+    Port 0 selects a free port.
+    """
     handler = type("Handler", (_Handler,), {"show": staticmethod(show)})
     with ThreadingHTTPServer((host, port), handler) as server:
         threading.Thread(target=server.serve_forever, name="demo-chat", daemon=True).start()
@@ -46,11 +49,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print nothing: the messages are the output."""
+        """Print no request log, because the messages are the output."""
 
 
 def render(message: dict[str, Any], width: int = 96) -> str:
-    """Return one message as a block of lines, with a prefix that sets it apart from the training's output."""
+    """Return a message as lines with a prefix that distinguishes them from the training's output."""
     status = str(message.get("status", "?"))
     stages = [status, str(message["outcome"])] if message.get("outcome") else [status]
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
@@ -63,7 +66,7 @@ def render(message: dict[str, Any], width: int = 96) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print posted messages until a signal arrives."""
+    """Serve the endpoint and print posted messages until a signal arrives."""
     parser = argparse.ArgumentParser(prog="python -m stallwatch.demo_chat")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)

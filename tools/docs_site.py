@@ -1,9 +1,9 @@
 """Build pages of the documentation site from other files: a hook of mkdocs.
 
 The catalogue has a page per rule and language, with the lines that the rule recognizes. README, CHANGELOG and
-others at the top of the repository are pages of the site, too. Links to files without a page lead to
-`repo_url`, if mkdocs.yml has one, and are plain text otherwise. ``<!-- options: stallwatch run -->`` is
-replaced by the options that click knows.
+other files at the top of the repository are also pages of the site. Links to files without a page lead to
+`repo_url`, if mkdocs.yml has one, and are plain text otherwise. The options that click knows replace ``<!--
+options: stallwatch run -->``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Files outside of docs/ that are pages of the site.
+#: Files outside of docs/ that are pages of the site, with the names of their pages.
 ELSEWHERE = {
     "README.md": "index.md",
     "README.zh.md": "zh/index.md",
@@ -36,9 +36,9 @@ ELSEWHERE = {
     "bench/README.md": "benches.md",
 }
 _FIRST = 6  #: number of samples that a page shows first
-_FIX = "\x00"  #: placeholder for a fix while its condition is put into words
+_FIX = "\x00"  #: placeholder for a fix while its condition is translated to words
 _CATALOGUE = "rules/stallwatch_rules/catalogue/"
-#: Pages that are irrelevant for a search of an error or an option.
+#: Pages that are irrelevant when a reader searches for an error or an option.
 _UNSEARCHED = ("decisions/", "benches", "benchmark", "changelog", "scoreboard", "versions")
 _LINK = re.compile(
     r"(?P<image>!?)\[(?P<text>(?:`[^`]*`|[^\[\]`])*)\]\((?P<target>[^)\s#]*)(?P<anchor>#[^)\s]*)?\)"
@@ -91,7 +91,7 @@ WORDS = {
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that are built from other files."""
+    """Add the pages that are built from other files to the site."""
     from mkdocs.structure.files import File
 
     made = {
@@ -104,7 +104,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
-    """Fill in options, and fix the links that lead out of docs/."""
+    """Insert the options of commands, and fix the links that lead out of docs/."""
     uri = page.file.src_uri
     if uri.startswith(_UNSEARCHED):
         page.meta["search"] = {"exclude": True}
@@ -148,7 +148,7 @@ def site_page(path: str) -> str | None:
 
 
 def decisions() -> Iterator[tuple[str, str]]:
-    """Yield the file and the title of each decision."""
+    """Yield the file name and the title of each decision record."""
     for file in sorted((ROOT / "docs/decisions").glob("[0-9]*.md")):
         title = file.read_text(encoding="utf-8").partition("\n")[0]
         yield file.name, title.removeprefix("# ")
@@ -158,7 +158,7 @@ def decisions() -> Iterator[tuple[str, str]]:
 
 
 def catalogue_pages() -> Iterator[tuple[str, str]]:
-    """Yield name and text of each rule's page and of the lists, in both languages."""
+    """Yield name and text of each rule's page and of the rule lists, in both languages."""
     from stallwatch_rules.pages.catalogue import folder_of_pack, load_catalogue, packs
 
     catalogue = load_catalogue([folder_of_pack(name) for name in packs()])
@@ -171,7 +171,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the data by which docs/javascripts/rules.js finds rules, causes first."""
+    """Return the JSON by which docs/javascripts/rules.js finds rules, causes first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))
@@ -199,7 +199,7 @@ def rule_list(pages: list[RulePage], language: str) -> str:
 
 
 def rule_page(page: RulePage, language: str) -> str:
-    """Return one rule's page: the fixes, and the lines that it recognizes."""
+    """Return the text of one rule's page: the fixes, and the lines that the rule recognizes."""
     words = WORDS[language]
     text = Path(page.path).read_text(encoding="utf-8").removeprefix("---").partition("\n---\n")[2]
     english, _, chinese = _FENCE.sub("", text).partition("\n## 中文\n")
@@ -216,7 +216,7 @@ def rule_page(page: RulePage, language: str) -> str:
     parts += [words["judged"]] if page.judged else []
     once = "" if language == "en" else " { data-search-exclude }"  # the English page has the same lines
     parts += [f"## {words['fires']}{once}", fenced("\n".join(samples[:_FIRST]))]
-    if samples[_FIRST:]:  # in a section of their own: the search ranks short sections higher
+    if samples[_FIRST:]:  # in a separate section, because the search ranks short sections higher
         parts += [f"## {words['more']}{once}", fenced("\n".join(samples[_FIRST:]))]
     parts += [f"## {words['quiet']} {{ data-search-exclude }}", fenced("\n".join(page.quiet))]
     if page.explains:
@@ -227,7 +227,7 @@ def rule_page(page: RulePage, language: str) -> str:
 
 
 def condition(text: str, language: str) -> str:
-    """Return the conditions of a fix in words."""
+    """Return the conditions of a fix as text."""
     from stallwatch_rules.locale import render
     from stallwatch_rules.pages.fixes import parse_fix
 
@@ -240,7 +240,7 @@ def condition(text: str, language: str) -> str:
 
 
 def fenced(text: str) -> str:
-    """Return a block of literal text."""
+    """Return the text as a fenced block of Markdown."""
     ticks = "`" * max(3, 1 + max(map(len, re.findall(r"`+", text)), default=0))
     return f"{ticks}text\n{text.rstrip()}\n{ticks}"
 
@@ -253,7 +253,7 @@ def _cited(reference: str) -> str:
 
 
 def options_of(words: list[str]) -> str:
-    """Return the options of a command as a table; of a group, those of each of its commands."""
+    """Return the options of a command as a table; for a group, those of each of its commands."""
     from stallwatch.cli import cli
 
     command: click.Command = cli

@@ -1,7 +1,7 @@
 """Check that packages still print the rules' text: ``python tools/verify_rules.py --package deepspeed``.
 
-A rule is found if one of its patterns is: the pattern's fixed text in the strings of the package's Python,
-C++ and compiled files. A rule that claims other versions is skipped. ``docs/rules.md`` defines what counts.
+A rule is found if one of its patterns is found: the pattern's fixed text in the strings of the package's
+Python, C++ and compiled files. A rule for other versions is skipped. ``docs/rules.md`` defines what counts.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 
         see(named)
         see(_promising(source, search, advance))
-        see(binary)  # they are large and have no lines
+        see(binary)  # binary files come last, as they are large and have no lines
     absent = search.compiled - {file.base for file in files}
     for file in files:
         if absent and file.binary:
@@ -122,7 +122,7 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 def _promising(
     files: Iterable[SourceFile], search: Search, advance: Callable[[], None]
 ) -> Iterator[SourceFile]:
-    """Yield files that may hold a rule's text, the best first, which saves parsing the rest."""
+    """Yield files that may hold a rule's text, the most likely first, to avoid parsing the rest."""
     by_promise: dict[int, list[SourceFile]] = {2: [], 1: []}
     for file in files:
         if search.done:
@@ -152,7 +152,7 @@ def _print(results: Sequence[Verified], package: str, version: str) -> None:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """Show a progress bar on a terminal."""
+    """Show a progress bar on a terminal; yield the function that advances it."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

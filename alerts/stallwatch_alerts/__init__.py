@@ -1,5 +1,5 @@
-"""Alerting: keeps incidents in a database and sends them to chats.
+"""Keep incidents in a database and send notifications about them to chats.
 
-``messages``, ``masking`` and ``settings`` need nothing extra. ``sink`` (as soon as there are URLs) and
+``messages``, ``masking`` and ``settings`` need no optional package. ``sink`` (if URLs are configured) and
 ``trial`` need Apprise, ``store`` needs SQLAlchemy: ``pip install 'stallwatch[alerts]'``.
 """

@@ -1,4 +1,4 @@
-"""A dead-man's switch: pings that stop when Stallwatch is blind, so that another service raises an alert.
+"""Ping another service while monitoring works, so that the service raises an alert when pings stop.
 
 The address is that of a healthchecks.io check or of a compatible service: a plain request means success,
 ``/start`` means that a run began, ``/fail`` that it failed (healthchecks.io/docs/http_api).
@@ -19,14 +19,14 @@ from stallwatch_exporter.incident import Incident
 
 Signal = Literal["start", "ok", "fail"]
 _TIMEOUT = 10.0
-_SILENT_SECONDS = 30.0  # an agent that is silent for longer hangs or is stopped
+_SILENT_SECONDS = 30.0  # an agent whose last check is older than this counts as hung or stopped
 
 
 class Deadman:
-    """Pings `url` every `seconds` for as long as `blind` returns "".
+    """A dead-man's switch: pings `url` every `seconds` while `blind` returns "".
 
-    `blind` returns why monitoring does not work, "" if it does; it is called from the thread that pings. Each
-    new problem is passed to `report` when it begins, without the secret in the address.
+    `blind` returns why monitoring does not work, or "" if it works; the pinging thread calls it. Each new
+    problem is passed to `report` when it begins, without the secret in the address.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Stop, after one more signal if `last` names one; it has `timeout` seconds to leave."""
+        """Stop pinging, after one final signal if `last` names one; wait at most `timeout` seconds for it."""
         self._last = last
         self._ended.set()
         self._thread.join(timeout)
@@ -67,7 +67,7 @@ class Deadman:
     def _look(self) -> None:
         try:
             wrong = self._blind()
-        except Exception as error:  # a check that fails counts as a problem
+        except Exception as error:  # a failing check counts as a problem
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
             self._warn(f"the dead-man's switch gets no ping: {wrong}")
@@ -91,7 +91,7 @@ class Deadman:
 
 
 def ping_healthchecks(url: str, signal: Signal) -> None:
-    """Send one request; raise `OSError` if it is not accepted."""
+    """Send one signal to the check's URL; raise `OSError` if the service does not accept it."""
     parts = urlsplit(url)
     path = parts.path if signal == "ok" else f"{parts.path.rstrip('/')}/{signal}"
     address = urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
@@ -101,7 +101,7 @@ def ping_healthchecks(url: str, signal: Signal) -> None:
 
 
 class DeadmanSink:
-    """The switch of an agent: a sink that pings while the agent calls ``alive`` about once a second."""
+    """A dead-man's switch for an agent: pings while the agent calls ``alive`` about once a second."""
 
     def __init__(
         self,
@@ -119,12 +119,12 @@ class DeadmanSink:
         self._deadman = Deadman(url, self.blind, seconds=seconds, report=report, ping=ping)
 
     def __call__(self, incident: Incident) -> None:
-        """Remember a failed run, so that `close` sends the signal for it."""
+        """Record a failed run, so that `close` sends the signal "fail"."""
         if incident.kind == "ended":
             self._failed = True
 
     def alive(self, problem: str) -> None:
-        """Record that the agent checked its run; `problem` is why it could not read it, or empty."""
+        """Record that the agent checked its run; `problem` is why it could not read the run, or empty."""
         self._contact_at, self._problem = self._clock(), problem
 
     def blind(self) -> str:
@@ -135,5 +135,5 @@ class DeadmanSink:
         return self._problem
 
     def close(self, timeout: float) -> None:
-        """Send the final signal: whether the run failed."""
+        """Send the final signal: "fail" if the run failed, otherwise "ok"."""
         self._deadman.close("fail" if self._failed else "ok", timeout)

@@ -1,4 +1,4 @@
-"""Mask chat URLs for display: enough to recognize which URL is meant, without its secrets."""
+"""Mask chat URLs for display, so that a user recognizes the URL but sees no secret."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import also_schemes
 
-# The host of these schemes is an address; for others (slack://TokenA/…) it may be a token.
+# For these schemes, the host is an address; for other schemes (slack://TokenA/…) it may be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
 _URL = lazy(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>.*)", re.DOTALL)
 _HOST = lazy(r"(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
@@ -25,7 +25,7 @@ def mask_url(url: str) -> str:
     if found is None:
         return _MASK
     scheme = found["scheme"].lower()
-    # An @ after the first slash may end a password that contains a slash: no text before it is then a host.
+    # An @ after the first slash may end a password that contains a slash, so the text before is not a host.
     place, *path = re.split(r"[/?#]", found["rest"], maxsplit=1)
     host = place.rpartition("@")[2]
     doubtful = "@" in "".join(path).partition("?")[0]
@@ -35,10 +35,10 @@ def mask_url(url: str) -> str:
 
 
 def hide_secrets(text: str, url: str) -> str:
-    """Return the text without the URL or any piece of it, for error messages of libraries.
+    """Return a library's error text without the URL or any piece of it.
 
     Short pieces may be ordinary words: they are masked only in an address or in quotes, or if they cannot be
-    words. The first and last character of a piece, as Apprise writes it (``T...x``), are masked too.
+    words. Apprise abbreviates pieces to their first and last characters (``T...x``); these are also masked.
     """
     shown = mask_url(url).lower()
     for piece in sorted(_pieces(url), key=len, reverse=True):
@@ -57,15 +57,15 @@ def hide_secrets(text: str, url: str) -> str:
 
 @functools.cache
 def learn_schemes() -> None:
-    """Make redaction recognize the URL schemes of the installed Apprise from now on. Imports Apprise."""
+    """Import Apprise, and make redaction recognize the URL schemes of its installed version."""
     from apprise.manager_plugins import NotificationManager
 
-    manager: Any = NotificationManager  # has no types
+    manager: Any = NotificationManager  # NotificationManager has no types
     also_schemes(manager().schemas())
 
 
 def _pieces(url: str) -> set[str]:
-    """Return the URL, the part after its scheme, its components, and the forms a library may write."""
+    """Return the URL, its components, and the encoded forms in which a library may print them."""
     _, _, rest = url.strip().partition("://")
     place, slash, path = rest.partition("/")
     found = {url.strip(), rest, place.rpartition("@")[0], slash + path if path else "", path}

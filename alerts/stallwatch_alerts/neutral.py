@@ -1,6 +1,6 @@
-"""Make log text safe to show in a chat: no mentions, no links, no change of the layout.
+"""Make log text safe for chats: without mentions, links and changes of the layout.
 
-Evidence is whatever a training printed. A line that contains ``<!channel>`` must not notify a whole company.
+A log line may contain anything. A line with ``<!channel>`` must not notify a whole company.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from stallwatch_rules.text.controls import without_controls
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-# Look-alikes instead of escapes: escapes differ between chats, and no chat interprets these.
+# Use look-alikes instead of escapes: escapes differ between chats, and no chat interprets look-alikes.
 _LOOK_ALIKES = str.maketrans(
     {
         "<": "‹",  # <!channel>, <at id=all>, HTML
@@ -22,7 +22,7 @@ _LOOK_ALIKES = str.maketrans(
         "~": "∼",
     }
 )
-_MENTION = lazy(r"@(?=\S)")  # @here, @everyone, @all, <@U123>; not the one in "cache @ step 10"
+_MENTION = lazy(r"@(?=\S)")  # matches @here, @everyone, @all, <@U123>, but not "cache @ step 10"
 _ENTITY = lazy(r"&(?=#?\w{1,10};)")
 _LINK = lazy(r"\](?=\s*[(\[])|(?<=[A-Za-z]):(?=//)|:\|\||\|\|")
 _JOINERS = "\u200d\ufe0e\ufe0f"
@@ -30,9 +30,9 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """Return one plain line: no secret, mention, markup, link or control character; cut at `limit`."""
+    """Return one line without secrets, mentions, markup, links and control characters, cut at `limit`."""
     if limit:
-        text = text[: 4 * limit]  # the rest is cut anyway; a log line may be a gigabyte
+        text = text[: 4 * limit]  # a log line may be a gigabyte, and the rest is cut anyway
     text = _BREAKS.sub(" ", redact(text))
     text = without_controls(text).translate(_LOOK_ALIKES)
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
@@ -45,9 +45,9 @@ def _break_link(found: re.Match[str]) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return at most `limit` characters, the last an ellipsis if something is missing.
+    """Return the first `limit` characters of the text, the last an ellipsis if the text is longer.
 
-    Never cut within a character as users see it (with an accent, with an emoji's color).
+    The cut never splits a character as users see it, such as a letter with an accent or a colored emoji.
     """
     if len(text) <= limit:
         return text

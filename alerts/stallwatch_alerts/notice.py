@@ -1,4 +1,4 @@
-"""A notification on its way: text, facts, channel, and the keys that record who received it."""
+"""Define notifications: the text, the facts, the channel, and the keys that record delivery."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _LEVELS: dict[str, Level] = {"critical": "failure", "warning": "warning"}
 
 @dataclass(frozen=True)
 class Notice:
-    """One message on its way."""
+    """A notification to send: a message with its level, facts and delivery key."""
 
     message: Message
     level: Level
-    facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, besides title and text
-    key: str = ""  #: records who was notified; empty if that is not recorded
+    facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, in addition to title and text
+    key: str = ""  #: records the chats that were notified; empty to record nothing
 
 
 class Channel(Protocol):
-    """A destination of notices; see ``channels``."""
+    """A destination of notices; the package ``channels`` implements it."""
 
     name: str
 
     def send(self, notice: Notice) -> None:
-        """Deliver, or raise with a reason that holds no secret.
+        """Send the notice, or raise an exception whose message holds no secret.
 
         The exception may have an attribute ``retry_after``: the seconds to wait that the chat requested, or
         ``None``.
@@ -44,17 +44,17 @@ class Channel(Protocol):
 
 
 class EditingChannel(Channel, Protocol):
-    """A channel that may be able to edit the messages that it sent."""
+    """A channel that may support editing its messages."""
 
     def has_message(self, incident: str) -> bool:
-        """Whether the channel sent a message of this open incident that can be edited."""
+        """Return whether the channel sent a message about this open incident that can be edited."""
 
     def edit(self, notice: Notice) -> None:
-        """Update that message, or raise."""
+        """Edit the message about the notice's incident, or raise an exception."""
 
 
 def facts_of(**known: Fact) -> dict[str, Fact]:
-    """Return the facts of a notice: every key, with the `known` values filled in."""
+    """Return the facts of a notice: the `known` values, and defaults for all other keys."""
     unknown: dict[str, Fact] = {
         "id": "",
         "run": "stallwatch",
@@ -74,7 +74,7 @@ def facts_of(**known: Fact) -> dict[str, Fact]:
 
 
 def incident_notice(incident: Incident, language: str, page: RulePage | None) -> Notice:
-    """Return the notice of an incident that opened or resolved."""
+    """Return the notice about an incident that opened or resolved."""
     odd = incident.stacks.odd if incident.stacks is not None else ()
     facts = {name: getattr(incident, name) for name in facts_of() if name != "odd_ranks"}
     facts = facts_of(**facts, odd_ranks=",".join(str(rank) for rank in odd))
@@ -86,7 +86,7 @@ def _level(incident: Incident) -> Level:
         if incident.outcome == "crashed":
             return "failure"
         if incident.unwatched or incident.resolution == "unmended":
-            return "warning"  # not known to be resolved well
+            return "warning"  # the run is not known to have recovered
         return "info" if incident.outlasted else "success"
     return level_of(incident.severity)
 
@@ -110,7 +110,7 @@ def runbook_of(page: RulePage, settings: AlertSettings) -> str:
 
 
 def test_notice(language: str) -> Notice:
-    """Return a notice with every key of a real one, for testing a channel."""
+    """Return a test notice for a channel, with every key of a real notice."""
     facts = facts_of(id="stallwatch/test/test-message/1", kind="test", rule="test-message")
     return Notice(render_test(language), "info", facts)
 
@@ -121,13 +121,14 @@ def test_notice(language: str) -> Notice:
 def stage_key(incident: Incident, stage: str = "") -> str:
     """Return the key of a stage of the incident, by default the current stage.
 
-    The time is part of the key: a run's name, and with it every id, can recur after the old run was pruned.
+    The key includes the opening time, because a run's name and the ids of its incidents can recur after the
+    old run was deleted.
     """
     return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
 
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
-    """Return the keys of the stages whose message reports that the incident began."""
+    """Return the keys of the stages whose message reports the beginning of the incident."""
     return stage_key(incident, "open"), stage_key(incident, "worse")
 
 
@@ -140,12 +141,12 @@ _PLANNED = "/planned"
 
 
 def planned_key(key: str) -> str:
-    """Return the key of a message kept for later, which another process may still deliver first."""
+    """Return the key of a message planned for later, which another process may deliver first."""
     return f"{key}{_PLANNED}"
 
 
 def key_of_planned(key: str) -> str:
-    """Return the key behind a ``planned_key``; "" if `key` is no planned key."""
+    """Return the key from which ``planned_key`` made `key`; "" if `key` is not a planned key."""
     return key.removesuffix(_PLANNED) if key.endswith(_PLANNED) else ""
 
 
@@ -155,8 +156,9 @@ _LENGTH = 16
 
 @functools.lru_cache(maxsize=256)
 def fingerprint(url: str) -> str:
-    """Return a chat's name in the database: the same for a URL everywhere, and not reversible.
+    """Return the name of a chat in the database: a hash of its URL that is the same on every host.
 
-    32 hexadecimal digits. Slow on purpose (50 ms, once per URL): a password in a URL may be weak.
+    The name has 32 hexadecimal digits. Hashing takes 50 ms per URL on purpose: a password in a URL may be
+    weak.
     """
     return hashlib.scrypt(url.strip().encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=_LENGTH).hex()

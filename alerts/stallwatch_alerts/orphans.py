@@ -1,4 +1,4 @@
-"""Incidents of agents that died: the next agent of this host reports and resolves them."""
+"""Report and resolve the incidents of agents that died; the next agent on this host runs this code."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _FRESH_SECONDS = 60.0
 
 
 def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
-    """Report again the incidents of agents that were killed before their messages were stored.
+    """Report again the incidents of agents that were killed before they stored their messages.
 
-    There is a moment between an incident's record and its message: `notify` gets the incidents that changed
-    shortly before such an agent was gone, and those that it left open. The database records who was notified.
-    Return the folders of these runs, for `mark_reported` once everything is stored.
+    An agent records an incident shortly before its message: `notify` receives the incidents that changed
+    shortly before such an agent died, and those that the agent left open. The database records past
+    notifications. Return the folders of these runs, for `mark_reported` after everything is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []
     for folder, info in _left_behind(home, now):
@@ -53,21 +53,21 @@ def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
 
 
 def _is_gone(info: AgentInfo, now: float) -> bool:
-    # An agent that restarts in this folder needs a moment, and so does an agent that is about to exit.
+    # An agent that restarts in this folder needs time, and so does an agent that is about to exit.
     return abs(now - info.updated_at) > _FRESH_SECONDS and not agent_alive(info, now)
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each incident that this agent merged from those of all hosts."""
+    """Return the last state of each incident that this agent merged from the incidents of all hosts."""
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
-    """Resolve incidents that dead agents left open, as of `now`; report and record them in the runs' folders.
+    """Resolve the incidents that dead agents left open, as of `now`; notify, and record them in the runs.
 
     The outcome of those runs is unknown: the agent or its host was killed. Incidents of a run's end, and
-    those that it left open, stay as they are. `notify` may get an incident again if this process is killed in
-    between or another agent does the same: the database records who was notified.
+    incidents left open by a run's end, are unchanged. `notify` may receive an incident again if this process
+    is killed meanwhile or another agent does the same: the database records past notifications.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
@@ -96,9 +96,9 @@ def _close(
         episodes.flush()
     try:
         with open_to_append(folder / (RUN_INCIDENTS if of_all_hosts else "incidents.jsonl")) as journal:
-            for incident in closed:  # notify first: recorded incidents are not sent again
+            for incident in closed:  # notify first, because recorded incidents are not sent again
                 notify(incident)
             journal.write(b"\n" + b"".join(msgspec.json.encode(orphan) + b"\n" for orphan in left))
     except OSError:
-        return []  # an agent that can write it reports it
+        return []  # an agent that can write the journal reports the incidents later
     return closed

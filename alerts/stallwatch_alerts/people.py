@@ -1,4 +1,4 @@
-"""User input about incidents: acknowledgements, silences and notes."""
+"""Store user input about incidents: acknowledgements, silences and notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEPT_SECONDS = 30 * 86400.0
 
 @dataclass(frozen=True)
 class Silence:
-    """A period without notifications of matching incidents. "" matches everything, names may hold * and ?."""
+    """A period without notifications of matching incidents. "" matches everything; * and ? are wildcards."""
 
     starts_at: float
     ends_at: float
@@ -29,7 +29,7 @@ class Silence:
     id: int = 0
 
     def fits(self, run: str, rule: str, severity: str, now: float) -> bool:
-        """Whether the silence applies to such an incident now."""
+        """Return whether the silence applies at `now` to an incident with these properties."""
         return (
             self.starts_at <= now < self.ends_at
             and fnmatchcase(run, self.run or "*")
@@ -38,16 +38,17 @@ class Silence:
         )
 
     def quiets(self, incident: Incident, now: float) -> bool:
-        """Whether the silence applies to this incident now; for a stall, also by the rule that it began with.
+        """Return whether the silence applies to this incident at `now`.
 
-        The user silenced the stall itself, whatever is known about it since. The end of a run is separate.
+        For a stall, the silence also matches the stall's first rule, because the user silenced the stall
+        itself, whatever its diagnosis is now. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
 
 
 class People:
-    """Silences, acknowledgements and notes in one database."""
+    """Stores silences, acknowledgements and notes in one database."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -62,19 +63,19 @@ class People:
         return int(key[0]) if key is not None else 0
 
     def expire(self, silence: int, now: float) -> bool:
-        """End the silence now; return whether there was one in force or to come."""
+        """End the silence now; return False if there was no current or future silence with this number."""
         with writing(self._engine) as connection:
             mine = and_(SILENCES.c.id == silence, SILENCES.c.ends_at > now)
             return connection.execute(update(SILENCES).where(mine).values(ends_at=now)).rowcount > 0
 
     def silences(self, now: float) -> list[Silence]:
-        """Return the silences that are in force, or will be."""
+        """Return the current and future silences."""
         query = select(SILENCES).where(SILENCES.c.ends_at > now).order_by(SILENCES.c.id)
         with self._engine.connect() as connection:
             return [Silence(**row._asdict()) for row in connection.execute(query)]
 
     def acknowledge(self, incident: str, who: str, now: float) -> bool:
-        """Acknowledge the incident, withdraw its escalations; return False if there is no such incident."""
+        """Acknowledge the incident, and withdraw its escalations; return False if it does not exist."""
         with writing(self._engine) as connection:
             opened = connection.scalar(select(INCIDENTS.c.opened_at).where(INCIDENTS.c.id == incident))
             if opened is None:
@@ -91,7 +92,7 @@ class People:
         return True
 
     def acknowledge_alerts(self, name: str) -> list[str]:
-        """Withdraw escalations of alerts without an incident, by alert id or run; return the alert ids."""
+        """Withdraw the escalations of alerts without an incident, by alert id or run; return their ids."""
         mine = and_(
             or_(MESSAGES.c.about == name, MESSAGES.c.run == name), MESSAGES.c.about.startswith("alert/")
         )
@@ -99,7 +100,7 @@ class People:
             return withdraw_escalations(connection, mine, "acknowledged")
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Whether someone acknowledged the incident since it was last opened."""
+        """Return whether a user acknowledged the incident since it was last opened."""
         same = and_(
             ACKNOWLEDGEMENTS.c.incident == incident,
             INCIDENTS.c.id == incident,
@@ -109,7 +110,7 @@ class People:
             return connection.execute(select(ACKNOWLEDGEMENTS.c.at).where(same)).first() is not None
 
     def note(self, incident: str, who: str, text: str, now: float) -> bool:
-        """Store a note on the incident; return False if there is no such incident."""
+        """Store a note on the incident; return False if the incident does not exist."""
         with writing(self._engine) as connection:
             known = select(INCIDENTS.c.id).where(INCIDENTS.c.id == incident)
             if connection.execute(known).first() is None:

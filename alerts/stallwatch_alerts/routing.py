@@ -1,4 +1,4 @@
-"""Routing: which chats are notified of an incident and when, and which are called if it is not acknowledged.
+"""Route incidents: choose the chats to notify, the time, and the chats for escalations.
 
 Routes are checked in order; the first match decides, unless it sets `go_on`. If none matches, the chats of
 ``[alerts] urls`` are notified. A mistake in a route must not suppress notifications: a broken route sends
@@ -26,10 +26,10 @@ class QuietHours(msgspec.Struct, frozen=True):
     begin: time
     end: time
     zone: ZoneInfo
-    but: str = "critical"  #: incidents of this severity or a higher one are sent nevertheless
+    but: str = "critical"  #: incidents of at least this severity are sent during quiet hours
 
     def until(self, now: float) -> float:
-        """Return when the quiet hours end, as Unix time; `now` itself outside of them."""
+        """Return the end of the quiet hours as Unix time; outside of quiet hours, return `now`."""
         here = datetime.fromtimestamp(now, self.zone)
         for day in (-1, 0):
             begins = datetime.combine(here.date() + timedelta(days=day), self.begin, self.zone)
@@ -43,13 +43,13 @@ class QuietHours(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """A route for the incidents that match all of the given conditions."""
 
-    runs: tuple[str, ...] = ()  #: names with * and ?
+    runs: tuple[str, ...] = ()  #: run names with * and ?
     severities: tuple[str, ...] = ()
-    families: tuple[str, ...] = ()  #: of rule pages, such as "memory"
-    rules: tuple[str, ...] = ()  #: ids with * and ?
-    urls: tuple[str, ...] | None = None  #: instead of [alerts] urls; secrets
+    families: tuple[str, ...] = ()  #: families of rule pages, such as "memory"
+    rules: tuple[str, ...] = ()  #: rule ids with * and ?
+    urls: tuple[str, ...] | None = None  #: replace [alerts] urls; secrets
     quiet: QuietHours | None = None
-    escalate_after: float = 0.0  #: seconds without an acknowledgement; 0: never
+    escalate_after: float = 0.0  #: seconds without an acknowledgement until the escalation; 0: never
     escalate_urls: tuple[str, ...] = ()  #: secrets
     go_on: bool = False
     broken: bool = False  #: partly unreadable: the readable conditions apply, and every chat is notified
@@ -58,7 +58,7 @@ class Route(msgspec.Struct, frozen=True):
         return f"Route({', '.join((*self.runs, *self.severities, *self.families, *self.rules))})"
 
     def fits(self, run: str, severity: str, family: str, rule: str) -> bool:
-        """Whether an incident with these properties matches."""
+        """Return whether an incident with these properties matches the route."""
         return (
             _matches(self.runs, run)
             and (not self.severities or severity in self.severities)
@@ -68,18 +68,18 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """One chat to notify of an incident."""
+    """A chat to notify of an incident, and the earliest time."""
 
     url: str
     not_before: float = 0.0
     escalation: bool = False
-    waited: float = 0.0  #: seconds without an acknowledgement at that time
+    waited: float = 0.0  #: seconds without an acknowledgement until this escalation
 
 
 def stops(
     urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
 ) -> list[Stop]:
-    """Return the chats to notify of such an incident, each chat once and at the earliest of its times."""
+    """Return the chats to notify of an incident, each chat once and at the earliest of its times."""
     routes = tuple(routes)
     found: dict[tuple[str, bool], Stop] = {}
     decided = False
@@ -104,7 +104,7 @@ def stops(
 
 
 def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return the chats for ordinary notifications; the escalation chats only if there are no others."""
+    """Return the chats for ordinary notifications; the escalation chats if there are no others."""
     found = dict.fromkeys(urls)
     for route in (routes := tuple(routes)):
         found.update(dict.fromkeys(route.urls or ()))

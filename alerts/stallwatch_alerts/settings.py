@@ -1,4 +1,4 @@
-"""Settings of the alerts. The command line reads file, environment and flags and passes them in."""
+"""Define the settings of the alerts. The command line reads file, environment and flags."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Language = Literal["en", "zh"]
 
 @dataclass(frozen=True)
 class AlertSettings:
-    """Who is notified, in which language, and from which severity on."""
+    """Settings of notifications: the chats, the language, the minimum severity, and links."""
 
     urls: tuple[str, ...] = ()  #: Apprise URLs; secrets: keep them out of every log and message
     language: Language = "en"
     min_severity: Severity = "warning"
     routes: tuple[Route, ...] = ()
-    keep_days: int = 90  #: resolved incidents and messages are deleted after this
+    keep_days: int = 90  #: days after which resolved incidents and messages are deleted
     dashboard_url: str = ""  #: for links to the pages of runs and rules
-    docs_url: str = ""  #: of the documentation site, for links to rules if there is no dashboard
+    docs_url: str = ""  #: address of the documentation site, for links to rules if there is no dashboard
     deadman_url: str = ""  #: pinged while monitoring works; a secret
     deadman_seconds: float = 60.0  #: interval of the pings
 
@@ -37,11 +37,12 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """Where ``stallwatch relay`` listens, which clients may post, and which chats and checks it notifies."""
+    """Settings of ``stallwatch relay``: its address, its clients, its chats and its checks."""
 
     host: str = "127.0.0.1"
     port: int = 19401  #: 0 lets the system choose
     token: str = field(default="", repr=False)  #: if set, Alertmanager must send it as a bearer token
-    watchdog_seconds: float = 300.0  #: without StallwatchWatchdog for this long, the relay is blind
+    #: The relay counts as blind after this many seconds without StallwatchWatchdog.
+    watchdog_seconds: float = 300.0
     alerts: AlertSettings = field(default_factory=AlertSettings)
     server: ServerSettings = field(default_factory=ServerSettings)

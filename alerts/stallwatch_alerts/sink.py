@@ -1,4 +1,4 @@
-"""Send incidents to chats: one thread per URL, so that a dead chat delays neither others nor the run."""
+"""Send incidents to chats with one thread per URL, so that a dead chat delays neither others nor the run."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _REMEMBERED = 10_000
 
 
 class ChatSink(DeliveryQueue):
-    """A delivery queue that takes every change of an incident and sends messages on open and on resolve.
+    """A delivery queue that receives every change of an incident, and sends messages on open and on resolve.
 
-    Never blocks, never raises. A warning that the next steps decide is held for `warning_seconds`.
+    Calls never block and never raise. A warning whose impact depends on the next steps is held for
+    `warning_seconds`.
     """
 
     def __init__(
@@ -34,23 +35,25 @@ class ChatSink(DeliveryQueue):
         warning_seconds: float = 0.0,
         **delivery: Any,
     ) -> None:
-        """Take the options of a `DeliveryQueue` in `delivery`."""
+        """Create the sink; `delivery` holds the options of a `DeliveryQueue`."""
         super().__init__(settings, **delivery)
         self._catalogue = catalogue
         self._sent_stages: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._shown: dict[str, tuple[object, ...]] = {}  # of open incidents: the shape that was sent last
+        # The parts of open incidents that were last sent, by incident id.
+        self._shown: dict[str, tuple[object, ...]] = {}
         self._warning_seconds = warning_seconds
-        self._held: dict[str, tuple[float, Incident]] = {}  # held warnings, and since when
+        # Held warnings with the time at which holding began, by incident id.
+        self._held: dict[str, tuple[float, Incident]] = {}
 
     def __call__(self, incident: Incident) -> None:
-        """Queue a message if this change deserves one."""
+        """Queue a message about the incident if this change needs a message."""
         if self._holds(incident):
             return
         self._held.pop(incident.id, None)
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """Send the warnings that were held long enough; called by the agent each time it reads its run."""
+        """Send the warnings that were held long enough; the agent calls this each time it reads its run."""
         now = time.monotonic()
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:
@@ -58,7 +61,7 @@ class ChatSink(DeliveryQueue):
                 self._send(incident)
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent of the run sent this stage of an incident, so it is not sent again."""
+        """Record that another agent of the run sent this stage of an incident, to avoid sending it again."""
         self._sent_stages[(incident.id, "open")] = None
         self._sent_stages[(incident.id, incident.stage)] = None
         try:
@@ -67,7 +70,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def has_sent(self, incident: str) -> bool:
-        """Whether no message about this incident, given by its id, is waiting to leave now."""
+        """Return whether all due messages about the incident with this id were delivered."""
         return incident not in self._held and super().has_sent(incident)
 
     def _letter(self, incident: Incident) -> Letter:
@@ -77,7 +80,7 @@ class ChatSink(DeliveryQueue):
         return Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
-        """Whether to hold a warning that the next steps decide: a stall that follows shares its message."""
+        """Return whether to hold a warning until the next steps: a stall that follows shares its message."""
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
         if not warns or not self._warning_seconds or (incident.id, "open") in self._sent_stages:
             return False
@@ -102,21 +105,21 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def close(self, timeout: float) -> bool:
-        """Send the queued messages within `timeout` seconds in all; return whether all of them left."""
+        """Send the queued messages within `timeout` seconds in all; return whether all of them arrived."""
         for _, incident in self._held.values():
             self._send(incident)
         self._held.clear()
         return super().close(timeout)
 
     def _changes_message(self, incident: Incident) -> bool:
-        """Whether an open incident that was sent now has another cause, a longer history, or stacks."""
+        """Return whether an open incident changed its cause, history or stacks since its last message."""
         if incident.status != "open" or incident.id not in self._shown:
             return False
         before, self._shown[incident.id] = self._shown[incident.id], _shape(incident)
         return before != self._shown[incident.id]
 
     def _deserves_message(self, incident: Incident) -> bool:
-        """Whether to send this stage: once, and below `min_severity` only if the opening was sent."""
+        """Return whether to send this stage: once, and below `min_severity` only after a sent opening."""
         key = (incident.id, incident.stage)
         if key in self._sent_stages:
             return False
@@ -133,6 +136,6 @@ class ChatSink(DeliveryQueue):
 
 
 def _shape(incident: Incident) -> tuple[object, ...]:
-    """Return the parts of an incident that are worth an edit: not its durations and counts."""
+    """Return the parts of an incident whose change justifies an edit, without durations and counts."""
     known = incident.stacks is not None
     return incident.rule, incident.severity, incident.rank, known, len(incident.history)

@@ -1,4 +1,4 @@
-"""Incidents of all runs in one database: SQLite beside the runs by default, or any SQLAlchemy URL."""
+"""Store the incidents of all runs in one database: SQLite in the state folder, or any SQLAlchemy URL."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Change:
 
 
 class IncidentStore:
-    """Keeps the last known state of every incident. Several agents may share one database."""
+    """Stores the last known state of every incident. Several agents may share one database."""
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
@@ -55,13 +55,13 @@ class IncidentStore:
         """Insert the incident, or replace its stored state."""
         try:
             self._write(incident)
-        except IntegrityError:  # another agent inserted it in between
+        except IntegrityError:  # another agent inserted the incident meanwhile
             self._write(incident)
 
     def list(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first; only those of one run or status if given."""
+        """Return the stored incidents, newest first; optionally only those of one run or status."""
         query = select(INCIDENTS.c.payload).order_by(INCIDENTS.c.opened_at.desc(), INCIDENTS.c.id)
         if run is not None:
             query = query.where(INCIDENTS.c.run == run)
@@ -94,11 +94,11 @@ class IncidentStore:
 
     @property
     def engine(self) -> Engine:
-        """The database engine, for the other tables in the same database."""
+        """Engine of the database, for its other tables."""
         return self._engine
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the database."""
         self._engine.dispose()
 
     def _write(self, incident: Incident) -> None:
@@ -118,11 +118,11 @@ class IncidentStore:
 
 
 def _incident(payload: Any) -> Incident:
-    return convert(payload, Incident, str_keys=True)  # JSON keys are strings, ranks included
+    return convert(payload, Incident, str_keys=True)  # JSON keys are strings, even for ranks
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
-    """Return the readable incidents: an unreadable row, as of a newer version, must not hide others."""
+    """Return the readable incidents. An unreadable row, as of a newer version, must not hide the rest."""
     found = []
     for payload in payloads:
         try:
@@ -142,7 +142,7 @@ def _note(connection: Connection, incident: Incident, before: Any) -> None:
 
 
 def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
-    """Return the changes that deserve a line of history: not each step and count."""
+    """Return the changes that need an entry in the history; changes of steps and counts need none."""
     if before is None or before.opened_at != incident.opened_at:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
 
 
-_CAPACITY = 20_000  # while the database is down; the run's folder has all of them, too
+_CAPACITY = 20_000  # changes queued while the database is down; the run's folder also has them
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
@@ -32,11 +32,11 @@ class _Notified(msgspec.Struct, frozen=True):
 
 
 class StoreSink:
-    """Writes every change of an incident from a thread of its own: a slow disk must not hold up the agent.
+    """Writes every change of an incident in a separate thread, so that a slow disk does not delay the agent.
 
-    The store is opened there too, on the first incident: most runs have none, and SQLAlchemy takes a second
-    to import. Incidents that ended more than `keep_days` ago are pruned then. `report` gets the first
-    failure, without the secrets of the database's `url`.
+    The thread opens the store on the first incident: most runs have none, and SQLAlchemy takes a second to
+    import. After opening, incidents that ended more than `keep_days` ago are deleted. `report` receives the
+    first failure, without the secrets of the database's `url`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class StoreSink:
         self._worker.put(msgspec.structs.replace(incident))
 
     def note_notified(self, channel: str, keys: Sequence[str]) -> None:
-        """Queue a record of the notifications to this chat (a fingerprint), so that no relay repeats them."""
+        """Queue a record that the chat with this fingerprint was notified, so that no relay repeats it."""
         if keys:
             self._worker.put(_Notified(channel, tuple(keys), time.time()))
 
@@ -120,10 +120,10 @@ class StoreSink:
         if self._keep_days is not None:
             from stallwatch_alerts.storage.retention import prune
 
-            with contextlib.suppress(Exception):  # the next agent tries again
+            with contextlib.suppress(Exception):  # the next agent retries
                 prune(store.engine, time.time(), self._keep_days)
 
     def _reason(self, error: Exception) -> str:
-        """Return the first line of the error: SQLAlchemy shows the statement below it."""
+        """Return the first line of the error, because SQLAlchemy prints the statement in the next lines."""
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,4 +1,4 @@
-"""``stallwatch alerts test``: send one message to every URL and report the result."""
+"""Implement ``stallwatch alerts test``: send one message to every URL and report the result."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stallwatch_alerts.notice import test_notice
 
 @dataclass(frozen=True)
 class Delivery:
-    """The result of a test message."""
+    """The result of sending a test message to one URL."""
 
-    url: str  #: masked
+    url: str  #: the masked URL
     delivered: bool
-    reason: str = ""  #: why not, without secrets
+    reason: str = ""  #: reason of the failure, without secrets
     remedy: str = ""  #: how to fix it, if known
 
 
 def test_message(urls: Sequence[str], language: str) -> list[Delivery]:
-    """Send one test message to each URL, once; a failure of one URL does not affect the others."""
+    """Send one test message to each URL; a failure of one URL does not affect the other URLs."""
     return [_try(url, language) for url in urls]
 
 

@@ -1,4 +1,4 @@
-"""A thread with a bounded queue: `put` returns at once, whatever the handler does."""
+"""Run a handler in a thread with a bounded queue; `put` never waits for the handler."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class _End:
 
 
 class Worker(Generic[Item]):
-    """Passes items to `handle` one after the other, in the order of arrival.
+    """Passes items to `handle` one after another, in the order of arrival.
 
-    `handle` also gets an event that is set once ``close`` has waited long enough; it should then give up
-    soon. Its exceptions are counted in ``failed``; items that find the queue full or that ``close`` has to
-    abandon, in ``dropped``. `begin` is called in the thread before the first item.
+    `handle` also receives an event that is set after ``close`` has waited long enough; the handler should
+    then return soon. ``failed`` counts its exceptions; ``dropped`` counts items that did not fit into the
+    queue or that ``close`` abandoned. The thread calls `begin` before the first item.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Worker(Generic[Item]):
         self._queue: queue.Queue[Item | _End] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._give_up = threading.Event()
-        # A daemon: an unreachable chat must not keep the process from ending.
+        # The thread is a daemon, so that an unreachable chat does not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -56,7 +56,7 @@ class Worker(Generic[Item]):
         return False
 
     def close(self, timeout: float) -> bool:
-        """Accept no more items, finish the queue within `timeout` seconds; return whether all finished."""
+        """Accept no more items and finish the queue within `timeout` seconds; return whether all finished."""
         deadline = time.monotonic() + timeout
         if not self._closing.is_set():
             self._closing.set()

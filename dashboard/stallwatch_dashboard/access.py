@@ -1,4 +1,4 @@
-"""Access control: two roles, derived from the claims of an OpenID Connect provider."""
+"""Control access by two roles, derived from the claims of an OpenID Connect provider."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from stallwatch_rules.files import open_private, replace
 Role = Literal["viewer", "operator"]
 """A viewer sees everything; an operator also acts: uploads, keeps, deletes, acknowledges, silences, sends."""
 
-CALLBACK = "/oauth2callback"  #: where the provider redirects people (Streamlit 1.50, st.login)
+CALLBACK = "/oauth2callback"  #: path to which the provider redirects people (Streamlit 1.50, st.login)
 EVERYBODY = "*"
 
 
 @dataclass(frozen=True)
 class Login:
-    """How people sign in. Without a ``metadata_url`` there is no login."""
+    """Settings of the login. Without a ``metadata_url`` there is no login."""
 
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
     cookie_secret: str = field(default="", repr=False)  #: signs the cookie; empty: a generated secret
     viewers: tuple[str, ...] = ()  #: ``ann@example.org``, ``@example.org``, ``group:ml`` or ``*``
-    operators: tuple[str, ...] = ()  #: the same; operators need not be listed as viewers
+    #: Entries like those of `viewers`; operators need not be listed as viewers.
+    operators: tuple[str, ...] = ()
     groups_claim: str = "groups"  #: the claim that lists a person's groups
     scopes: tuple[str, ...] = ("openid", "email", "profile")
 
@@ -68,7 +69,7 @@ def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
 
 
 def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]:
-    """Return the ``[auth]`` section that Streamlit reads (streamlit 1.67, auth_util.py)."""
+    """Return the ``[auth]`` section for Streamlit's secrets (streamlit 1.67, auth_util.py)."""
     return {
         "redirect_uri": address.rstrip("/") + CALLBACK,
         "cookie_secret": login.cookie_secret or cookie_secret,
@@ -80,10 +81,10 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return every name by which a list may refer to this person."""
+    """Return every name by which a list of viewers or operators may refer to the person."""
     names = {EVERYBODY}
     email = claims.get("email")
-    # An unverified address, which anyone may enter at the provider, must not give another person's access.
+    # Anyone may enter an unverified address at the provider, so it must not give another person's access.
     if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
         email = email.strip().casefold()
         names |= {email, "@" + email.partition("@")[2]}
@@ -121,8 +122,8 @@ _SHORTEST = 32
 def kept_cookie_secret(home: Path) -> str:
     """Return the stored cookie secret of this user, so that a restart does not sign people out.
 
-    Replace a secret that others could have read or planted. If none can be stored, it lasts until this
-    process ends.
+    A secret that others could have read or planted is replaced. If no secret can be stored, a new secret
+    lasts until this process ends.
     """
     path = home / _FILE
     with suppress(OSError, ValueError), open_private(path, others=0o077) as file:

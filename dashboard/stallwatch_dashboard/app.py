@@ -1,4 +1,4 @@
-"""The frame around all pages: the title of the browser tab, and the navigation."""
+"""Draw the frame around all pages: the title of the browser tab, and the navigation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def main(first: str = "runs") -> None:
     """Draw the page that the address names, or `first` if it names none."""
     leave_last_page()
     shared()  # starts scraping, which continues without readers
-    icon = str(Path(__file__).with_name("icon.svg"))  # a named icon would be fetched from a font server
+    # An icon given by name would be fetched from a font server.
+    icon = str(Path(__file__).with_name("icon.svg"))
     st.set_page_config(page_title="Stallwatch", page_icon=icon, layout="wide")
     if not admit():
         return

@@ -1,4 +1,4 @@
-"""Limit the number of connections to the pages, and how long one may keep us waiting.
+"""Limit the number of connections to the pages, and how long a connection may block the server.
 
 Uvicorn limits neither (0.54): it waits for a request indefinitely, and accepts up to 2,048 connections at a
 time. At the limit of descriptors, asyncio then writes a traceback for each of them, again and again.
@@ -15,15 +15,15 @@ import time
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_ACCEPTED = 64  # at a time, before any of them can be ended
+_ACCEPTED = 64  # at a time, before any connection can be closed
 _DESCRIPTORS = 4096  # a page takes four, including its Streamlit event loop
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection, of at most `most`; the one that keeps us waiting longest makes room for the next.
+    """A connection, of at most `most`; the connection that waits longest is closed for a new one.
 
-    The head of a request must arrive within `seconds`. A body, and the reading of an answer, may pause as
-    long. Websockets count, but are left to uvicorn, which pings them.
+    The head of a request must arrive within `seconds`. The peer may pause sending a body, or reading an
+    answer, for the same time. Websockets count, but uvicorn itself pings them.
     """
 
     most = 256
@@ -31,7 +31,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for the connection, or end it if all others are being answered or are websockets."""
+        """Close the longest-waiting connection if there are too many, or this one if no other waits."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -47,7 +47,7 @@ class BoundedProtocol(H11Protocol):
             self._since = self.clock()
 
     def watch(self) -> None:
-        """End the connection if it is overdue, else check again later; ignore a websocket."""
+        """Close the connection if it is overdue, otherwise check again later; ignore a websocket."""
         if self not in self.connections:
             return
         unsent = self.transport.get_write_buffer_size()
@@ -84,6 +84,7 @@ def bound() -> None:
         await startup(self, sockets)
         for listener in (each for server in self.servers for each in server.sockets):
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                same.listen(queue)  # the length of the queue; asyncio has one number for both
+                # Restore the queue's length, because asyncio has one number for the queue and for accepting.
+                same.listen(queue)
 
     uvicorn.Server.startup = bounded  # type: ignore[method-assign]

@@ -9,12 +9,12 @@ NOTHING = "–"
 
 
 def integer(value: float | None) -> str:
-    """Format with thousands separators: 12,345."""
+    """Format a number with thousands separators: 12,345."""
     return NOTHING if value is None or not math.isfinite(value) else f"{round(value):,}"
 
 
 def number(value: float | None) -> str:
-    """Format with four significant digits; show NaN and infinity, which matter for a loss."""
+    """Format a number with four significant digits; show NaN and infinity, which matter for a loss."""
     if value is None:
         return NOTHING
     if math.isnan(value):
@@ -47,7 +47,7 @@ def seconds(value: float | None) -> str:
 
 
 def byte_size(value: float | None) -> str:
-    """Format with binary units: 1.50 GiB."""
+    """Format a number of bytes with binary units: 1.50 GiB."""
     if value is None or not math.isfinite(value):
         return NOTHING
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -58,7 +58,7 @@ def byte_size(value: float | None) -> str:
 
 
 def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:
-    """Format the time of day, with the date unless it is the day of `now`."""
+    """Format a time of day, with the date unless it is the day of `now`."""
     if time is None:
         return NOTHING
     moment = datetime.fromtimestamp(time, zone)
@@ -68,5 +68,5 @@ def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> 
 
 
 def steps(step: float | None, total: float | None) -> str:
-    """Format a step and the total: 57 / 900."""
+    """Format a step and the total number of steps: 57 / 900."""
     return integer(step) if total is None else f"{integer(step)} / {integer(total)}"

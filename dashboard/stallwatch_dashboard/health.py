@@ -1,4 +1,4 @@
-"""The health of the dashboard itself: its sources, lost records, disk, and versions."""
+"""Determine the health of the dashboard itself: its sources, lost records, disk, and versions."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def state_of(target: TargetStatus, now: float) -> SourceState:
 
 
 def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
-    """Return every endpoint that should answer, those in trouble first; omit the agents of `ended` runs."""
+    """Return every endpoint that should answer, failing endpoints first, without agents of `ended` runs."""
     found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
     return sorted(found, key=lambda one: (order.index(state_of(one, now)), one.run or "", one.url))
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """Return the number of records of the probe's rings and side files that each run lost, the most first."""
+    """Return the number of records that each run lost in the probe's rings and side files, most first."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 
@@ -53,7 +53,7 @@ def disk(home: Path) -> tuple[int, int] | None:
         free = shutil.disk_usage(home).free
     except OSError:
         return None
-    # The second is DuckDB's write-ahead log.
+    # The second file is DuckDB's write-ahead log.
     files = (home / "metrics.duckdb", home / "metrics.duckdb.wal")
     return sum(map(_size, files)), free
 

@@ -52,11 +52,12 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
     return {
         "STREAMLIT_SERVER_ADDRESS": settings.host,
         "STREAMLIT_SERVER_PORT": str(settings.port),
-        "STREAMLIT_SERVER_HEADLESS": "true",  # opens no browser, prompts for no email address
+        "STREAMLIT_SERVER_HEADLESS": "true",  # Streamlit opens no browser and prompts for no email address
         "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
         "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
         "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(settings.max_upload_mb),
-        "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",  # else it queries a public host for its own address
+        # Without this address, Streamlit queries a public host for its own address.
+        "STREAMLIT_BROWSER_SERVER_ADDRESS": "127.0.0.1",
         "STREAMLIT_BROWSER_GATHER_USAGE_STATS": "false",
         "STREAMLIT_CLIENT_TOOLBAR_MODE": "minimal",
         "STREAMLIT_CLIENT_SHOW_ERROR_DETAILS": "type",
@@ -86,7 +87,7 @@ def _problem(settings: DashboardSettings) -> str | None:
 def _free_port(host: str, port: int = 0) -> int | None:
     """Return `port`, or a free port chosen by the system if it is 0; ``None`` if the port is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Not `create_server`: that takes an IPv6 port that another program has on IPv4.
+    # `create_server` would accept an IPv6 port that another program uses on IPv4.
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -98,17 +99,17 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the serving process in its own session. It ends with this block, or by itself if we die."""
+    """Run the serving process in its own session. It ends with this block, or if this process dies."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
             **os.environ,
-            "PYTHONSAFEPATH": "1",  # for the processes that it starts
+            "PYTHONSAFEPATH": "1",  # for the child processes of the server
             **streamlit_options(settings),
             **to_environment(settings),
         },
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # Streamlit's greeting; its warnings and errors go to stderr
+        stdout=subprocess.DEVNULL,  # hides Streamlit's greeting; warnings and errors go to stderr
         start_new_session=True,
     )
     try:
@@ -132,7 +133,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """End the child on SIGINT, SIGTERM, or SIGHUP, even if it hangs; yield a list of the signals received."""
+    """End the child on SIGINT, SIGTERM, or SIGHUP, even if it hangs; yield the list of received signals."""
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True
@@ -149,7 +150,7 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             number: signal.signal(number, forward)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-    except ValueError:  # not in the main thread: the caller ends us in another way
+    except ValueError:  # outside of the main thread, the caller ends this process in another way
         yield came
         return
     try:

@@ -1,4 +1,4 @@
-"""ASGI middleware around Streamlit: its host names, guessed addresses, and what browsers may cache."""
+"""Wrap Streamlit in ASGI middleware: host names, redirects of guessed addresses, and browser caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stallwatch_exporter.serving.hosts import refusal_of
 
-#: Aliases of pages, in lower case and without - and _; "" is the first page, at the bare address.
+#: Aliases of pages, in lower case and without - and _; "" is the first page, which has no path.
 _MEANT = {
     **dict.fromkeys(("runs", "home", "index", "index.html", "dashboard"), ""),
     **dict.fromkeys(("run", "job", "training"), "run"),
@@ -24,14 +24,14 @@ _MEANT = {
     **dict.fromkeys(("rules", "rule", "catalogue", "catalog"), "rules"),
     **dict.fromkeys(("health", "status"), "health"),
 }
-#: The query parameter that the rest of the path gives there.
+#: By page, the query parameter that the rest of the path provides.
 _FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "report", "rules": "rule"}
 #: Paths that Streamlit serves (1.67, web/server/starlette), or that browsers and probes request everywhere.
 _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
 
 
 def led_to(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to; None if the path is a page's own, or not one that people type."""
+    """Return the address to redirect to; None if the path is a page's own, or not typed by a person."""
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None
@@ -43,7 +43,7 @@ def led_to(path: str, query: str = "") -> str | None:
     if meant is None:
         name = quote(parts[0], safe="")
     elif meant == "" and (further or any(key == "run" for key, _ in params)):
-        name = "run"  # the page of one run, not that of all
+        name = "run"  # the page of a single run, not the page of all runs
     else:
         name = meant
     if further and (key := _FURTHER.get(meant) if meant is not None else None):
@@ -51,8 +51,9 @@ def led_to(path: str, query: str = "") -> str | None:
     return f"/{name}" + (f"?{urlencode(params)}" if params else "")
 
 
-#: No other site may show our pages in a frame, where people would click on things that they do not see.
-#: Our charts are in frames of our own pages. With "no-referrer", forms would be sent with ``Origin: null``.
+#: Other sites must not show Stallwatch's pages in a frame, where people would click on invisible controls.
+#: The charts are in frames of the pages themselves. With "no-referrer", browsers would send forms with
+#: ``Origin: null``.
 _PROTECTION = {
     "content-security-policy": "frame-ancestors 'self'",
     "x-frame-options": "SAMEORIGIN",
@@ -62,7 +63,7 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Answer requests and websockets only under our own names, and only for our own pages.
+    """Answer requests and websockets only under configured names, and only for the dashboard's own pages.
 
     Streamlit accepts a websocket if its Host and Origin are the same, whatever they are (1.67,
     starlette_websocket.py), and its ``server.allowedHosts`` cannot allow every IP address.
@@ -78,12 +79,12 @@ class OwnHosts:
         if scope["type"] in ("http", "websocket"):
             headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # In a thread: an unknown name may need a DNS query.
+            # This runs in a thread because an unknown name may need a DNS query.
             refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
             answer = self._app
             if refusal is not None:
                 answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
-            elif origins:  # Streamlit compares both exactly; proxies send other ports or names
+            elif origins:  # Streamlit compares both exactly, but proxies send other ports or names
                 headers["host"] = origins[0].partition("://")[2]
             await answer(scope, receive, _protected(send))
             return
@@ -91,7 +92,7 @@ class OwnHosts:
 
 
 def _protected(send: Send) -> Send:
-    """Add the headers that protect the reader's browser to each response."""
+    """Return a send function that adds headers that protect the reader's browser to each response."""
 
     async def protected(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -102,11 +103,11 @@ def _protected(send: Send) -> Send:
 
 
 class Redirects:
-    """Redirect a person's browser to the page that an address means; pass everything else on.
+    """Redirect a person's browser to the page that an address means; pass other requests on.
 
-    For an unknown name, Streamlit shows its first page under a box in English; for a path of several parts,
-    it shows nothing (1.67: it looks for the files of the frontend beside the path). Both are redirected
-    before Streamlit sees them.
+    For an unknown name, Streamlit shows its first page below a box in English; for a path of several parts,
+    it shows nothing (1.67: it looks for the files of the frontend relative to the path). Both are redirected
+    before they reach Streamlit.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -128,8 +129,8 @@ class PlotlyCache:
     """Mark Plotly's script with its version, and send it only to browsers that lack it.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
-    a Run page would fetch and unpack the five megabytes of Plotly again. The address is the same for every
-    version: a browser keeps the script, and revalidates it each time.
+    a Run page would fetch and unpack the five megabytes of Plotly again. All versions have the same address,
+    so a browser stores the script, and revalidates it each time.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -141,7 +142,7 @@ class PlotlyCache:
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return
-        # Weak: compressed or not, it is the same script.
+        # The tag is weak because the script is the same, compressed or not.
         marks = {"cache-control": "public, no-cache", "etag": f"W/{self._version}"}
         if self._version in Headers(scope=scope).get("if-none-match", ""):
             await Response(status_code=304, headers=marks)(scope, receive, send)

@@ -1,8 +1,8 @@
 """Prepare for the first reader: import modules early, and exempt them from garbage collection.
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
-``runner.postScriptGC``). With some 200,000 objects of modules, which are never freed, that took half of a
-page's cost to the server at every refresh, and blocked all other readers' pages. `settle` exempts them.
+``runner.postScriptGC``). With about 200,000 objects of modules, which are never freed, that took half of the
+server's time for a page at every refresh, and blocked all other readers' pages. `settle` exempts them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import importlib
 import sys
 import threading
 
-#: Modules that the first visits to Runs and Run would import, and so wait for.
+#: Modules that the first visits to Runs and Run would otherwise import.
 WANTED = (
     "PIL.Image",
     "pyarrow.pandas_compat",
@@ -26,7 +26,7 @@ WANTED = (
     "stallwatch_dashboard.pages.signin",
     "stallwatch_dashboard.data.log_copies",
 )
-_MANY = 20  #: new modules that are worth another call of `settle`
+_MANY = 20  #: minimum number of new modules for another call of `settle`
 
 _settled_modules = 0
 _lock = threading.Lock()
@@ -41,7 +41,7 @@ def settle() -> None:
     """Exempt all current objects from later collections, if modules were imported since the last call.
 
     Existing garbage is collected first. An object that is alive now and becomes part of a cycle later is
-    never freed: a page or two of a reader, as this happens only a few times in the life of the server.
+    never freed: this affects a few pages at most, because it happens only a few times while the server runs.
     """
     global _settled_modules
     if len(sys.modules) - _settled_modules < _MANY or not _lock.acquire(blocking=False):
@@ -50,13 +50,14 @@ def settle() -> None:
         _settled_modules = len(sys.modules)
         gc.collect()
         gc.freeze()
-        atexit.register(gc.unfreeze)  # else DuckDB reports the objects left at exit as leaks
+        atexit.register(gc.unfreeze)  # otherwise DuckDB reports the objects left at exit as leaks
     finally:
         _lock.release()
 
 
 def _load() -> None:
     for name in WANTED:
-        with contextlib.suppress(ImportError):  # another version may lack it: its user reports that
+        # Another version may lack the module; the page that needs it reports that.
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
     settle()

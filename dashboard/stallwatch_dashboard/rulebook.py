@@ -19,8 +19,8 @@ _NOWHERE = 9
 
 @dataclass(frozen=True)
 class Hit:
-    number: int  #: 1-based
-    line: str  #: without secrets
+    number: int  #: line number, counted from 1
+    line: str  #: text without secrets
     captures: Mapping[str, str]
 
 
@@ -28,7 +28,7 @@ class Hit:
 class Trial:
     fault: Fault | None  #: why the catalogue would reject the pattern
     hits: Sequence[Hit] = ()
-    lines: int = 0  #: number of lines tried
+    lines: int = 0  #: number of tried lines
 
 
 def families(pages: Iterable[RulePage]) -> list[str]:
@@ -38,7 +38,7 @@ def families(pages: Iterable[RulePage]) -> list[str]:
 def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[str] = ()) -> list[RulePage]:
     """Return the pages of the chosen families (all if none) that contain every word, best first.
 
-    A pasted message finds the rules that fire on it, whatever its words.
+    A pasted message finds the rules that match it, whatever words their pages contain.
     """
     pages = [page for page in catalogue.pages.values() if not chosen or page.family in chosen]
     if not query.strip():
@@ -75,7 +75,7 @@ def try_pattern(pattern: str, text: str) -> Trial:
 
 
 def draft_of(text: str, catalogue: Catalogue, *, since: str) -> Proposal:
-    """Draft a page for the failure in `text`; raise ``DraftError`` if a rule knows it, or there is none."""
+    """Draft a page for the failure in `text`; raise ``DraftError`` if a rule matches, or without failure."""
     reading = RunReading(catalogue)
     reading.feed(lines_of(text, "pasted"))
     return propose(reading, since=since)

@@ -1,7 +1,7 @@
-"""Make text from logs and names safe for places that read Markdown or Plotly's small HTML.
+"""Make text from logs and names safe for Markdown and for the HTML subset of Plotly.
 
-Log text itself is shown by ``st.code`` and ``st.text``, which read neither. This module is for the sentences
-around it: a rule's advice with captures in it, a run's name in a heading.
+``st.code`` and ``st.text``, which interpret neither, show log text itself. This module is for the sentences
+around it: a rule's advice that contains captures, a run's name in a heading.
 """
 
 from __future__ import annotations
@@ -16,22 +16,23 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.controls import TERMINAL_CODES, for_spreadsheet, without_controls
 
 _PUNCTUATION = re.compile(r"([!-/:-@\[-`{-~])")
-# GFM links bare addresses after it resolves escapes; a word joiner inside keeps them text.
+# GFM links bare addresses after it resolves escapes; a word joiner inside prevents that.
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp|www)([.:])|(@)")
 _SENTENCE = re.compile(r"[.!?](?=\s+[A-Z`\u201c(]|\s*$)|。")
 _CODE_WHOLE = re.compile(r"(`[^`\n]+`)")
 _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
-# Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which are fetched.
+# Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which are
+# fetched.
 _ADDED = re.compile(r"(?<!\\)(?:\$|:(?=[\w+-]+[:\[/])|!(?=\[))")
 _MOST_WORDS = 4000  #: characters of one inline text
-_MOST_CELL = 500  #: of a table cell
-_MOST_LINE = 2000  #: of a line of verbatim text
+_MOST_CELL = 500  #: characters of a table cell
+_MOST_LINE = 2000  #: characters of a line of verbatim text
 _MOST_LINES = 2000
 _CODE = re.compile(r"`([^`\n]+)`")
 
 
 def plain(text: str, most: int = _MOST_WORDS) -> str:
-    """Return `text` as one line without control and direction characters, at most `most` characters long."""
+    """Return `text` as one line without control and direction characters, at most `most` characters."""
     return _cut(_seen(" ".join(text[: 8 * most].split())), most)
 
 
@@ -43,14 +44,14 @@ def cell(text: str) -> str:
 def verbatim(text: str) -> str:
     """Return lines for ``st.code`` and ``st.text``, without colors, control and direction characters.
 
-    Show the beginning of long lines, and the last of many lines.
+    Keep only the beginning of long lines, and only the last of many lines.
     """
     lines = _seen(text.replace("\r\n", "\n")).split("\n")
     return "\n".join(_cut(line, _MOST_LINE) for line in lines[-_MOST_LINES:])
 
 
 def markdown(text: str) -> str:
-    """Return Markdown that shows exactly `text`: no markup, link, formula, or HTML in it works."""
+    """Return Markdown that shows exactly `text`, without effect of its markup, links, formulas, or HTML."""
     joined = _ADDRESS.sub(lambda m: f"{m[1] or ''}{m[2] or m[3]}\u2060", plain(text))
     return _PUNCTUATION.sub(r"\\\1", joined)
 
@@ -64,7 +65,7 @@ def advice(text: str) -> str:
 def prose(text: str, page: RulePage | None) -> str:
     """Return sentences for Markdown: unchanged if they are the rule page's own, else as `advice`.
 
-    Rule pages are local files that were reviewed; a diagnosis may come from anywhere.
+    Rule pages are local, reviewed files; a diagnosis may come from anywhere.
     """
     if page is not None:
         own, written = page.sections, text.strip()
@@ -75,20 +76,20 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the text of the page's fixes, version-specific fixes both with and without their condition."""
+    """Return the texts of the page's fixes; version-specific fixes both with and without condition."""
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
 
 
 def own_words(text: str) -> str:
-    """Return a rule page's own Markdown with Streamlit's additions escaped: ``$HOME`` begins no formula."""
+    """Return a rule page's Markdown with Streamlit's additions escaped, such as ``$`` and ``:red[``."""
     parts = _CODE_PARTS.split(text)
     return "".join(part if index % 2 else _ADDED.sub(r"\\\g<0>", part) for index, part in enumerate(parts))
 
 
 def first_sentence(text: str) -> str:
-    """Return a fix up to its first full stop outside code: the action without its details."""
+    """Return a fix up to its first full stop outside of code: the action without its details."""
     position = 0
     for index, part in enumerate(_CODE_WHOLE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):
@@ -107,7 +108,7 @@ def _seen(text: str) -> str:
 
 
 def _edged(part: str) -> str:
-    """Return `part` escaped, with the blanks at its edges kept."""
+    """Return `part` escaped, with the blanks at its edges unchanged."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""
@@ -115,5 +116,5 @@ def _edged(part: str) -> str:
 
 
 def label(text: str, longest: int = 60) -> str:
-    """Return `text` for a Plotly label: HTML, which Plotly reads in part, escaped; not too long."""
+    """Return `text` for a Plotly label: shortened and HTML-escaped, because Plotly interprets some HTML."""
     return html.escape(plain(text, longest), quote=False)

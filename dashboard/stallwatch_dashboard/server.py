@@ -1,7 +1,7 @@
-"""The process that serves the pages: scrapes from the start, then runs Streamlit.
+"""Run the process that serves the pages: start scraping, then run Streamlit.
 
-Started by `launch`, which holds the other end of its standard input: when that closes, the starter is gone,
-and this process ends.
+`launch` starts this process and holds the other end of its standard input: if that closes, the starter is
+gone, and this process ends.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _END_SECONDS = 10.0  #: longer than the starter waits before it kills this proce
 
 
 def main() -> None:
-    """Serve until a signal arrives."""
+    """Serve the pages until a signal arrives."""
     # Streamlit obeys .streamlit/config.toml and secrets.toml of the current folder, which others may write.
     # The user's own files are in the home folder.
     os.chdir(Path(__file__).parent)
@@ -46,4 +46,4 @@ def _end_with_starter() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
-    os._exit(128 + signal.SIGTERM)  # stuck, and the starter is gone
+    os._exit(128 + signal.SIGTERM)  # the process hangs, and the starter is gone

@@ -1,4 +1,4 @@
-"""Settings of the dashboard, and how the starting process passes them to the serving process."""
+"""Define the dashboard's settings, and pass them from the starting process to the serving process."""
 
 from __future__ import annotations
 
@@ -20,26 +20,27 @@ _RELATIVE = re.compile(r"^(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)([^?]+)")
 
 @dataclass(frozen=True)
 class DashboardSettings:
-    host: str = "127.0.0.1"  #: address the pages are bound to
+    host: str = "127.0.0.1"  #: address to which the server binds
     port: int = 8501  #: 0 lets the system choose
-    insecure: bool = False  #: allow an address other than this host's own without a login
+    insecure: bool = False  #: True allows an address that other hosts can reach, without a login
     home: Path = field(default_factory=state_home)
-    targets: tuple[str, ...] = ()  #: agents on other hosts: "node7:19400" or whole URLs
-    language: str = "en"  #: of the pages until the reader chooses: en or zh
+    targets: tuple[str, ...] = ()  #: agents on other hosts: "node7:19400" or complete URLs
+    language: str = "en"  #: en or zh, until the reader chooses a language
     scrape_seconds: float = 1.0
-    keep_days: int = 30  #: older numbers are deleted
-    max_upload_mb: int = 1024  #: for one file of the post-mortem page
-    max_uploads_mb: int = 2048  #: for all uploads of all readers at one time
-    max_members: int = 10_000  #: files in one archive
-    max_expanded_mb: int = 65_536  #: expanded size of one compressed file or archive
-    max_ratio: int = 200  #: expanded to compressed bytes
-    incidents_url: str = ""  #: where the agents keep incidents; empty means incidents.db under home
+    keep_days: int = 30  #: days after which numbers are deleted
+    max_upload_mb: int = 1024  #: limit for one file of the post-mortem page
+    max_uploads_mb: int = 2048  #: limit for all uploads of all readers at one time
+    max_members: int = 10_000  #: limit of files in one archive
+    max_expanded_mb: int = 65_536  #: limit of the expanded size of one compressed file or archive
+    max_ratio: int = 200  #: limit of expanded bytes per compressed byte
+    incidents_url: str = ""  #: database in which agents store incidents; empty: incidents.db in `home`
     prometheus_url: str = field(default="", repr=False)  #: source of the numbers; may hold a password
-    rules: tuple[str, ...] = ()  #: further folders of rule pages
+    rules: tuple[str, ...] = ()  #: chats for the test button; secrets
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
     login: Login = field(default_factory=Login)
     url: str = ""  #: public address; empty: this host and port
-    server: ServerSettings = field(default_factory=ServerSettings)  #: names, and how to read /metrics
+    #: Host names, and the credentials for /metrics.
+    server: ServerSettings = field(default_factory=ServerSettings)
 
     @property
     def address(self) -> str:
@@ -47,7 +48,7 @@ class DashboardSettings:
 
     @property
     def hosts(self) -> frozenset[str]:
-        """The configured names under which the pages are served."""
+        """Configured names under which the pages are served."""
         return normalised((*self.server.allowed_hosts, self.host, *name_in(self.url)))
 
 

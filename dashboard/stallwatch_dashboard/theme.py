@@ -1,4 +1,4 @@
-"""Colors and Streamlit options. The palette is Okabe and Ito's, distinguishable with any color vision."""
+"""Define colors and Streamlit options. The palette is Okabe and Ito's, for all color vision."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ BLUE, VERMILLION, GREEN, ORANGE, PURPLE, SKY, YELLOW = (
 class Look:
     """Colors of the light or dark page and of its charts."""
 
-    cycle: tuple[str, ...]  #: chart lines; the dark page replaces deep blue with sky blue
-    grey: str  #: limits and notes
-    faint: str  #: the faintest shade that is visible against the page
+    cycle: tuple[str, ...]  #: colors of chart lines; the dark page replaces deep blue with sky blue
+    grey: str  #: color of limits and notes
+    faint: str  #: the faintest shade that is visible on the page
     text: str
-    page: str  #: background
+    page: str  #: background of the page
     box: str  #: background of code and controls
-    line: str  #: axes, grid and borders
-    red: str = VERMILLION  #: problems
+    line: str  #: color of axes, grid and borders
+    red: str = VERMILLION  #: color of problems
 
     @property
     def blue(self) -> str:
@@ -75,7 +75,7 @@ STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='ut
 
 
 def uploader(button: str, most: str) -> str:
-    """Return a style that puts our text on the file uploader: Streamlit's is always English (1.67).
+    """Return a style that puts translated text on the file uploader, which is always English (1.67).
 
     If a later Streamlit builds the uploader differently, its English text remains.
     """

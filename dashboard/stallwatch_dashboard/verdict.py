@@ -1,4 +1,4 @@
-"""The verdict at the head of the Run page: one sentence, then cause, impact, and fixes."""
+"""Compose the verdict at the head of the Run page: one sentence, then cause, impact, and fixes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from stallwatch_rules.stacks.words import sentence, titled
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
-_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: hosts whose names are written out, and characters of folded ranks
+_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum number of hosts listed by name, and characters of folded ranks
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Plain text throughout; the code that draws it makes it safe."""
+    """The verdict on a run as plain text; the drawing code makes it safe."""
 
     level: Level
     headline: str
@@ -36,8 +36,8 @@ class Verdict:
     cause: str = ""  #: the rule's title
     rule: str = ""
     why: str = ""
-    place: str = ""  #: where the ranks were, in one sentence
-    note: str = ""  #: what it means for this run
+    place: str = ""  #: one sentence about where the ranks were
+    note: str = ""  #: what the trouble means for this run
     fixes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     page: RulePage | None = None  #: the rule's page, if known
@@ -109,7 +109,7 @@ _OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warni
 
 
 def in_state(incident: Incident, say: Say) -> str:
-    """Return whether the incident is open, or how it ended: an incident that its run left is not resolved."""
+    """Return whether the incident is open or how it ended; an incident that its run left is unresolved."""
     if incident.outlasted or incident.unwatched:
         return say(f"resolution_{incident.resolution}")
     return say("open" if incident.status == "open" else "resolved")
@@ -120,7 +120,7 @@ def rule_name(rule: str, say: Say, exception: str = "") -> str:
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
-#: Levels of runs that ended and left no open incident.
+#: Levels of runs that ended without an open incident.
 _OVER: Mapping[str, Level] = {
     "finished": "good",
     "interrupted": "quiet",
@@ -230,7 +230,7 @@ def _note(incident: Incident, since: float | None, now: float) -> Text:
 
 
 def _of_hosts(incident: Incident, say: Say) -> list[str]:
-    """Return facts on a run over hosts: how many answered, which did not, and the confidence in the blame."""
+    """Return facts about a multi-host run: which hosts answered, and the confidence in the blame."""
     if not incident.hosts:
         return []
     stacks = incident.stacks
@@ -264,7 +264,7 @@ def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
 
 
 def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
-    """Return the time at which a silence that was not reported becomes an alarm."""
+    """Return the time at which an unreported silence becomes an alarm."""
     if row.state != "waiting" or row.alarm_at is None:
         return ()
     return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)
@@ -276,10 +276,10 @@ def _located(stacks: StallStacks) -> bool:
 
 
 def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
-    """Drop fixes that only give the ranks' location, which is shown above; put the file with more last."""
+    """Drop fixes that only give the ranks' location, which is shown above; put the file of stacks last."""
     known, more = sentence(stacks), message("diagnosis.all-stacks", file=stacks.file)
     with_more = known + more
-    words = tuple(render(known, language) for language in LANGUAGES)  # as version 0.1 stored it
+    words = tuple(render(known, language) for language in LANGUAGES)  # the text that version 0.1 stored
     left = [
         fix
         for fix in fixes

@@ -1,4 +1,4 @@
-"""Text of the pages in the reader's language. Rule pages bring their own translations."""
+"""Provide the text of the pages in the reader's language. Rule pages contain their own translations."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ class Reader:
         return locale.render(text, self.language)
 
     def clock(self, time: float | None) -> str:
-        """Return the time of day, with the date unless it is today."""
+        """Format a time of day, with the date unless it is today."""
         return formats.clock(time, self.zone, self.now)

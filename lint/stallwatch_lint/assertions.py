@@ -15,7 +15,7 @@ from stallwatch_lint.run import Run
 
 
 class Assertion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One combination of values that DeepSpeed refuses; the table explains the fields."""
+    """A combination of values that DeepSpeed refuses; `facts/assertions.yaml` explains the fields."""
 
     kind: str
     key: str
@@ -30,7 +30,7 @@ _ASSERTIONS = facts("assertions", list[Assertion])
 
 
 def check_assertions(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each entry of the table that holds for this configuration."""
+    """Yield a diagnostic for each of DeepSpeed's assertions that this configuration violates."""
     deepspeed = run.version("deepspeed")
     for entry in _ASSERTIONS:
         severity: Severity | None = None

@@ -1,6 +1,6 @@
-"""Check that the batch sizes of a configuration multiply out.
+"""Check that the batch sizes of a configuration are consistent.
 
-DeepSpeed demands ``train_batch_size == train_micro_batch_size_per_gpu * gradient_accumulation_steps *
+DeepSpeed requires ``train_batch_size == train_micro_batch_size_per_gpu * gradient_accumulation_steps *
 world_size``; from two given sizes it computes the third by integer division, then checks the product (0.9.0
 to 0.19.8, ``runtime/config.py``, ``_set_batch_related_parameters`` and ``_batch_assertion``).
 """
@@ -18,7 +18,7 @@ SIZES = (_TOTAL, _MICRO, _STEPS)
 
 
 def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield sizes that cannot multiply out with any number of ranks, or not with that of the run.
+    """Yield diagnostics for sizes that are inconsistent with any number of ranks, or with the run's.
 
     Yield nothing if ranks share a batch (tensor or sequence parallelism) or if elasticity chooses the sizes.
     """
@@ -59,7 +59,7 @@ def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def ranks_wanted(config: DsConfig) -> int | None:
-    """Return the only number of ranks that three given sizes fit; ``None`` if they leave it open."""
+    """Return the only number of ranks that three given sizes fit; ``None`` if several numbers fit."""
     total, micro, steps = (_whole(config, key) for key in SIZES)
     if not total or not micro or not steps or _shares_batches(config) or total % (micro * steps):
         return None

@@ -1,4 +1,4 @@
-"""Run all checks of one run: configuration, scripts and versions in, diagnostics out."""
+"""Run all checks of one run on its configuration, scripts and versions, and return the diagnostics."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ def check_run(
     """Return the diagnostics of a run before it starts, the most severe first.
 
     Args:
-        config: the DeepSpeed configuration, if any.
-        scripts: the training script and the files that belong to it.
-        versions: installed versions, by canonical package name; empty if unknown.
-        world_size: the number of data-parallel ranks; defaults to the number in the configuration.
-        versions_source: the file that the versions come from.
-        signatures: signatures of installed classes whose source can be read.
+      config: the DeepSpeed configuration, if any.
+      scripts: the training script and the files that belong to it.
+      versions: installed versions, by canonical package name; empty if unknown.
+      world_size: the number of data-parallel ranks; defaults to the number in the configuration.
+      versions_source: the file that contains the versions.
+      signatures: signatures of installed classes whose source can be read.
     """
     ranks = world_size or (config.world_size if config is not None else None)
     run = Run(config, scripts, versions or {}, ranks, signatures)

@@ -24,7 +24,7 @@ _STEPS = ("compute_loss", "training_step")
 
 
 def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Check the keywords of calls against the source of the called classes, or against a table of them."""
+    """Check the keywords of calls against the source of the called classes, or against a table."""
     classes = {id(call.node): _origin(script, call.name) for call in script.calls} if run.signatures else {}
     for call in script.calls:
         full = classes.get(id(call.node))
@@ -39,10 +39,10 @@ def check_keywords(script: Script, run: Run) -> Iterator[Diagnostic]:
 def _not_taken(
     script: Script, call: Call, full: str, taken: frozenset[str], others: list[Call], run: Run
 ) -> Iterator[Diagnostic]:
-    """Yield keywords that the installed class does not take.
+    """Yield keywords that the installed class does not accept.
 
     Skip a call that the script makes only if another release is installed: below a test or exception that
-    depends on the release, or beside a call of the same class (`others`) that the installed release takes.
+    depends on the release, or next to a call of the same class (`others`) that the installed release accepts.
     """
     unknown = [one for one in call.node.keywords if one.arg not in {None, *taken}]
     reached = conditions_of(script.tree).of(call.node) if unknown else "asked"
@@ -53,7 +53,7 @@ def _not_taken(
     for keyword in unknown:
         name = keyword.arg or ""
         if {one.new for one in TRAINERS.changed if one.old == name and one.new} & beside:
-            continue  # the script passes both names: one is for older releases
+            continue  # the script passes both names; one of them is for older releases
         yield diagnostic(
             "trainer-argument-unknown",
             (script.file, keyword.value.lineno),
@@ -101,7 +101,7 @@ def _not_in_table(script: Script, call: Call, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find a Trainer subclass whose ``compute_loss`` does not take the arguments that each step passes."""
+    """Find a Trainer subclass whose ``compute_loss`` does not accept the arguments that each step passes."""
     transformers = run.version("transformers")
     if transformers is None or transformers < Version("4.46.0") or _replaced(script):
         return
@@ -109,7 +109,7 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
     ]
     if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
-        return  # the script defines both signatures: one is for older releases
+        return  # the script defines both signatures; one of them is for older releases
     for node, loss in losses:
         reached = conditions_of(script.tree).of(loss)
         if reached == "asked" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
@@ -128,7 +128,7 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 
 def _replaced(script: Script) -> bool:
-    """Whether the file may call ``compute_loss`` itself in another way, or replaces that function."""
+    """Return whether the file may call ``compute_loss`` itself with other arguments, or replace a step."""
     if any("training_step" in _methods(one) for one in script.classes):
         return True
     stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))
@@ -136,7 +136,7 @@ def _replaced(script: Script) -> bool:
 
 
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
-    """Whether a class of transformers or TRL runs the steps of this class, with no unknown base before it."""
+    """Return whether a Trainer of transformers or TRL runs this class, with no unknown base before it."""
     own = {one.name: one for one in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
@@ -168,7 +168,7 @@ def _origin(
 
 
 def _inherits(node: ast.ClassDef) -> bool:
-    """Whether creating an instance calls the ``__init__`` of the first base with the same arguments."""
+    """Return whether creating an instance calls the first base's ``__init__`` with the same arguments."""
     return not (node.decorator_list or node.keywords or _methods(node).keys() & {"__init__", "__new__"})
 
 
@@ -188,7 +188,7 @@ def _fix(full: str, keyword: str, taken: frozenset[str], run: Run) -> Message:
 
 
 def _arguments_of(full: str, name: str) -> str:
-    """Return the class of a trainer's settings: ``trl.SFTConfig`` for ``trl.SFTTrainer``."""
+    """Return the name of the class of a trainer's settings: ``trl.SFTConfig`` for ``trl.SFTTrainer``."""
     if not name.endswith("Trainer"):
         return ""
     package = full.partition(".")[0]

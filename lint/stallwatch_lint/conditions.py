@@ -1,4 +1,4 @@
-"""Which lines of a script each run comes to."""
+"""Determine which lines of a script every run executes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
-#: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages
+#: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages.
 Reached = Literal["always", "sometimes", "asked"]
 _ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _INSTALLATION_ERRORS = {
@@ -18,7 +18,7 @@ _INSTALLATION_ERRORS = {
     "ImportError",
     "ModuleNotFoundError",
     "AttributeError",
-}  # raised by another release
+}  # exceptions that another release raises
 _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
@@ -28,7 +28,7 @@ class Conditions:
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))
         self._above = {id(child): node for node in nodes for child in ast.iter_child_nodes(node)}
-        self._flags = {  # NEW = version.parse(trl.__version__) >= …
+        self._flags = {  # names such as NEW in NEW = version.parse(trl.__version__) >= …
             dotted(target)
             for node in nodes
             if isinstance(node, ast.Assign) and _ASKS.search(ast.unparse(node.value))
@@ -36,7 +36,7 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Return whether every run reaches this node, as far as the file shows."""
+        """Return whether every run reaches this node: ``always``, ``sometimes``, or ``asked``."""
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 
@@ -63,11 +63,11 @@ class Conditions:
             yield "asked" if names & self._flags or _ASKS.search(ast.unparse(test)) else "sometimes"
 
 
-conditions_of = lru_cache(maxsize=4)(Conditions)  # shared by all checks of one script
+conditions_of = lru_cache(maxsize=4)(Conditions)  # cached for all checks of one script
 
 
 def _before(block: ast.AST, node: ast.AST) -> list[ast.stmt]:
-    """Return the statements of the same block that come before this one."""
+    """Return the statements before this node in the same block."""
     for name in ("body", "orelse", "finalbody"):
         statements = getattr(block, name, ())
         if isinstance(statements, list) and node in statements:

@@ -1,4 +1,4 @@
-"""Check for keys that DeepSpeed, in the given version, refuses or ignores, and values of the wrong kind.
+"""Check for keys that a DeepSpeed version refuses or ignores, and for values of the wrong kind.
 
 The keys and the kinds of their values are in `facts/deepspeed.yaml`.
 """
@@ -24,31 +24,31 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-_ALIKE = 0.84  #: difflib's ratio of ``train_micro_batch_size`` to the intended key
+_ALIKE = 0.84  #: less than difflib's ratio of ``train_micro_batch_size`` to the intended key
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The releases that take a key, and the kind of its value if known."""
+    """The releases that accept a key, and the kind of its value if known."""
 
     since: str = FIRST_KNOWN
     until: str | None = None
     kind: KindName | None = None
-    optional: bool = False  #: ``null`` is allowed as well
+    optional: bool = False  #: True if ``null`` is allowed as well
 
     @property
     def releases(self) -> str:
-        """The releases as a version specifier."""
+        """The releases that accept the key, as a version specifier."""
         return f">={self.since}" + (f",<{self.until}" if self.until else "")
 
     def within(self, version: Version) -> bool:
-        """Return whether this release takes the key."""
+        """Return whether this release accepts the key."""
         return Version(self.since) <= version and (self.until is None or version < Version(self.until))
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object that refuses unknown keys from a release on."""
+    """An object of the configuration that refuses unknown keys since a release."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -66,11 +66,11 @@ KNOWN = facts("deepspeed", _DeepSpeed)
 
 
 def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield unknown, too new and removed keys.
+    """Yield diagnostics for unknown, too new and removed keys.
 
-    Without a version, a key that no release from 0.9 on takes is certainly wrong, and a key that only newer
-    releases take deserves a hint. A release newer than those that were read may take keys that are unknown
-    here.
+    Without a version, a key that no release since 0.9 accepts is certainly wrong, and a key that only newer
+    releases accept deserves a hint. A release newer than those that were read may accept keys that are
+    unknown here.
     """
     deepspeed = run.version("deepspeed")
     release = f"DeepSpeed {deepspeed}" if deepspeed else "DeepSpeed"
@@ -102,14 +102,14 @@ def check_keys(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Yield top-level keys that DeepSpeed ignores: misspelled ones, and those of ``zero_optimization``.
+    """Yield top-level keys that DeepSpeed ignores: misspelled keys, and keys of ``zero_optimization``.
 
     DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
-    ``_initialize_params``). People keep notes and settings of their own there, so a key is reported only if
-    it nearly equals one that DeepSpeed reads.
+    ``_initialize_params``). Users keep notes and their own settings at the top level, so a key is reported
+    only if it nearly equals a key that DeepSpeed reads.
     """
     for key in () if config.accelerate else config.values:
-        if not isinstance(key, str) or key in KNOWN.top:  # YAML keys can be of any type
+        if not isinstance(key, str) or key in KNOWN.top:  # YAML keys can have any type
             continue
         if key in KNOWN.sections[_ZERO].keys:
             fix: Message | None = message("lint.config-key-ignored-inside", section=_ZERO)
@@ -120,10 +120,10 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield values that the models refuse, and strings that DeepSpeed calculates with.
+    """Yield values that DeepSpeed's models refuse, and strings that DeepSpeed uses in calculations.
 
-    Fractions and nonexistent stages have assertions of their own. Up to 0.17.0 ``fp16`` and ``bf16`` were
-    read without validation.
+    Fractions and nonexistent stages have their own assertions. Up to 0.17.0 ``fp16`` and ``bf16`` were read
+    without validation.
     """
     deepspeed = run.version("deepspeed")
     for path, value, section in _entries(config, deepspeed):
@@ -168,15 +168,15 @@ def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def did_you_mean(key: str, known: Iterable[str], cutoff: float = 0.75) -> Message | None:
-    """Return the question for the known key that is nearly equal; ``None`` if there is none."""
+    """Return the message that suggests the nearest known key; ``None`` if no key is similar enough."""
     near = difflib.get_close_matches(key, list(known), n=1, cutoff=cutoff)
     return message("lint.did-you-mean", near=near[0]) if near else None
 
 
 def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path, Any, Section]]:
-    """Yield the entries of the objects that this release validates.
+    """Yield path, value and section of each entry in the objects that this release validates.
 
-    ``auto`` is dropped before the models see it (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).
+    DeepSpeed drops ``auto`` before validation (``runtime/config_utils.py``, ``DeepSpeedConfigModel``).
     """
     for name, section in KNOWN.sections.items():
         if deepspeed is None or deepspeed >= Version(section.since):
@@ -187,7 +187,7 @@ def _entries(config: DsConfig, deepspeed: Version | None) -> Iterator[tuple[Path
 
 
 def _put_aside(key: str, name: str) -> bool:
-    """Return whether the key is the name with a mark before or after it (``_optimizer``, ``optimizer_old``).
+    """Return whether the key is the name with a prefix or suffix (``_optimizer``, ``optimizer_old``).
 
     Such a key is deliberate, as JSON has no comments.
     """
@@ -196,7 +196,7 @@ def _put_aside(key: str, name: str) -> bool:
 
 
 def _is_whole(value: Any) -> bool:
-    return whole(value) is not None or number(value) is not None  # fractions have an assertion of their own
+    return whole(value) is not None or number(value) is not None  # fractions have their own assertion
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The result of a check: severity and rule page from `facts/checks.yaml`, sentences from the locale."""
+"""Build the result of a check: severity and rule page from `facts/checks.yaml`, texts from the locale."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ import msgspec
 from stallwatch_lint.facts import facts
 from stallwatch_rules.messages import Message, message
 
-#: ``fails``: certain to fail; ``likely``: fails in the usual case; ``advice``: worth knowing.
+#: ``fails``: certain to fail; ``likely``: fails in the usual case; ``advice``: useful to know.
 Severity = Literal["fails", "likely", "advice"]
-Place = tuple[str | None, int | None]  #: a file, and a line of it, counted from 1
+Place = tuple[str | None, int | None]  #: a file, and a line number in the file, counted from 1
 _ORDER: dict[Severity, int] = {"fails": 0, "likely": 1, "advice": 2}
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
-    """One problem: what is wrong, where, why, and what to change."""
+    """A problem that a check found: what is wrong, where, why, and what to change."""
 
     check: str  #: stable kebab-case name of the check, for programs
     severity: Severity
     what: Message
     why: Message
     fix: Message
-    rule: str | None = None  #: the page of the catalogue that describes the failure
+    rule: str | None = None  #: the rule page that describes the failure
     file: str | None = None
-    line: int | None = None  #: counted from 1
+    line: int | None = None  #: line number, counted from 1
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ def diagnostic(
     fix: Message | None = None,
     **params: str | int | float | Message,
 ) -> Diagnostic:
-    """Return a diagnostic of a kind listed in `facts/checks.yaml`, with the parameters of its sentences."""
+    """Return a diagnostic of a kind listed in `facts/checks.yaml`, with the parameters of its texts."""
     known = _kinds()[kind]
     file, line = place
     return Diagnostic(

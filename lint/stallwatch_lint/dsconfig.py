@@ -1,4 +1,4 @@
-"""A DeepSpeed configuration as the checks see it: its values, and the line of each key."""
+"""Represent a DeepSpeed configuration: its values, and the line of each key."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 from stallwatch_lint.diagnostic import Place
 from stallwatch_rules.text.lazy import lazy
 
-Path = tuple[str, ...]  #: ``("zero_optimization", "stage")``
+Path = tuple[str, ...]  #: the keys from the top, such as ``("zero_optimization", "stage")``
 _LARGEST = 1e300
 _LAST_STAGE = 3  # ``ZeroStageEnum.max_stage`` of DeepSpeed 0.19.8, ``runtime/zero/config.py``
 _WHOLE_TEXT = lazy(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
-AUTO = "auto"  #: filled in by transformers or accelerate, never by DeepSpeed
+AUTO = "auto"  #: a value that transformers or accelerate replaces; DeepSpeed itself never does
 
 
 @dataclass(frozen=True)
 class DsConfig:
-    """The values of one configuration.
+    """The values of one configuration file, with the lines of its keys.
 
-    ``lines`` holds the lines of keys, counted from 1; it omits keys that came from elsewhere. ``world_size``
-    is the number of ranks in the file itself (accelerate's ``num_processes``).
+    ``lines`` holds the lines of keys, counted from 1; it omits keys from other sources. ``world_size`` is the
+    number of ranks in the file itself (accelerate's ``num_processes``).
     """
 
     values: Mapping[str, Any]
     file: str
     lines: Mapping[Path, int] = field(default_factory=dict)
     world_size: int | None = None
-    accelerate: bool = False  #: built from accelerate's own settings, as accelerate builds it
+    accelerate: bool = False  #: True if built from accelerate's settings in the way accelerate does
 
     def get(self, *path: str, default: Any = None) -> Any:
-        """Return the value at this path; ``default`` if missing or ``null``, or if its parent is none."""
+        """Return the value at this path; ``default`` if the value is missing or ``null``."""
         value: Any = self.values
         for key in path:
             if not isinstance(value, Mapping) or key not in value:
@@ -54,7 +54,7 @@ class DsConfig:
         return self.get(*path) is True
 
     def line(self, *path: str) -> int | None:
-        """Return the line of this key, or of the nearest enclosing object that has one."""
+        """Return the line of this key, or of the nearest enclosing object with a known line."""
         while path:
             if path in self.lines:
                 return self.lines[path]
@@ -62,12 +62,12 @@ class DsConfig:
         return None
 
     def at(self, *path: str) -> Place:
-        """Return the file and the line of this key."""
+        """Return the place of this key: the file and the line."""
         return self.file, self.line(*path)
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; 0 if none is configured, ``None`` if it cannot be determined.
+        """ZeRO stage of the configuration; 0 if none is set, ``None`` if it cannot be determined.
 
         A boolean for ``zero_optimization`` is the old form: ``true`` means stage 1 (DeepSpeed 0.19.8,
         ``runtime/zero/config.py``, ``read_zero_config_deprecated``).
@@ -81,9 +81,9 @@ class DsConfig:
 
     @property
     def with_valid_stage(self) -> DsConfig:
-        """The configuration with stage 3 in place of a higher one, which has a diagnostic of its own.
+        """The configuration with stage 3 instead of a higher stage, which has its own diagnostic.
 
-        Conflicts with ZeRO-3 are thus reported along with it, and not only after the stage is fixed.
+        Conflicts with ZeRO-3 are thus reported at the same time, not only after the stage is fixed.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self
@@ -92,7 +92,7 @@ class DsConfig:
 
 
 def number(value: Any) -> float | None:
-    """Return the value as a number; ``None`` if it is none, and for ``true``, ``"auto"`` and infinity."""
+    """Return the value as a float; ``None`` for other types, ``true``, ``"auto"`` and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or abs(value) > _LARGEST:
         return None
     return float(value) if value == value else None
@@ -113,7 +113,7 @@ def whole(value: Any) -> int | None:
 
 
 def has_auto(value: Any) -> bool:
-    """Return whether any part of a value is left for transformers or accelerate to fill in."""
+    """Return whether any part of a value is ``auto``, which transformers or accelerate must replace."""
     if isinstance(value, Mapping):
         return any(has_auto(one) for one in value.values())
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Find losses that contain a sum over parameters: under ZeRO-3 the parameters are empty there."""
+"""Find losses that contain a sum over parameters, which are empty outside of modules under ZeRO-3."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from stallwatch_lint.partitioned import models_of
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Script, dotted, last_name, scopes
 
-_PERSISTENT = 1e5  #: the default threshold
+_PERSISTENT = 1e5  #: the default of ``stage3_param_persistence_threshold``
 
 
 def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
 
     Parameters of no more elements than ``stage3_param_persistence_threshold`` are never partitioned
-    (DeepSpeed 0.19.8), so a sum over a small part of a model may work. A term is reported only if it goes
-    into a variable named for a loss, into one that ``backward`` is called on, or is multiplied by zero, which
-    has no other use: the same sum for a log line is just as wrong under ZeRO-3, but stops nothing. In a
-    ``forward`` the parameters may be those of the running module, which are present: only "likely". Recorded:
-    DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
+    (DeepSpeed 0.19.8), so a sum over a small part of a model may work. A term is reported only if it is
+    assigned to a variable named for a loss, or to a variable on which ``backward`` is called, or if it is
+    multiplied by zero, which has no other use: the same sum for a log line is just as wrong under ZeRO-3, but
+    stops nothing. In a ``forward`` the parameters may be those of the running module, which are present: only
+    "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -43,9 +43,9 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
         owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
         forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
-        # In a `forward`, `self.parameters()` are those of the running module, which may be present.
+        # In a `forward`, `self.parameters()` belong to the running module, so they may be present.
         own = forward and any(dotted(owner) == "self" for owner in owners)
-        # Some of a whole model's parameters are large enough to be partitioned.
+        # Some parameters of a whole model are large enough to be partitioned.
         whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
         sure = not own and (whole or not persistent)
         for node in nodes:
@@ -66,7 +66,7 @@ def _is_loss(name: str, losses: set[str]) -> bool:
 
 
 def _pulled_expressions(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the expressions of a ``backward``: ``engine.backward(loss)``, ``loss.backward()``."""
+    """Yield the expressions whose gradient is computed: ``engine.backward(loss)``, ``loss.backward()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
         yield node.func.value
         yield from node.args[:1]
@@ -77,7 +77,7 @@ def _pulled(node: ast.AST) -> Iterator[str]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield the functions of the file that return such a sum and gather nothing; methods as ``self.name``."""
+    """Yield the file's functions that return a sum of parameters ungathered; methods as ``self.name``."""
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []
@@ -87,7 +87,7 @@ def _makers(script: Script) -> Iterator[str]:
 
 
 def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
-    """Whether the node is ``0.0 * extra``, of no use but to touch each parameter."""
+    """Return whether the node is ``0.0 * extra``, whose only use is to touch each parameter."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return False
     for zero, other in ((node.left, node.right), (node.right, node.left)):
@@ -97,7 +97,7 @@ def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
 
 
 def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> Iterator[str]:
-    """Yield names that hold such a sum and are not losses themselves."""
+    """Yield the names of variables that hold a sum of parameters and are not losses themselves."""
     if isinstance(node, ast.Assign) and _sums_parameters(node.value, makers):
         for target in node.targets:
             if isinstance(target, ast.Name) and not _is_loss(target.id, losses):
@@ -105,7 +105,7 @@ def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> I
 
 
 def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the name that a loop over parameters adds a number of each to, and the statement that adds."""
+    """Yield the name to which a loop over parameters adds a number for each, and the adding statement."""
     loop = _parameter_loop(node.target, node.iter) if isinstance(node, ast.For) else ""
     for inner in ast.walk(node) if loop else ():
         if isinstance(inner, ast.AugAssign):
@@ -113,7 +113,7 @@ def _looped(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
         elif isinstance(inner, ast.Assign) and len(inner.targets) == 1:
             target, parts = dotted(inner.targets[0]), list(_arithmetic(inner.value))
             if target not in map(dotted, parts):
-                continue  # a new number for each parameter, added to nothing
+                continue  # a new number for each parameter, not a sum
         else:
             continue
         if any(_reduces(part, loop) for part in parts):
@@ -131,7 +131,7 @@ def _adds_to_loss(node: ast.AST, terms: set[str], makers: frozenset[str], losses
         return False
     if _sums_parameters(node.value, makers):
         return True
-    # `loss = loss + 0 * extra`: arithmetic only, not `loss = model(extra).loss`
+    # `loss = loss + 0 * extra` counts, but `loss = model(extra).loss` is not arithmetic.
     return any(isinstance(one, ast.Name) and one.id in terms for one in _arithmetic(node.value))
 
 
@@ -144,9 +144,9 @@ def _arithmetic(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset()) -> bool:
-    """Whether it holds ``sum(p.sum() for p in x.parameters())``, outside of non-arithmetic calls."""
+    """Return whether the expression contains ``sum(p.sum() for p in x.parameters())`` as arithmetic."""
     for part in _arithmetic(expression):
-        while (  # torch.stack([…]).sum()
+        while (  # for example, torch.stack([…]).sum()
             isinstance(part, ast.Call)
             and isinstance(part.func, ast.Attribute)
             and part.func.attr in CALLS.reductions
@@ -169,14 +169,14 @@ def _sums_parameters(expression: ast.expr, makers: frozenset[str] = frozenset())
 
 
 def _owner_of_parameters(node: ast.AST) -> ast.expr | None:
-    """Return ``model`` of ``model.parameters()`` and ``model.named_parameters()``."""
+    """Return the expression ``model`` in ``model.parameters()`` and ``model.named_parameters()``."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.value if node.func.attr in ("parameters", "named_parameters") else None
     return None
 
 
 def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
-    """Return the loop variable if the loop runs over a module's parameters; else an empty string."""
+    """Return the loop variable if the loop runs over a module's parameters; otherwise an empty string."""
     if _owner_of_parameters(over) is None:
         return ""
     if isinstance(over, ast.Call) and last_name(over.func) == "named_parameters":
@@ -185,7 +185,7 @@ def _parameter_loop(target: ast.expr, over: ast.expr) -> str:
 
 
 def _reduces(expression: ast.expr, variable: str) -> bool:
-    """Whether the expression makes a number out of the parameter's values, with a graph."""
+    """Return whether the expression reduces the parameter's values to a number with gradients."""
     attributes = {node.attr for node in ast.walk(expression) if isinstance(node, ast.Attribute)}
     uses = any(isinstance(node, ast.Name) and node.id == variable for node in ast.walk(expression))
     return uses and bool(attributes & CALLS.reductions) and not attributes & CALLS.valueless

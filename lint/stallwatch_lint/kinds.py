@@ -1,4 +1,4 @@
-"""Find the names of a script that hold a Trainer or an Accelerator: by constructor, else by their wording."""
+"""Find the names of a script that hold a Trainer or an Accelerator, by constructor or by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stallwatch_lint.script import Function, Script, dotted, last_name
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
 _LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer has no save_model
 _BARE = ("object", "ABC", "Protocol", "Module")  #: bases that do not make a class a trainer
-_ROUNDS = 3  #: passes, for functions that take and return objects built by other functions
+_ROUNDS = 3  #: passes over the script, for functions that use objects built by other functions
 
 
 class Kinds:
@@ -23,7 +23,7 @@ class Kinds:
         self.names = Names(script.tree)
         self._classes = {node.name: node for node in script.classes}
         self._functions = {node.name: node for node in script.functions}
-        self._made: dict[str, Kind] = {}  # by function of the file
+        self._made: dict[str, Kind] = {}  # kinds of the returned objects, by function of the file
         assigned = [
             node for node in script.nodes if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
         ]
@@ -42,7 +42,7 @@ class Kinds:
                 self._passes(call)
 
     def of(self, node: ast.expr) -> Kind:
-        """Return the kind of the expression; empty if unknown."""
+        """Return the kind of the object that the expression holds; empty if unknown."""
         kind = self._known(node)
         if kind:
             return kind
@@ -52,11 +52,11 @@ class Kinds:
         return "accelerator" if "accelerat" in last else ""
 
     def is_accelerator(self, node: ast.expr) -> bool:
-        """Whether it was built as an Accelerator, or nothing is known but its name, which is exactly that."""
+        """Return whether the object is built as an Accelerator; if unknown, whether it is named so."""
         return (self._known(node) or last_name(node).lower()) == "accelerator"
 
     def of_owner(self, call: ast.Call) -> Kind:
-        """Return the kind of the object that the method is called on."""
+        """Return the kind of the object on which the method is called."""
         return self.of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
     def _known(self, node: ast.expr) -> Kind:
@@ -112,7 +112,7 @@ class Kinds:
         return "accelerator" if last == "Accelerator" else ""
 
     def _of_defined(self, node: ast.ClassDef, depth: int = 0) -> Kind:
-        """Return the kind of a class of the file from its bases."""
+        """Return the kind of a class of the file, determined by its bases."""
         kinds: list[Kind] = []
         for base in node.bases:
             inner = self._classes.get(dotted(base))
@@ -126,7 +126,7 @@ class Kinds:
         return known or ("other" if all(kinds) else "")
 
 
-kinds_of = lru_cache(maxsize=4)(Kinds)  # shared by all checks of one script
+kinds_of = lru_cache(maxsize=4)(Kinds)  # cached for all checks of one script
 
 
 def _parameters(function: Function) -> list[ast.arg]:

@@ -16,7 +16,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 def check_initialize(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``deepspeed.initialize`` without a model, and ``auto`` values that no library fills in.
+    """Find ``deepspeed.initialize`` without a model, and ``auto`` values that no library replaces.
 
     DeepSpeed asserts the model in ``deepspeed/__init__.py`` (0.9.0 to 0.19.8).
     """
@@ -35,8 +35,8 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find trainers of TRL releases that fail with DeepSpeed.
 
     Read in trl 0.11.4 to 0.16.1: ``trainer/online_dpo_trainer.py`` prepares ``ref_model`` unguarded up to
-    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` put the
-    bare policy in the engine's place. Reproduced with 0.11.4 and 0.12.2.
+    0.12.2; ``trainer/ppo_trainer.py``, ``ppov2_trainer.py`` (``save_model``) and ``rloo_trainer.py`` replace
+    the engine by the bare policy. Reproduced with 0.11.4 and 0.12.2.
     """
     if run.config is None or run.version("trl") is None:
         return
@@ -46,7 +46,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
         none = reference is None or is_constant(reference, None)
         adapts = peft is not None and not is_constant(peft, None)
         if run.fits("trl", "<0.13") and none and adapts and not call.open:
-            made = script.makers(peft)  # hence certainly not ``None``
+            made = script.makers(peft)  # a constructed object is certainly not ``None``
             sure = made and all(one.last.endswith("Config") for one in made)
             severity: Severity = "fails" if sure else "likely"
             yield diagnostic("online-dpo-without-reference", script.at(call), severity=severity, trl=trl)
@@ -58,7 +58,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``from_pretrained`` arguments that transformers refuses under ZeRO-3.
 
-    4.38.2 to 5.0.0: ``device_map``; up to 4.48.3 ``low_cpu_mem_usage=True`` as well.
+    ``device_map`` in 4.38.2 to 5.0.0; up to 4.48.3 ``low_cpu_mem_usage=True`` as well.
     """
     if run.stage != 3 or not script.imports & {"transformers"}:
         return
@@ -73,7 +73,7 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``model.eval()`` before a backward pass of the model in the same function, with no ``train()``.
 
     Only the model of an engine whose own ``backward`` is called counts: reference models, teachers and reward
-    models rightly stay in evaluation mode. Up to 0.15.3 ZeRO-3 asserts that each module is in training mode
+    models correctly stay in evaluation mode. Up to 0.15.3 ZeRO-3 asserts that each module is in training mode
     in backward (``runtime/zero/parameter_offload.py``); since 0.15.4 it is silent and dropout stays off.
     """
     engines = [{*pair} - {"", "?"} for pair in script.engines]
@@ -101,15 +101,16 @@ def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
                 )
 
 
-#: Names of models and classes; DeepSpeed treats the first group as units by itself since 0.18.0
-#: (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE, Qwen3-MoE)
+#: Names of mixture-of-experts models and classes. Since 0.18.0 DeepSpeed treats the blocks of the first group
+#: as units (``DEFAULT_LEAF_MODULE_CLASSES`` in ``runtime/zero/leaf_module_config.py``: Mixtral, Qwen2-MoE,
+#: Qwen3-MoE)
 _BY_ITSELF = lazy(r"(?i)\bmixtral|Qwen3-\d+B-A\d|qwen[23]_?moe|Qwen1\.5-MoE")
 _OTHER = lazy(r"(?i)deepseek-?(?:moe|v[23])(?!.*distill)|SparseMoeBlock|olmoe|phi-?3\.5-moe")
 _HANDLED_BY = {"trl", "swift", "llamafactory", "set_z3_leaf_modules", "leaf_module"}
 
 
 def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield a hint if a script names such a model and nothing treats its expert block as a unit."""
+    """Yield a hint if a script names a mixture-of-experts model whose experts ZeRO-3 does not group."""
     if config.stage != 3 or config.has("zero_optimization", "leaf_module"):
         return
     if any((script.imports | script.names) & _HANDLED_BY for script in run.scripts):
@@ -118,7 +119,7 @@ def check_experts(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
     by_itself = deepspeed is not None and deepspeed >= Version("0.18.0")
     for script in run.scripts:
         if not any(name == "backward" or name.endswith("Trainer") for name in script.names):
-            continue  # no training
+            continue  # the script does not train
         places = list(script.strings)
         places += [(call.last, call.line) for call in script.calls]
         for text, line in sorted(places, key=lambda place: place[1]):

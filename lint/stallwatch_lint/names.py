@@ -10,30 +10,31 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import Function, bound_by, dotted, scopes
 
-_Place = tuple[int, str]  # id of the scope or class, and the name
-_BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)  # besides assignments
+_Place = tuple[int, str]  # the id of a scope or class, and a name
+# Nodes that bind names, in addition to assignments.
+_BINDING = (ast.alias, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
-    """Meanings given to names, and where they end.
+    """Records the meanings of names, and the lines at which they end.
 
-    By the order of lines, without control flow except this: of the two branches of one ``if`` neither ends
-    the meaning that the other gives. A parameter means nothing by itself; ``self.model`` belongs to its
+    The order of lines counts, without control flow except this: a branch of an ``if`` does not end the
+    meaning that its other branch gives. A parameter has no meaning by itself; ``self.model`` belongs to its
     class.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
-        # The line from which a name has a meaning, the meaning, and the node that gives it.
+        # By name: the line at which a meaning starts, the meaning, and the node that gives it.
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
         for name, node in stored:
             end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Give a name this meaning from the end of this statement on; ignore a target that is not a name."""
+        """Give a name this meaning after this statement; ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
@@ -49,11 +50,11 @@ class Names:
         events.append((function.lineno, meaning, function))
 
     def class_of(self, node: ast.expr) -> ast.ClassDef | None:
-        """Return the innermost class around the node."""
+        """Return the innermost class that contains the node."""
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of a name at its use; empty if it has none, or none `among` these."""
+        """Return the meaning of a name at its use; empty if it has none, or none of `among`."""
         name = dotted(node)
         if "?" in name:
             return ""
@@ -81,24 +82,24 @@ class Names:
         return id(scope), name
 
     def _apart(self, one: ast.AST, other: ast.AST) -> bool:
-        """Whether the nodes are in different branches of one ``if``."""
+        """Return whether the nodes are in different branches of one ``if``."""
         theirs = self._branches[id(other)]
         return any((at, not is_else) in theirs for at, is_else in self._branches[id(one)])
 
 
 class _Structure(NamedTuple):
-    """Scopes, classes and branches of a tree; nodes by their ids."""
+    """Scopes, classes and branches of a syntax tree, by the ids of the nodes."""
 
     scope: dict[int, ast.AST]
-    bound: dict[int, set[str]]  #: plain names, by scope
-    classes: dict[int, ast.ClassDef]  #: the innermost class around each node
+    bound: dict[int, set[str]]  #: plain names bound in each scope
+    classes: dict[int, ast.ClassDef]  #: the innermost class that contains each node
     branches: dict[int, set[tuple[int, bool]]]
-    stored: list[tuple[str, _Binding]]  #: names that are assigned or imported, with the node
+    stored: list[tuple[str, _Binding]]  #: names that are assigned or imported, with the binding node
 
 
 @lru_cache(maxsize=4)
 def _structure(tree: ast.Module) -> _Structure:
-    """Read the structure once for all checks of one script."""
+    """Return the structure of a tree; it is cached for all checks of one script."""
     found = _Structure({}, defaultdict(set), {}, defaultdict(set), [])
     outer: dict[int, set[str]] = defaultdict(set)
     methods = {id(one) for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for one in node.body}
@@ -128,7 +129,7 @@ def _structure(tree: ast.Module) -> _Structure:
                         found.bound[id(scope)].add(name)
     for scope_id, names in outer.items():
         found.bound[scope_id] -= names
-    for node in ast.walk(tree):  # from the outside in: the innermost class counts
+    for node in ast.walk(tree):  # Outer classes come first, so that the innermost class wins.
         if isinstance(node, ast.ClassDef):
             found.classes.update((id(inner), node) for inner in ast.walk(node))
         elif isinstance(node, ast.If):

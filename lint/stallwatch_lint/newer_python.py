@@ -1,7 +1,7 @@
-"""Recognize syntax of a newer Python than this one: a script that fails to parse here may run there.
+"""Recognize syntax of a newer Python than this one, in which a script may run that fails to parse here.
 
-From "What's New in Python" 3.11 (PEP 646, PEP 654, asynchronous comprehensions inside of others), 3.12 (PEP
-695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).
+The forms are from "What's New in Python" 3.11 (PEP 646, PEP 654, nested asynchronous comprehensions), 3.12
+(PEP 695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 import sys
 
 _F_STRING = r"""\b(?:[fF][rR]?|[rR][fF])(?P<quote>["']).*\{"""
-_ASYNCHRONOUS = ""  # any line: the parser reports the line on which the comprehension begins
+_ASYNCHRONOUS = ""  # matches any line, because the parser reports the line where the comprehension begins
 _INSIDE = r"(?:[^\[\]]|\[[^\[\]]*\])*"  # the inside of brackets, with one nested level
-#: The release that added the form, a pattern of its line, and its name. Python 2's ``except E, e:`` names
-#: a variable, by convention in lowercase.
+#: The release that added the form, a pattern that matches its line, and its name. Python 2's ``except E, e:``
+#: names a variable, by convention in lowercase.
 _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 11), re.compile(r"^\s*except\s*\*"), "except*"),
     ((3, 11), re.compile(rf"(?<=[\w\])])\[(?:{_INSIDE},)?\s*\*\s*[\w(]"), "x[*a]"),
@@ -26,7 +26,7 @@ _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 14), re.compile(r"""(?<!\w)(?:[tT][rR]?|[rR][tT])["']"""), 't"…"'),
     ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
 )
-#: by form, how the messages of parsers that are too old for it begin (3.10, 3.11)
+#: Beginnings of the messages of parsers that are too old (3.10, 3.11), by form.
 _SAID = {
     _F_STRING: ("f-string", "unterminated", "unexpected character after line"),
     _ASYNCHRONOUS: ("asynchronous comprehension outside of an asynchronous function",),
@@ -34,7 +34,7 @@ _SAID = {
 
 
 class NewerPython(Exception):
-    """A script that needs a newer Python; the message names the version."""
+    """The script needs a newer Python; the message names the version."""
 
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         own = ".".join(map(str, sys.version_info[:2]))
@@ -47,7 +47,7 @@ class NewerPython(Exception):
 def newer_syntax(
     text: str, line: int | None, reason: str, version: tuple[int, int] = sys.version_info[:2]
 ) -> tuple[str, str] | None:
-    """Return the syntax form that `version` cannot read and the Python that added it; else ``None``.
+    """Return the syntax form that `version` cannot read and the Python that added it, or ``None``.
 
     `reason` is the parser's message.
     """

@@ -1,8 +1,8 @@
 """Check the configured optimizer and scheduler: their names, and the arguments of their constructors.
 
 DeepSpeed builds them and passes ``params`` as keyword arguments (0.9.0 to 0.19.8, ``runtime/engine.py``,
-``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script passes an optimizer itself;
-hence "likely" at most.
+``_configure_basic_optimizer`` and ``_scheduler_from_config``) unless the script itself passes an optimizer;
+the severity is therefore "likely" at most.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_optimizer(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
-    """Yield parameters that DeepSpeed's schedulers and Adam do not take, and numbers in quotes."""
+    """Yield parameters that DeepSpeed's schedulers and Adam do not accept, and numbers in quotes."""
     optimizer, scheduler = config.get("optimizer", "type"), config.get("scheduler", "type")
     adam = isinstance(optimizer, str) and optimizer.lower() in ("adam", "adamw")
     for part, name, known in (
@@ -86,13 +86,13 @@ def check_parameters(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def _nearest(name: str, known: Iterable[str], fix: str) -> Message | None:
-    """Return the fix with the name that was probably meant, ignoring case."""
+    """Return the fix that suggests the nearest known name, ignoring case; `None` if there is none."""
     written = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), written, n=1, cutoff=0.8)
     return message(f"lint.{fix}", near=written[found[0]]) if found else None
 
 
 def _text(value: Any) -> str | None:
-    """Return the first string that should be a number."""
+    """Return the first string in a value that should be a number; `None` if there is none."""
     several = value if isinstance(value, list) else [value]
     return next((one for one in several if isinstance(one, str) and one != AUTO), None)

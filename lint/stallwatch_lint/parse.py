@@ -1,12 +1,12 @@
-"""Parse text into a configuration, or report what is wrong with the text, with its line.
+"""Parse text into a configuration, or report the problem with the text and its line.
 
 DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key that occurs twice (0.9.0 to
 0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
-``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and take the last of two equal keys.
+``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last of two equal keys.
 
-accelerate's own YAML is read as the DeepSpeed configuration that accelerate builds from it: an entry of
-``deepspeed_config`` becomes an environment variable, and that a value of the configuration (accelerate
-1.15.0, ``DeepSpeedPlugin`` in ``utils/dataclasses.py``, and ``utils/launch.py``).
+accelerate's own YAML is read as the DeepSpeed configuration that accelerate builds from it: accelerate turns
+an entry of ``deepspeed_config`` into an environment variable, and the variable into a value of the
+configuration (accelerate 1.15.0, ``DeepSpeedPlugin`` in ``utils/dataclasses.py``, and ``utils/launch.py``).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from stallwatch_rules.pages.frontmatter import LOADER
 from stallwatch_rules.text.foreign_json import MAX_DEPTH, bounded, sound
 from stallwatch_rules.text.lazy import lazy
 
-MAX_KEYS = 10_000  #: number of keys whose lines are kept
+MAX_KEYS = 10_000  #: maximum number of keys whose lines are stored
 MAX_PLACED = 1 << 20  #: characters; finding the lines of keys takes seconds in longer texts
 
-#: DeepSpeed's key, by accelerate's name
+#: Paths of DeepSpeed's keys, by accelerate's name.
 _TARGETS: Mapping[str, Path] = {
     "zero_stage": ("zero_optimization", "stage"),
     "gradient_accumulation_steps": ("gradient_accumulation_steps",),
@@ -42,11 +42,11 @@ _TARGETS: Mapping[str, Path] = {
     "offload_param_nvme_path": ("zero_optimization", "offload_param", "nvme_path"),
 }
 _QUOTED = lazy(r'"([^"]*)"')
-_DEFAULT_STAGE = 2  # ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
+_DEFAULT_STAGE = 2  # accelerate's default of ``ACCELERATE_DEEPSPEED_ZERO_STAGE``
 
 
 class Parsed(NamedTuple):
-    """The configuration, if the text holds one; ``other_file`` if it names one to read instead."""
+    """The result of parsing: the configuration, if any; ``other_file`` names a file to read instead."""
 
     config: DsConfig | None
     diagnostics: list[Diagnostic]
@@ -54,7 +54,7 @@ class Parsed(NamedTuple):
 
 
 def parse_json(text: str, file: str) -> Parsed:
-    """Read a DeepSpeed configuration in JSON or Hjson."""
+    """Parse a DeepSpeed configuration in JSON or Hjson."""
     twice: list[str] = []
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def parse_json(text: str, file: str) -> Parsed:
 
 
 def strict(found: Diagnostic) -> Diagnostic:
-    """Return the diagnostic with Hjson as an error, for runs whose file transformers or accelerate reads."""
+    """Return a diagnostic about Hjson as an error, for files that transformers or accelerate reads."""
     return replace(found, severity="fails") if found.check == "config-not-json" else found
 
 
 def parse_accelerate(text: str, file: str) -> Parsed:
-    """Read accelerate's YAML; ``config`` is ``None`` without a diagnostic if DeepSpeed is not in it."""
+    """Parse accelerate's YAML; without DeepSpeed in it, ``config`` is ``None`` without a diagnostic."""
     try:
         values = bounded(yaml.load(text, LOADER))
         if not isinstance(values, dict):
@@ -107,7 +107,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
     settings = values.get("deepspeed_config")
     if not isinstance(settings, dict):
         if "zero_optimization" in values or "train_micro_batch_size_per_gpu" in values:
-            # DeepSpeed's own keys, written as YAML
+            # DeepSpeed's own keys, written as YAML.
             return Parsed(DsConfig(values, file, key_lines(text)), [])
         return Parsed(None, [])
     other = settings.get("deepspeed_config_file")
@@ -116,7 +116,7 @@ def parse_accelerate(text: str, file: str) -> Parsed:
 
 
 def key_lines(text: str) -> dict[Path, int]:
-    """Return the line of every key, by its path; empty if the text is not YAML (JSON mostly is)."""
+    """Return the line of every key, by path; empty if the text is not YAML (most JSON is valid YAML)."""
     if len(text) > MAX_PLACED:
         return {}
     try:
@@ -125,7 +125,8 @@ def key_lines(text: str) -> dict[Path, int]:
         return {}
     lines: dict[Path, int] = {}
     nodes: list[tuple[Path, yaml.Node | None]] = [((), root)]
-    for path, node in nodes:  # grows during the loop; an alias can refer to an enclosing node
+    # The list grows during the loop, because an alias can refer to an enclosing node.
+    for path, node in nodes:
         if isinstance(node, yaml.MappingNode) and len(path) < MAX_DEPTH:
             for key, value in node.value[: MAX_KEYS - len(nodes)]:
                 if isinstance(key, yaml.ScalarNode):
@@ -135,13 +136,13 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Return the values that Hjson reads, and the diagnostic for them."""
+    """Return the values that Hjson reads from text that is no JSON, and a diagnostic."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
         values = sound(bounded(hjson.loads(text, object_pairs_hook=pairs)))
-    except (ValueError, ArithmeticError, LookupError, RecursionError):  # raised by Hjson on broken tokens
+    except (ValueError, ArithmeticError, LookupError, RecursionError):  # Hjson raises these on broken tokens
         values = None
     if not isinstance(values, dict) or not values:
         return None, diagnostic("config-unreadable", place, reason=reason, file=file)

@@ -2,8 +2,8 @@
 
 At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
 0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
-``GatheredParameters`` does on entering, and so does accelerate's ``get_state_dict`` (1.15.0). At every stage,
-backward and step of the engine reduce gradients.
+``GatheredParameters`` gathers them on entering, and so does accelerate's ``get_state_dict`` (1.15.0). At
+every stage, backward and step of the engine reduce gradients.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from stallwatch_lint.names import Names
 from stallwatch_lint.script import Call, Script, last_name, parts
 
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
-_ENGINE, _PREPARED = "engine", "prepared"  # made by deepspeed.initialize, and by accelerate
-_MODULE, _BARE = "module", "bare"  # the module of a model; the result of unwrap_model for anything else
-_MODEL = "model"  # any of the first three
+_ENGINE, _PREPARED = "engine", "prepared"  # returned by deepspeed.initialize, and by accelerate's prepare
+_MODULE, _BARE = "module", "bare"  # the module of a model; the result of unwrap_model for other objects
+_MODEL = "model"  # any of the first three meanings
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
-_UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # known to be an engine or not
+_UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine
 
 
 class Models:
-    """The names of a script that hold a model that DeepSpeed has partitioned, or may have."""
+    """The names of a script that hold a model that DeepSpeed partitioned, or may have partitioned."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -51,11 +51,11 @@ class Models:
         }
 
     def needs_all(self, call: Call, *, zero3: bool) -> bool:
-        """Whether all ranks must make this call."""
+        """Return whether all ranks must make this call."""
         node = call.node
         if call.last in CALLS.reducing and isinstance(node.func, ast.Attribute):
             return self._names.meaning(node.func.value, _MODELS) == _ENGINE
-        if not zero3 or id(node) in self._inside:  # gathered weights are present
+        if not zero3 or id(node) in self._inside:  # inside this context, the gathered weights are present
             return False
         if call.last == "GatheredParameters":
             return call.argument("enabled", 3) is None
@@ -68,7 +68,7 @@ class Models:
         return self.is_model(node.func)
 
     def is_model(self, node: ast.expr) -> bool:
-        """Whether the node is such as ``engine``, ``engine.module``, ``accelerator.unwrap_model(model)``."""
+        """Return whether the node is a model such as ``engine.module`` or ``unwrap_model(model)``."""
         if isinstance(node, ast.Call):
             return _last_of(node) == "unwrap_model" and bool(node.args) and self.is_model(node.args[0])
         if isinstance(node, ast.Attribute) and node.attr == "module" and self.is_model(node.value):
@@ -76,7 +76,7 @@ class Models:
         return bool(self._names.meaning(node, _MODELS))
 
     def is_module(self, node: ast.expr) -> bool:
-        """Whether the node is known to be a module that is not an engine: ``engine.module``.
+        """Return whether the node is known to be a module that is not an engine, such as ``engine.module``.
 
         This includes every part of an object that accelerate prepared.
         """
@@ -96,7 +96,7 @@ class Models:
         return False
 
     def _assigned(self, value: ast.expr) -> str:
-        """Return the meaning of a name that is assigned this value."""
+        """Return the meaning of a name from the value that is assigned to it."""
         model, method = self.is_model(value), _last_of(value)
         if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute):
             if method in ("prepare", "unwrap_model") and self._kinds.of_owner(value) == "accelerator":
@@ -107,7 +107,7 @@ class Models:
         return _MODEL if model else ""
 
 
-models_of = lru_cache(maxsize=4)(Models)  # shared by all checks of one script
+models_of = lru_cache(maxsize=4)(Models)  # cached for all checks of one script
 
 
 def _last_of(node: ast.expr) -> str:

@@ -1,4 +1,4 @@
-"""Find calls that all ranks must make but only one makes: it waits for the others forever.
+"""Find calls that all ranks must make but only one rank makes, which then waits for the others forever.
 
 Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
 ``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
@@ -35,7 +35,7 @@ class FirstRank:
                 self._names.give(target, node, meaning)
 
     def passes(self, test: ast.expr) -> bool | None:
-        """Return ``True`` if only the first rank passes, ``False`` if only the others do, else ``None``."""
+        """Return True if only the first rank passes the test, False if only others do, otherwise None."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             if self._is_rank(test.operand):
                 return True
@@ -53,7 +53,7 @@ class FirstRank:
         return {_IS_FIRST: True, _IS_OTHER: False}.get(self._names.meaning(test))
 
     def _is_rank(self, node: ast.expr) -> bool:
-        """Whether it is ``rank``, ``args.local_rank``, ``get_rank()`` or ``int(os.environ["RANK"])``."""
+        """Return whether the node is a rank, such as ``args.local_rank`` or ``get_rank()``."""
         if isinstance(node, ast.Call):
             if dotted(node.func) == "int" and len(node.args) == 1:
                 return any(
@@ -82,10 +82,10 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find collectives, and savers that contain some, below ``if rank == 0:`` alone.
+    """Find collectives, and calls that contain collectives, only below ``if rank == 0:``.
 
-    Skip a call if the other branch, or any code for the other ranks, makes the same call: one rank first and
-    then the others is a common pattern. A collective of a group does not concern the other ranks.
+    Skip a call if the other branch, or any code for the other ranks, makes the same call: a first rank before
+    all others is a common pattern. A collective of a group does not concern the ranks outside of the group.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []
@@ -110,7 +110,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _calls(body: list[ast.stmt]) -> Iterator[Call]:
-    """Yield the calls that this branch makes itself, without those of functions that it only defines."""
+    """Yield the calls that this branch makes, without the calls in functions that it only defines."""
     inside: list[ast.AST] = list(body)
     while inside:
         node = inside.pop(0)
@@ -144,14 +144,14 @@ def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kind
 
 
 def _is_module(owner: str, call: Call) -> bool:
-    """Whether a function of this name, as its package knows it, belongs to torch or DeepSpeed."""
+    """Return whether a function with this full owner's name belongs to torch or DeepSpeed."""
     if any(owner == one or owner.startswith(f"{one}.") for one in CALLS.modules):
         return True
     return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
 
 
 def _asks_engine(script: Script, name: str) -> bool:
-    """Whether the file's own method of this name may call the engine's; true if the file has none."""
+    """Return whether the file's own method of this name may call the engine's; True if there is none."""
     functions: dict[str, list[ast.AST]] = defaultdict(list)
     for function in script.functions:
         functions[function.name].append(function)

@@ -1,4 +1,4 @@
-"""Report the diagnostics of a check to people, on a terminal, and to programs, as JSON."""
+"""Report the diagnostics of a check: on a terminal for people, as JSON for programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_rules.locale import rendered, say
 from stallwatch_rules.text.controls import without_controls
 
 SCHEMA = 1
-#: all of the input; all of it, but only versions; or only the readable part
+#: The checked part of the input: all, only the versions, or only the readable part.
 Covered = Literal["all", "versions", "part"]
 _NOTHING: dict[Covered, str] = {"all": "clear", "versions": "clear-versions", "part": "clear-part"}
 _STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "cyan"}
@@ -26,7 +26,7 @@ _STYLES: dict[Severity, str] = {"fails": "red", "likely": "yellow", "advice": "c
 def to_json(
     diagnostics: Sequence[Diagnostic], looked_at: Sequence[str], problems: Sequence[str], language: str
 ) -> str:
-    """Return one JSON object; ``ok`` is whether everything was read and nothing is certain to fail."""
+    """Return a JSON object; ``ok`` is true if everything was read and nothing is certain to fail."""
     content = {
         "schema": SCHEMA,
         "ok": not problems and not any(diagnostic.severity == "fails" for diagnostic in diagnostics),
@@ -47,7 +47,7 @@ def print_check(
 ) -> None:
     """Print the diagnostics, the most severe first; readable at 80 columns and without color.
 
-    `covered` is the part of the run that was checked: unless it is all of it, no diagnostic is no all-clear.
+    `covered` is the checked part of the run: if partial, a report without diagnostics is not an all-clear.
     """
     rows: list[RenderableType] = []
     for diagnostic in diagnostics:
@@ -62,7 +62,7 @@ def print_check(
 
 
 def _block(diagnostic: Diagnostic, language: str) -> RenderableType:
-    """Lay out one diagnostic whose sentences are rendered."""
+    """Return the layout of one diagnostic whose texts are rendered."""
     colour = "white on red" if diagnostic.severity == "fails" else f"black on {_STYLES[diagnostic.severity]}"
     badge = say(f"lint.badge-{diagnostic.severity}", language)
     what = without_controls(str(diagnostic.what))

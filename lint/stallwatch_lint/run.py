@@ -1,4 +1,4 @@
-"""The facts about a run before it starts that the checks may use."""
+"""Define the facts about a run before it starts, which all checks use."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Run:
 
     config: DsConfig | None = None
     scripts: Sequence[Script] = ()
-    versions: Mapping[str, str] = field(default_factory=dict)  #: by canonical package name
-    world_size: int | None = None  #: data-parallel ranks
+    versions: Mapping[str, str] = field(default_factory=dict)  #: versions by canonical package name
+    world_size: int | None = None  #: number of data-parallel ranks
     signatures: Signatures | None = None  #: signatures of installed classes whose source can be read
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; ``None`` if there is no configuration, or it cannot be determined."""
+        """ZeRO stage of the run; ``None`` without a configuration, or if it cannot be determined."""
         return self.config.stage if self.config is not None else None
 
     def version(self, package: str) -> Version | None:
-        """Return the version of an installed package, if it is known."""
+        """Return the version of an installed package; `None` if unknown."""
         return version_of(self.versions, package)
 
     def fits(self, package: str, specifier: str) -> bool:

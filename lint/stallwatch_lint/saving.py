@@ -1,12 +1,12 @@
-"""Check that a script saves weights that ZeRO-3 has partitioned as a whole.
+"""Check that a script gathers weights that ZeRO-3 has partitioned before it saves them.
 
-Unless gathering is enabled, no rank can save them. Saving past the engine gives empty weights: this holds for
-the model that ``deepspeed.initialize`` or accelerate's ``prepare`` takes and returns, and for a Trainer's
-model once it has trained (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor
-``state_dict`` gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` queries
-the given model whether weights are gathered (1.15.0, ``accelerator.py``), and only DeepSpeed's engine has
-that method; a trainer whose ``save_model`` puts another model in the engine's place fails likewise (TRL's PPO
-trainers, 0.11 to 0.16).
+Unless gathering is enabled, no rank can save them. Saving without the engine writes empty weights: this holds
+for the model that ``deepspeed.initialize`` or accelerate's ``prepare`` takes and returns, and for a Trainer's
+model after training (transformers 5.23.0: neither ``save_pretrained`` of ``modeling_utils.py`` nor
+``state_dict`` gathers; ``Trainer.save_model`` does, by the engine). accelerate's ``get_state_dict`` calls a
+method of the given model to find out whether weights are gathered (1.15.0, ``accelerator.py``), and only
+DeepSpeed's engine has that method; a trainer whose ``save_model`` replaces the engine by another model fails
+likewise (TRL's PPO trainers, 0.11 to 0.16).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _KEYS = (_GATHER, "gather_16bit_weights_on_model_save", "stage3_gather_fp16_weig
 
 
 def check_saving(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Find ZeRO-3 without gathering: once for the configuration, or for each place that saves.
+    """Find ZeRO-3 without gathering: once for the configuration, or for each call that saves.
 
     accelerate 1.15.0, ``accelerator.py`` (``get_state_dict``): raises. DeepSpeed 0.19.8,
     ``runtime/engine.py`` (``save_16bit_model``): writes nothing and returns ``False``. transformers 5.0
     (Trainer): catches the error and writes a sharded checkpoint.
     """
     gathers = any(config.get("zero_optimization", key) not in (None, False) for key in _KEYS)
-    if config.stage != 3 or gathers:  # an undetermined value counts as yes
+    if config.stage != 3 or gathers:  # an undetermined value counts as enabled
         return
     places = [one for script in run.scripts for one in _places(script)]
     yield from places
@@ -68,9 +68,10 @@ _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are saved past the engine, in scripts that gather nothing themselves.
+    """Find models that are saved without the engine, in scripts that contain no gathering.
 
-    With PEFT, ``save_pretrained`` writes adapters that may be small enough to stay whole: these are skipped.
+    With PEFT, ``save_pretrained`` writes adapters that may be too small to be partitioned: these calls are
+    skipped.
     """
     if run.stage != 3 or script.names & {"GatheredParameters"}:
         return
@@ -80,7 +81,7 @@ def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
     peft = "peft" in script.imports or bool(script.names & {"get_peft_model", "LoraConfig"})
     for call in script.called("state_dict", "save_pretrained"):
         if call.last == "state_dict" and id(call.node) not in saved:
-            continue  # copied or compared, not saved
+            continue  # the state dict is copied or compared, not saved
         if (
             call.open
             or call.argument("state_dict") is not None
@@ -107,11 +108,11 @@ class _BareModels:
         self._others: dict[int, set[str]] = {}  # names assigned in each scope that starts no engine
         self._trained: dict[int, int] = {}  # the first line that trains, by scope
         self._tests_for_engine: set[int] = set()  # scopes that test whether DeepSpeed is used
-        self._states: dict[int, ast.Call] = {}  # the call that made a name's state dict, by line
+        self._states: dict[int, ast.Call] = {}  # the call that returned a name's state dict, by line
         self._read()
 
     def by(self, node: ast.expr) -> str:
-        """Return ``deepspeed``, ``accelerate`` or ``trainer``; empty if it is no partitioned model."""
+        """Return ``deepspeed``, ``accelerate`` or ``trainer``; empty for a model that is not partitioned."""
         scope, name = self._scope_of.get(id(node), 0), dotted(node)
         if name in self._by_name and name.partition(".")[0] not in self._others.get(scope, ()):
             return "deepspeed"
@@ -134,7 +135,7 @@ class _BareModels:
                 yield self._states[int(meaning.removeprefix(_STATE))]
 
     def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
-        """Whether a Trainer trained before this line; in another function, whether the script trains."""
+        """Return whether a Trainer trained before this line; in another function, whether any trains."""
         if scope in self._trained:
             return node.lineno > self._trained[scope]
         return scope != id(self._script.tree) and (bool(self._trained) or dotted(node.value) == "self")
@@ -189,13 +190,13 @@ class _BareModels:
                     self._names.give(part, node, f"{_MODEL} accelerate")
 
 
-#: methods that only DeepSpeed's engine has (0.19.8, ``runtime/engine.py``)
+#: Methods that only DeepSpeed's engine has (0.19.8, ``runtime/engine.py``).
 _OF_ENGINE = ("zero_gather_16bit_weights_on_model_save", "_zero3_consolidated_16bit_state_dict")
 _REPLACED = {"self.model", "self.deepspeed"}
 
 
 def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find calls that pass a bare module to accelerate, and trainers that swap their engine for one."""
+    """Find calls that pass a bare module to accelerate, and trainers that replace their engine by one."""
     if run.stage != 3:
         return
     kinds, models = kinds_of(script), models_of(script)
@@ -214,7 +215,7 @@ def check_unwrapped(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _swaps(function: ast.FunctionDef) -> bool:
-    """Whether it sets ``self.model`` and ``self.deepspeed``, and another ``save_model`` does the saving."""
+    """Return whether the function sets ``self.model`` and ``self.deepspeed``, and calls a ``save_model``."""
     nodes = list(ast.walk(function))
     assigned = (node for node in nodes if isinstance(node, ast.Assign))
     targets = {dotted(part) for node in assigned for target in node.targets for part in parts(target)}

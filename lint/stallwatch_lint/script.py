@@ -1,4 +1,4 @@
-"""A training script as a syntax tree: imports, calls, names. It is never run."""
+"""Represent a training script as a syntax tree: imports, calls, names. The script is never run."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ Scope = ast.Module | Function | ast.Lambda
 
 @dataclass(frozen=True)
 class Call:
-    """One call: ``trainer.save_model(out)`` has the name ``trainer.save_model``."""
+    """A call in a script: ``trainer.save_model(out)`` has the name ``trainer.save_model``."""
 
-    name: str  #: dotted; ``?`` for a part that is not a plain name
+    name: str  #: dotted name; ``?`` for a part that is not a plain name
     node: ast.Call
 
     @classmethod
     def of(cls, node: ast.Call) -> Call:
-        """Return the call of this node."""
+        """Return the call that this syntax node represents."""
         return cls(dotted(node.func), node)
 
     @property
     def last(self) -> str:
-        """The function's own name, without its owner."""
+        """Name of the called function, without its owner."""
         return self.name.rsplit(".", 1)[-1]
 
     @property
     def owner(self) -> str:
-        """The object that the method is called on; empty for a plain function."""
+        """Dotted name of the object on which the method is called; empty for a plain function."""
         return self.name.rpartition(".")[0]
 
     @property
     def line(self) -> int:
-        """The line, counted from 1."""
+        """Line number of the call, counted from 1."""
         return self.node.lineno
 
     @property
     def open(self) -> bool:
-        """Whether ``*args`` or ``**kwargs`` may add arguments that are not visible here."""
+        """True if ``*args`` or ``**kwargs`` may add arguments that the call does not show."""
         return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
             one.arg is None for one in self.node.keywords
         )
 
     def argument(self, name: str, position: int | None = None) -> ast.expr | None:
-        """Return the argument with this name, or at this position."""
+        """Return the argument with this name, or at this position; `None` if it is missing."""
         for keyword in self.node.keywords:
             if keyword.arg == name:
                 return keyword.value
@@ -69,45 +69,45 @@ class Call:
 
 @dataclass(frozen=True)
 class Script:
-    """One parsed file."""
+    """A parsed file with its syntax tree."""
 
     file: str
     tree: ast.Module
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """All nodes, from the outside in."""
+        """All nodes of the tree, outer nodes first."""
         return list(ast.walk(self.tree))
 
     def of(self, *types: type[_Node]) -> list[_Node]:
-        """Return the nodes of these types, from the outside in."""
+        """Return the nodes of these types, outer nodes first."""
         return [node for node in self.nodes if isinstance(node, types)]
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """All names and attributes that the text uses."""
+        """All names and attributes that the script uses."""
         imported = (alias.name for node in self.of(ast.ImportFrom) for alias in node.names)
         attributes = (node.attr for node in self.of(ast.Attribute))
         return frozenset({*(node.id for node in self.of(ast.Name)), *attributes, *imported})
 
     @cached_property
     def calls(self) -> list[Call]:
-        """All calls, in line order."""
+        """All calls of the script, in line order."""
         return sorted(map(Call.of, self.of(ast.Call)), key=lambda call: call.line)
 
     @cached_property
     def assignments(self) -> list[ast.Assign]:
-        """All assignments, in line order."""
+        """All assignments of the script, in line order."""
         return sorted(self.of(ast.Assign), key=lambda node: node.lineno)
 
     @cached_property
     def functions(self) -> list[Function]:
-        """All functions and methods of the file."""
+        """All functions and methods of the script."""
         return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
 
     @cached_property
     def imports(self) -> frozenset[str]:
-        """The top-level packages imported anywhere in the file."""
+        """Top-level packages imported anywhere in the script."""
         found: set[str] = set()
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -124,16 +124,16 @@ class Script:
         return [(node.value, node.lineno) for node in found if isinstance(node.value, str)]
 
     def at(self, call: Call) -> Place:
-        """Return the place of a call."""
+        """Return the place of a call: the file and the line."""
         return self.file, call.line
 
     def called(self, *last: str) -> Iterator[Call]:
-        """Yield the calls whose own name is one of these."""
+        """Yield the calls whose function has one of these names, without its owner."""
         return (call for call in self.calls if call.last in last)
 
     @property
     def deepspeed_itself(self) -> bool:
-        """Whether it calls ``deepspeed.initialize`` and no library fills ``auto`` values in."""
+        """True if the script calls ``deepspeed.initialize`` and no library replaces ``auto`` values."""
         return (
             any(self.initializations())
             and not self.imports & {"accelerate", "lightning", "pytorch_lightning"}
@@ -142,7 +142,7 @@ class Script:
 
     @property
     def strict_json(self) -> bool:
-        """Whether transformers or accelerate read its configuration first, as strict JSON."""
+        """True if transformers or accelerate read the configuration first, as strict JSON."""
         readers = {"Trainer", "TrainingArguments", "Accelerator"}
         theirs = self.imports & {"transformers", "accelerate", "trl"} and self.names & readers
         return bool(theirs) and not any(self.initializations())
@@ -153,7 +153,7 @@ class Script:
 
     @cached_property
     def engines(self) -> list[tuple[str, str]]:
-        """The names of the model and of the engine of each ``deepspeed.initialize``."""
+        """Names of the model and of the engine of each ``deepspeed.initialize``."""
         starts = {id(call.node): call for call in self.initializations()}
         found = []
         for node in self.assignments:
@@ -179,12 +179,12 @@ class Script:
 
     @cached_property
     def classes(self) -> list[ast.ClassDef]:
-        """All classes of the file."""
+        """All classes of the script."""
         return self.of(ast.ClassDef)
 
     @cached_property
     def stored(self) -> frozenset[str]:
-        """The plain names that get a value other than by one import; without classes of the file."""
+        """Plain names bound in any way other than by one import or by a class definition."""
         found = {node.id for node in self.of(ast.Name) if isinstance(node.ctx, ast.Store)}
         imported: dict[str, set[str]] = defaultdict(set)
         for node in self.nodes:
@@ -198,12 +198,12 @@ class Script:
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
     def made_by(self, value: ast.expr | None) -> Call | None:
-        """Return the only call that makes this object: itself, or the only value assigned to the name."""
+        """Return the only call that makes this object: the value itself, or the only value of the name."""
         makers = self.makers(value)
         return makers[0] if len(makers) == 1 else None
 
     def makers(self, value: ast.expr | None) -> list[Call]:
-        """Return the calls of which one makes this object; empty if something else may."""
+        """Return the calls that may make this object; empty if anything else may make it."""
         values = [value]
         if isinstance(value, ast.Name):
             name = value.id
@@ -217,22 +217,22 @@ class Script:
         return calls if len(calls) == len(values) else []
 
     def full(self, name: str) -> str:
-        """Return a dotted name as its package knows it."""
+        """Return the full name of an imported dotted name."""
         first, dot, rest = name.partition(".")
         return self.aliases.get(first, first) + dot + rest
 
 
 def parse_script(text: str, file: str) -> Script | Diagnostic:
-    """Return the script, or the reason why Python cannot read it. It is compiled but never run.
+    """Return the script, or a diagnostic if Python cannot read it. It is compiled but never run.
 
     Compiling finds errors that the syntax tree alone allows (``return`` outside of a function).
 
     Raises:
-        NewerPython: if the line is written for a newer Python than this one.
+      NewerPython: if the line is written for a newer Python than this one.
     """
     text = text.removeprefix("\ufeff")
     try:
-        with warnings.catch_warnings():  # warnings about escapes in strings do not concern us
+        with warnings.catch_warnings():  # ignores warnings about escapes in strings
             warnings.simplefilter("ignore")
             tree = ast.parse(text, filename=file)
             compile(tree, file, "exec", dont_inherit=True)
@@ -251,7 +251,7 @@ def parse_script(text: str, file: str) -> Script | Diagnostic:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return ``a.b.c`` of a name or attribute; ``?`` for a part that is neither."""
+    """Return ``a.b.c`` for a name or attribute; ``?`` for a part that is neither."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -260,17 +260,17 @@ def dotted(node: ast.expr) -> str:
 
 
 def last_name(node: ast.expr) -> str:
-    """Return ``c`` of ``a.b.c``."""
+    """Return the last part of a dotted name: ``c`` for ``a.b.c``."""
     return dotted(node).rpartition(".")[2]
 
 
 def parts(target: ast.expr) -> list[ast.expr]:
-    """Return ``a`` and ``b`` of ``a, b``; any other expression by itself."""
+    """Return the targets of an assignment: ``a`` and ``b`` for ``a, b``, any other expression alone."""
     return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
 
 
 def bound_by(node: ast.AST) -> tuple[str | None, ...]:
-    """Return the names that a node binds by other means than storing a name; ``*`` for any."""
+    """Return the names that a node binds other than by storing a name; ``*`` for any name."""
     match node:
         case ast.Global() | ast.Nonlocal():
             return tuple(node.names)
@@ -288,17 +288,17 @@ def bound_by(node: ast.AST) -> tuple[str | None, ...]:
 
 
 def is_own(script: Script, name: str) -> bool:
-    """Whether the file itself defines the name or its first part, or assigns it a value."""
+    """Return whether the file itself defines the name or its first part, or assigns it a value."""
     return name.partition(".")[0] in script.stored or any(one.name == name for one in script.classes)
 
 
 def is_constant(node: ast.expr | None, value: object) -> bool:
-    """Whether the expression is exactly this ``True``, ``False`` or ``None``."""
+    """Return whether the expression is exactly this ``True``, ``False`` or ``None``."""
     return isinstance(node, ast.Constant) and node.value is value
 
 
 def scopes(tree: ast.Module) -> Iterator[tuple[Scope, list[ast.AST]]]:
-    """Yield the module and each function, with the nodes that are its own and no inner function's."""
+    """Yield the module and each function, with their nodes except those of inner functions."""
     waiting: list[Scope] = [tree]
     while waiting:
         scope = waiting.pop()

@@ -1,4 +1,4 @@
-"""Find the keyword arguments that a class of an installed package takes, from its source: no imports."""
+"""Find the keyword arguments that a class of an installed package accepts, from its source: no imports."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import dotted, is_constant, last_name
 
-MOST_STEPS = 12  #: steps from module to module and from class to base
+MOST_STEPS = 12  #: maximum steps from module to module and from class to base
 
 
 class Source(NamedTuple):
-    """A module's text, and whether it is a package (``__init__.py``), which relative imports depend on."""
+    """A module's text; `package` is True for ``__init__.py``, which relative imports depend on."""
 
     text: str
     package: bool
 
 
-#: Return the source of a module by its dotted name; ``None`` if there is none.
+#: A function that returns the source of a module by its dotted name; ``None`` if there is none.
 Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Follows a class from its import to its definition, and on to its bases.
+    """Follows a class from its import to its definition, and to its bases.
 
-    A result that is not certain (``**kwargs``, a metaclass, decorators, a base elsewhere) is ``None``.
+    A result that is not certain (``**kwargs``, a metaclass, decorators, an unknown base) is ``None``.
     """
 
     def __init__(self, read: Read) -> None:
@@ -34,7 +34,7 @@ class Signatures:
         self._known: dict[str, frozenset[str] | None] = {}
 
     def taken(self, full: str) -> frozenset[str] | None:
-        """Return the arguments that a class such as ``trl.SFTConfig`` takes by name."""
+        """Return the arguments that a class such as ``trl.SFTConfig`` accepts; `None` if uncertain."""
         if full not in self._known:
             self._known[full] = self._taken(self._find(full, 0), 0)
         return self._known[full]
@@ -116,7 +116,7 @@ def _of_function(init: ast.FunctionDef) -> frozenset[str] | None:
         name = last_name(decorator.func) if isinstance(decorator, ast.Call) else ""
         if not name.lstrip("_").startswith("deprecate"):
             return None
-        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments accept old names
+        # transformers' deprecate_kwarg and huggingface_hub's _deprecate_arguments accept old names.
         taken |= {
             one.value
             for one in ast.walk(decorator)

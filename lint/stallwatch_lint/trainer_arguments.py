@@ -1,14 +1,15 @@
-"""Check training arguments that transformers and TRL refuse, alone or beside the DeepSpeed configuration.
+"""Check training arguments that transformers and TRL refuse, alone or with the DeepSpeed configuration.
 
-transformers 5.23.0: ``training_args.py`` (``__post_init__``) takes one of fp16 and bf16;
+transformers 5.23.0: ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16;
 ``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and
 ``trainer_config_finalize`` raises as training begins. ``trainer.py``: ``__init__`` raises a ``ValueError`` if
-``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader`` raises one at an
-evaluation without any.
+``eval_strategy`` is not ``no`` and ``eval_dataset`` is ``None``; ``get_eval_dataloader`` raises a
+``ValueError`` at an evaluation without a dataset.
 
-trl 1.16.0, ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``): the batch is
-``generation_batch_size``, else ``per_device_train_batch_size * world_size * steps_per_generation``; these
-steps are ``gradient_accumulation_steps`` by default. ``num_generations`` must divide it and be 2 at least.
+trl 1.16.0, ``trainer/grpo_config.py`` and ``rloo_config.py`` (``__post_init__``): the batch size is
+``generation_batch_size``, or by default ``per_device_train_batch_size * world_size * steps_per_generation``;
+these steps are ``gradient_accumulation_steps`` by default. ``num_generations`` must divide the batch size and
+be at least 2.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from stallwatch_lint.facts import TRAINERS
 from stallwatch_lint.run import Run
 from stallwatch_lint.script import Call, Script, is_constant, is_own
 
-#: classes that transformers itself defines; other classes may have other defaults
+#: Classes that transformers itself defines; other classes may have other defaults.
 _OWN = ("TrainingArguments", "Seq2SeqTrainingArguments")
 
 
 def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find fp16 beside bf16, and literals that differ from the configuration.
+    """Find fp16 together with bf16, and literals that differ from the configuration.
 
-    A call that names another file is not compared; one that does not name this file may still get it
-    (``accelerate launch``), or other arguments, so its difference is only likely to matter.
+    A call that names another file is not compared; a call that does not name this file may still use it
+    (``accelerate launch``), or get other arguments, so its difference is only likely to matter.
     """
     if not script.imports & {"transformers", "trl"}:
         return
@@ -44,12 +45,12 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """Yield the calls of classes that hold training arguments, by class name."""
+    """Yield the calls of classes that hold training arguments, identified by class name."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
 def _trains(call: Call) -> bool:
-    """Whether the call makes the configuration of a trainer (``SFTConfig``), and not of a model."""
+    """Return whether the call makes the configuration of a trainer (``SFTConfig``), and not of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
 
@@ -82,7 +83,7 @@ def _compared(script: Script, call: Call, config: DsConfig) -> Iterator[Diagnost
 
 
 def _literal(node: ast.expr) -> Any:
-    """Return the number or flag of the node; ``None`` if it is neither."""
+    """Return the number or boolean that the node holds; ``None`` for any other node."""
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, MemoryError, RecursionError):
@@ -115,7 +116,7 @@ def check_strategies(script: Script, _run: Run) -> Iterator[Diagnostic]:
     for call in _settings(script):
         if call.constant("load_best_model_at_end") is not True:
             continue
-        # 4.48.3 takes both names, 4.57.6 only the new one
+        # 4.48.3 accepts both names, 4.57.6 only the new name.
         older = call.argument("eval_strategy") is None and call.argument("evaluation_strategy") is not None
         evaluates = _strategy(call, "evaluation_strategy" if older else "eval_strategy")
         saves = _strategy(call, "save_strategy")
@@ -137,7 +138,7 @@ def _strategy(call: Call, name: str) -> str | None:
 
 
 def _steps(call: Call, name: str) -> int | None:
-    """Return a whole number of steps; ``None`` for a fraction of all steps and for an undetermined value."""
+    """Return a whole number of steps; ``None`` for a fraction of all steps or an undetermined value."""
     if name == "eval_steps" and (call.argument(name) is None or is_constant(call.argument(name), None)):
         name = "logging_steps"
     value = _given(call, name)
@@ -145,7 +146,7 @@ def _steps(call: Call, name: str) -> int | None:
 
 
 def _given(call: Call, name: str) -> Any:
-    """Return the constant that the call passes; else the default, if it is known to apply."""
+    """Return the constant that the call passes, or the default if it is known to apply."""
     if call.argument(name) is not None:
         return call.constant(name)
     own = call.last in _OWN and not call.open and not call.node.args[1:]
@@ -155,7 +156,7 @@ def _given(call: Call, name: str) -> Any:
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _STRATEGIES = ("eval_strategy", "evaluation_strategy")
-_ARGS, _EVAL_DATASET = 1, 4  # positions of arguments
+_ARGS, _EVAL_DATASET = 1, 4  # positions of the arguments in the call
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
@@ -177,12 +178,12 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
 
 
 def is_theirs(script: Script, call: Call, *names: str) -> bool:
-    """Whether it calls one of these classes, by a name that the file gives to nothing else."""
+    """Return whether the call creates one of these classes, by a name without another meaning in the file."""
     return script.full(call.name) in names and not is_own(script, call.name)
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
-    """Whether the file sets such an attribute (``args.eval_strategy = "no"``), or may do so unseen."""
+    """Return whether the file sets such an attribute (``args.eval_strategy = "no"``), or may set it."""
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
     )
@@ -223,7 +224,7 @@ def check_generations(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _sizes(call: Call, world_size: int | None) -> tuple[int, int, int] | None:
-    """Return processes, batch per device and accumulation steps, if all are known."""
+    """Return the numbers of processes, of samples per device and of accumulation steps, if all are known."""
     if world_size is None or call.argument("generation_batch_size") is not None:
         return None
     name = "steps_per_generation" if call.argument("steps_per_generation") is not None else _STEPS

@@ -24,17 +24,17 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_lint.run import Run
 
-_PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # `pip list`
+_PLAIN = lazy(r"(?P<name>[A-Za-z0-9][\w.-]*)\s+(?P<version>\d\S*)")  # a line of `pip list`
 
 
 class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Packages that fail together in these ranges; the table explains the fields."""
+    """Packages that fail together in these version ranges; `facts/versions.yaml` explains the fields."""
 
     ranges: dict[str, str]  #: canonical package name → version specifier; all must hold
     severity: Severity
     fails: str
     why: str
-    rule: str  #: page of the failure that it would cause
+    rule: str  #: page of the rule about the failure that the conflict causes
     source: str  #: package, versions and files in which the fact was read
     wanted: str = ""
     used: frozenset[str] = frozenset()
@@ -43,18 +43,18 @@ class VersionConflict(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def what(self) -> Message:
-        """The message that says what fails."""
+        """Message that describes what fails."""
         return message(f"lint.unfit-{self.fails}")
 
 
 @cache
 def version_conflicts() -> tuple[VersionConflict, ...]:
-    """Return all known conflicts."""
+    """Return all known conflicts of package versions."""
     return facts("versions", tuple[VersionConflict, ...])
 
 
 def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
-    """Return the entries all of whose ranges hold for these versions, by canonical package name."""
+    """Return the conflicts for which all ranges hold for these versions, by canonical package name."""
     return [
         entry
         for entry in version_conflicts()
@@ -63,9 +63,9 @@ def conflicts_among(versions: Mapping[str, str]) -> list[VersionConflict]:
 
 
 def check_versions(run: Run, source: str | None = None) -> Iterator[Diagnostic]:
-    """Yield versions that conflict with each other, as far as they concern this run.
+    """Yield conflicts between installed versions that affect this run.
 
-    `source` is the file that the versions come from.
+    `source` is the file that contains the versions.
     """
     used = {name for script in run.scripts for name in script.names}
     zero = run.config.section("zero_optimization") if run.config is not None else {}
@@ -107,9 +107,10 @@ def fits(versions: Mapping[str, str], package: str, specifier: str) -> bool:
 
 
 def parse_versions(text: str) -> dict[str, str]:
-    """Return the pinned versions in the output of ``pip freeze`` or ``pip list``, or in ``requirements.txt``.
+    """Return the pinned versions in the output of ``pip freeze``, ``pip list``, or in ``requirements.txt``.
 
-    A requirement counts only if it pins one version (``==``): a range does not say what gets installed.
+    A requirement counts only if it pins one version (``==``): a range does not determine the installed
+    version.
     """
     versions: dict[str, str] = {}
     for raw in text.splitlines():
@@ -120,7 +121,7 @@ def parse_versions(text: str) -> dict[str, str]:
         try:
             requirement = Requirement(line)
         except InvalidRequirement:
-            continue  # options, comments, URLs
+            continue  # an option, a comment or a URL
         pinned = [one.version for one in requirement.specifier if one.operator in ("==", "===")]
         if pinned and "*" not in pinned[0]:
             versions[canonicalize_name(requirement.name)] = pinned[0]

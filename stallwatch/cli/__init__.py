@@ -1,4 +1,4 @@
-"""The command line: ``stallwatch COMMAND``. Each module holds the commands of one subject."""
+"""Define the command line ``stallwatch COMMAND``. Each module holds the commands of one subject."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 
 from stallwatch.cli.context import CONTEXT, App, print_notice
 
-# In the order in which a new user needs them, each with the module that is imported when it is called.
+# Commands in the order in which a new user needs them, each with the module that defines it.
 _COMMANDS = {
     "run": "run",
     "tail": "run",
@@ -37,10 +37,10 @@ _COMMANDS = {
     "replay": "runs",
     "demo": "runs",
 }
-_INTERNAL_ERROR = 70  # EX_SOFTWARE
-_EXIT_SECONDS = 10.0  # that the interpreter may need to end
+_INTERNAL_ERROR = 70  # EX_SOFTWARE in sysexits.h
+_EXIT_SECONDS = 10.0  # seconds that the interpreter may take to exit
 _UNWRITTEN = 2
-_OBJECTS = 100_000  #: objects created between two collections
+_OBJECTS = 100_000  #: objects created between two garbage collections
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write raises
 
 
@@ -52,24 +52,25 @@ class StallwatchGroup(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import the command's module."""
+        """Import the command's module and return the command; `None` if it does not exist."""
         if cmd_name not in _COMMANDS:
             return None
         command: click.Command = getattr(import_module(f"stallwatch.cli.{_COMMANDS[cmd_name]}"), cmd_name)
         return command
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Run a command and exit with its code."""
+        """Run a command and exit with the command's exit code."""
         kwargs["standalone_mode"] = False
         try:
             result = super().main(*args, **kwargs)
-            if sys.stdout is not None:  # None: it was closed before we started
+            if sys.stdout is not None:  # None if stdout was closed before the start
                 sys.stdout.flush()
         except click.ClickException as error:
             message = error.format_message()
             if isinstance(error, click.UsageError) and error.ctx is not None:
                 usage = error.ctx.get_usage()
-                helps = message.startswith(usage)  # a group without its command: the message is its help
+                # For a group called without a command, the message is the group's help.
+                helps = message.startswith(usage)
                 with contextlib.suppress(OSError):  # stderr may be closed
                     click.echo(message if helps else usage, err=True)
                 if helps:
@@ -79,14 +80,14 @@ class StallwatchGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            # The reader of our output has closed it (`| head`); Python must not complain at exit either.
+            # The reader of the output has closed it (`| head`); Python must print no error at exit either.
             _write_no_more()
             sys.exit(141)
         except Exception as error:
             if App.debug:
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-                # Not an internal error: the disk behind the output, mostly standard output, is full.
+                # The disk of the output, mostly standard output, is full. This is not an internal error.
                 print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
@@ -97,7 +98,7 @@ class StallwatchGroup(click.Group):
 
 def _write_no_more() -> None:
     """Redirect standard output to the null device, so that nothing fails at exit."""
-    with contextlib.suppress(AttributeError, OSError, ValueError):  # it is closed, or not a file
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # standard output is closed, or not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -134,8 +135,8 @@ def cli(ctx: click.Context, config_file: Path | None, debug: bool, version: bool
 
 
 def main() -> None:
-    """Run the console script."""
-    # The modules loaded at startup are not garbage: collections that scan them take a sixth of that time.
+    """Run the command line; entry point of the console script."""
+    # Modules loaded at startup are not garbage. Collections that scan them take a sixth of the startup time.
     gc.set_threshold(_OBJECTS)
     try:
         cli(prog_name="stallwatch")
@@ -143,11 +144,11 @@ def main() -> None:
         _limit_exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
     finally:
-        gc.freeze()  # the interpreter scans remaining objects twice as it ends
+        gc.freeze()  # otherwise the interpreter scans the remaining objects twice at exit
 
 
 def _limit_exit(code: int) -> None:
-    """Exit with `code` in any case: the interpreter waits for threads of libraries as it ends.
+    """Exit with `code` after a time limit, because the interpreter waits for threads of libraries at exit.
 
     A thread that could not start for lack of memory never ends, and the exit code may be a training's.
     """

@@ -1,4 +1,4 @@
-"""Implement ``stallwatch alerts``: test the chats, list messages, and send those that wait."""
+"""Implement ``stallwatch alerts``: test the chats, list messages, and send waiting messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Delivery, Outbox
 
 _LISTED = 10_000
-_NAME = 12  # characters of a chat's fingerprint: enough to distinguish it from the others
+_NAME = 12  # characters of a chat's fingerprint that distinguish it from other chats
 _FIRST_TRY_SECONDS = 20.0
 
 
@@ -134,7 +134,7 @@ def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str,
     from stallwatch_alerts.prometheus.pathtest import PathTest
     from stallwatch_exporter.serving.authentication import own_authorization
 
-    # The port of an agent: Prometheus would not scrape another port.
+    # Use the port of an agent, because Prometheus would not scrape another port.
     exporter = replace(exporter_settings(config), port_tries=0)
     token = config["relay.token"]
     allowed = f"Bearer {token}" if token else own_authorization(exporter.server)
@@ -203,7 +203,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     outboxes = _outboxes(config)
     for named in drop:
         _drop(outboxes, named, settings.all_urls, config["ui.language"])
-    shared = Outbox(store.engine)  # agents and relays look up there what has been sent already
+    shared = Outbox(store.engine)  # agents and relays record sent messages in this database
     settled_checks = (shared.notified_meanwhile, notified_elsewhere(config))
     senders = [
         Sender(
@@ -227,7 +227,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
     while waiting() and (late := time.monotonic() - deadline) < _FIRST_TRY_SECONDS:
-        # Each tries once, however short the time: loading the senders may take longer.
+        # Each sender tries once, even if the time is over, because loading the senders may take longer.
         tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
         if late >= 0 and tried:
             break
@@ -246,7 +246,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
 
 
 def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language: str) -> None:
-    """Discard the messages for the only chat whose fingerprint starts with `named` and no URL here has."""
+    """Discard the messages for the only unconfigured chat whose fingerprint starts with `named`."""
     from stallwatch_alerts.notice import fingerprint
 
     configured = {fingerprint(url) for url in urls}
@@ -264,7 +264,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
 
 def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:
-    """Return why a message is still waiting."""
+    """Return why a message is undelivered."""
     if one.channel not in channels:
         return say("why-unknown", language, name=one.channel[:_NAME])
     if one.not_before > now:
@@ -276,7 +276,7 @@ def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> s
 
 
 def _outboxes(config: Config) -> list[Outbox]:
-    """Return the outbox in the incident database, and this host's own if the database is elsewhere."""
+    """Return the outbox in the incident database, and this host's own outbox if the database is remote."""
     from stallwatch_alerts.delivery.outbox import Outbox
 
     store, _ = opened(config)

@@ -31,16 +31,16 @@ KINDS = (".py", ".json", ".hjson", *_YAML)
 
 @dataclass
 class Inputs:
-    """The inputs named on the command line, as read."""
+    """The parsed inputs that the command line names, with problems and diagnostics."""
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on readable inputs that do not parse
-    problems: list[str] = field(default_factory=list)  #: on unreadable inputs
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on files that can be read but not parsed
+    problems: list[str] = field(default_factory=list)  #: on files that cannot be read
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
-        """Return the versions in a file, of another Python or of this one; none if they are unknown."""
+        """Return the versions from a file, from another Python or from this one; empty if unknown."""
         try:
             if file is not None:
                 versions, where = versions_in_file(file), str(file)
@@ -100,7 +100,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
 
 
 def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
-    """Read the file that accelerate's ``deepspeed_config_file`` names: as given, or beside its own."""
+    """Read the file that accelerate's ``deepspeed_config_file`` names, also relative to accelerate's file."""
     named = Path(parsed.other_file or "")
     there = next((path for path in (named, file.parent / named) if path.is_file()), named)
     text = _text(there, inputs)
@@ -134,7 +134,7 @@ def _text(file: Path, inputs: Inputs) -> str | None:
     return None
 
 
-#: packages that the checks have facts about; others are ignored
+#: Packages about which the checks have facts; other packages are ignored.
 PACKAGES = (
     "accelerate",
     "deepspeed",
@@ -157,15 +157,15 @@ import importlib.util, json, sys
 found = {name: importlib.util.find_spec(name) for name in sys.argv[1:]}
 print(json.dumps({name: one.origin for name, one in found.items() if one and one.origin}))
 """
-SOURCES = ("transformers", "trl")  #: packages whose classes are looked up in their source
+SOURCES = ("transformers", "trl")  #: packages whose classes are read from their source
 
 
 class EnvironmentUnknown(Exception):
-    """The versions could not be determined; the message says what to do."""
+    """The package versions could not be determined; the message explains what to do."""
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions in the Python that runs Stallwatch."""
+    """Return the package versions in the Python that runs Stallwatch."""
     found = {}
     for package in PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -174,7 +174,7 @@ def versions_here() -> dict[str, str]:
 
 
 def versions_of_python(python: str) -> dict[str, str]:
-    """Return the versions in another Python: it prints its metadata and imports nothing of the stack."""
+    """Return the package versions in another Python, which prints its metadata and imports none of them."""
     try:
         return _known((str(name), str(version)) for name, version in _answer(python, _ASK))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
@@ -184,7 +184,7 @@ def versions_of_python(python: str) -> dict[str, str]:
 
 
 def _answer(python: str, program: str, *arguments: str) -> Any:
-    """Run a short program in that Python and return the JSON in its last line."""
+    """Run a short program in another Python and return the JSON in the last line of its output."""
     answer = subprocess.run(
         [python, "-c", NO_CURRENT_FOLDER + program, *arguments],
         capture_output=True,
@@ -197,11 +197,11 @@ def _answer(python: str, program: str, *arguments: str) -> Any:
 
 
 def sources_of(python: str | None) -> Callable[[str], Source | None]:
-    """Return a reader of the modules of ``SOURCES`` as installed here or in another Python."""
+    """Return a function that reads the source of a module of ``SOURCES``, from this or another Python."""
     origins: dict[str, str] = {}
     if python is None:
         for name in SOURCES:
-            spec = importlib.util.find_spec(name)  # for a top-level package this imports nothing
+            spec = importlib.util.find_spec(name)  # this imports nothing for a top-level package
             if spec is not None and spec.origin:
                 origins[name] = spec.origin
     else:

@@ -40,7 +40,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """Return the seconds of an option's ``90``, ``30s``, ``5m`` or ``2h``."""
+    """Return the number of seconds in an option's value such as ``90``, ``30s``, ``5m`` or ``2h``."""
     if value is None:
         return None
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)\s*([smhd]?)", value.strip().lower())
@@ -50,28 +50,29 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 _CHATS = ("alerts.urls", "alerts.routes")
-# Sections on who is notified and where that is recorded; "": a mistake that may hide any of them.
+# Sections that configure notifications and their storage; "" is a mistake that may affect any section.
 _OF_PEOPLE = ("", "alerts", "relay", "run")
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class App:
-    """The state of a command, which click passes to it."""
+    """The state of a command, which click passes to the command."""
 
     debug: ClassVar[bool] = False
 
     def __init__(self, config_file: Path | None = None) -> None:
         self.config_file = config_file
-        self.flags: dict[str, Setting] = {}  #: by the key that they override; `setting_option` fills it
+        #: Settings by the configuration key that they override; `setting_option` adds them.
+        self.flags: dict[str, Setting] = {}
 
     def config(
         self, ends_for: Callable[[str], bool] | None = None, also: Callable[[Config], object] | None = None
     ) -> Config:
         """Return the configuration with the command's flags applied, and report its problems.
 
-        If `ends_for` holds for the key of a problem, the command ends with exit code 2; before that, `also`
-        reports further problems.
+        If `ends_for` returns True for the key of a problem, the command ends with exit code 2; before that,
+        `also` reports further problems.
         """
         config = load(self.config_file, self.flags)
         mask_site_patterns(config)
@@ -84,28 +85,29 @@ class App:
 
 
 def any_key(_key: str) -> bool:
-    """Return true: for commands that are of no use with a wrong configuration."""
+    """Return True, for commands that are useless with a wrong configuration."""
     return True
 
 
 def hides_people(key: str) -> bool:
-    """Whether a mistake in this key may hide the people to notify, or the record of their messages.
+    """Return whether a mistake in this key may lose notifications, or the record of past messages.
 
-    For commands that list messages or send by hand. A mistake in a chat or a route is no reason to stop, as
-    the others are in use; nor is one in a key that does not concern people.
+    This is for commands that list messages or send them manually. A mistake in a chat or a route does not
+    stop them, because the other chats and routes work; nor does a mistake in a key unrelated to
+    notifications.
     """
     return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
 
 
 def shuts_relay(key: str) -> bool:
-    """Whether a mistake in this key stops the relay: only in its address or who may post to it."""
+    """Return whether a mistake in this key stops the relay: a key of its address or its access control."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
 def setting_option(
     key: str, *names: str, given: Any = None, **attributes: Any
 ) -> Callable[[_Command], _Command]:
-    """Return an option that overrides a key of the configuration, from which the command reads it.
+    """Return an option that overrides a configuration key; the command reads the configuration.
 
     `given` is the value that a flag represents, if that is not ``True``.
     """
@@ -119,13 +121,13 @@ def setting_option(
 
 
 def language_option(command: _Command, key: str = "ui.language") -> _Command:
-    """Give a command the option for the language of its texts."""
+    """Add the option for the language of the texts to a command."""
     about = "Language of the texts (default: en)."
     return setting_option(key, "--language", type=click.Choice(["en", "zh"]), help=about)(command)
 
 
 def address_options(section: str, host: str, port: str, lowest: int = 0) -> Callable[[_Command], _Command]:
-    """Return the options for the address of a server of this section, with these help texts."""
+    """Return a decorator that adds the address options of a server's section, with these help texts."""
     ports = click.IntRange(lowest, 65535)
     address = setting_option(f"{section}.host", "--host", metavar="ADDRESS", help=host)
     number = setting_option(f"{section}.port", "--port", type=ports, help=port)
@@ -133,7 +135,7 @@ def address_options(section: str, host: str, port: str, lowest: int = 0) -> Call
 
 
 def rules_option(command: _Command) -> _Command:
-    """Give a command the options that name further rules."""
+    """Add the options for further rule folders and packs to a command."""
     about = "A folder of your own rule pages; may be repeated."
     about_packs = "A pack of further rules, such as other-frameworks; may be repeated."
     folders = setting_option("rules.dirs", "--rules", multiple=True, type=PATH, metavar="DIR", help=about)
@@ -145,7 +147,7 @@ paths_argument = click.argument("paths", nargs=-1, required=True, metavar="PATHâ
 
 
 def catalogue_of(config: Config) -> Catalogue:
-    """Return all rule pages; report and leave out broken ones."""
+    """Return all rule pages; report broken pages and leave them out."""
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.pages.catalogue import load_catalogue
 
@@ -155,18 +157,15 @@ def catalogue_of(config: Config) -> Catalogue:
 
 
 def print_notices(problems: Iterable[object]) -> None:
-    """Print one line per problem."""
+    """Print each problem as one line on stderr."""
     for problem in problems:
         print_notice(" ".join(str(problem).splitlines()))
 
 
 def report_wrong_alerts(loaded: Config) -> bool:
-    """Report names in routes that no rule page has, and URLs that no channel can be made of.
-
-    Return whether there are any.
-    """
+    """Report unknown rules and families in routes, and unusable URLs; return whether there are any."""
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
-        return False  # the usual case needs none of the imports below
+        return False  # in the usual case, the imports below are unnecessary
     from importlib.util import find_spec
 
     from stallwatch.config.chats import misnamed, names_any, unusable
@@ -206,7 +205,7 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named, but not through a link of another account, to it or its folder."""
+    """Write a file that the user named; raise ``OSError`` if another account's link leads to it."""
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
@@ -223,19 +222,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def say(key: str, language: str, **params: str | int) -> str:
-    """Return the text of the message ``cli.<key>``."""
+    """Return the text of the message ``cli.<key>`` in this language."""
     from stallwatch_rules import locale
 
     return locale.say(f"cli.{key}", language, **params)
 
 
 def local_time(moment: float) -> str:
-    """Return a Unix time in local time."""
+    """Format a Unix time as local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table without borders; text in its cells cannot control the terminal."""
+    """Return a table without borders, whose cells remove terminal control characters."""
     from rich.table import Table
     from rich.text import Text
 
@@ -252,17 +251,17 @@ def one_line(text: str) -> str:
 
 
 def print_line(text: str) -> None:
-    """Print a line that contains text from other sources."""
+    """Print a line that contains text from other sources, without its control characters."""
     click.echo(one_line(text))
 
 
 def show_table(table: Table) -> bool:
-    """Print the table unless it has no rows; return whether it has any."""
+    """Print the table if it has rows; return whether it has any."""
     from rich.console import Console
 
     console = Console()
     if not console.is_terminal:
-        console.width = 240  # a file or pipe has no edge to wrap at
+        console.width = 240  # a file or pipe needs no line breaks
     if table.row_count:
         console.print(table, highlight=False, markup=False)
     return bool(table.row_count)

@@ -1,4 +1,4 @@
-"""Implement ``stallwatch coordinator``: the merger of a cluster's runs, as a service."""
+"""Implement ``stallwatch coordinator``: a service that merges the reports of a cluster's runs."""
 
 from __future__ import annotations
 

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
     from stallwatch_rules.records import Diagnosis, JobSummary
     from stallwatch_rules.report.json import Schema
 
-_FEW = 3  # paths
-_STRICT = 3  #: the exit code if nothing shows how the run went
+_FEW = 3  # number of paths that a suggested command lists
+_STRICT = 3  #: exit code if the log does not show how the run ended
 
 
 class _Diagnose(click.Command):
-    """Accepts ``--json=2`` as well: click would take the path for the value of such an option."""
+    """Also accepts ``--json=2``: click would parse the following path as the value of such an option."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Turn the value of ``--json`` into a separate option."""
+        """Convert the value of ``--json`` to a separate option."""
         end = args.index("--") if "--" in args else len(args)
         for arg in args[:end]:
             if arg.startswith("--json=") and arg[7:] not in ("1", "2"):
@@ -186,7 +186,7 @@ def diagnose(
             except NoSuchJob as error:
                 raise click.UsageError(f"--job: {error}") from error
             diagnosis, unread = result.diagnosis, result.problems
-            # The reported job is in trouble if any job is.
+            # The exit code covers all jobs, even if only one is reported.
             found = [("", diagnosis)]
     judged: Sequence[Diagnosis | JobSummary] = [one for _, one in found]
     if not each and result.jobs:
@@ -198,7 +198,7 @@ def diagnose(
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
-        unwritten = False  # a verdict on nothing would only hide why nothing was read
+        unwritten = False  # a verdict without any evidence would hide why nothing was read
     else:
         options = [
             *(
@@ -222,7 +222,7 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the path, or the actual folder of a run for which the state folder under it had no room."""
+    """Return the path, or the actual folder of a run that did not fit into the state folder."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -231,7 +231,7 @@ def _where_kept(path: str) -> str:
 
 
 def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
-    """Return 1 if a run is in trouble; if `strict`, also 1 if the system stopped one, 3 if one is unknown."""
+    """Return 1 if a run is in trouble; if `strict`, also 1 if the system stopped it, 3 if it is unknown."""
     stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
     if any(one.in_trouble for one in judged) or (strict and stopped):
         return 1
@@ -240,12 +240,12 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
 
 
 def _is_of_nothing(diagnosis: Diagnosis) -> bool:
-    """Whether no file was read and the ending is unknown: a run without output may have a known ending."""
+    """Return whether no file was read and the ending is unknown; a run without output may have an ending."""
     return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
 
 
 def _form(**asked: bool) -> str | None:
-    """Return the requested form; ``None`` for that of the terminal."""
+    """Return the requested form of the report; ``None`` for the terminal's form."""
     forms = [name for name, wanted in asked.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
@@ -255,7 +255,7 @@ def _form(**asked: bool) -> str | None:
 def _baseline(
     paths: tuple[str, ...], catalogue: Catalogue, parallel: Parallel, limits: Limits
 ) -> tuple[Baseline | None, list[InputProblem]]:
-    """Return the baseline of the healthy run, if one is given."""
+    """Return the baseline of the healthy run, if any."""
     if not paths:
         return None, []
     from stallwatch_logs.parallel_reading import read_baseline
@@ -263,7 +263,7 @@ def _baseline(
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     if problems and not baseline.exemplars:
-        return None, problems  # nothing to compare with; the problems give the reason
+        return None, problems  # without lines there is no baseline; the problems give the reason
     if verdict not in TRAINS:
         print_notice(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
@@ -303,7 +303,7 @@ def _report(
             print_jobs(jobs, console, language, another(told, paths, options))
         print_report(diagnosis, console, language, explain=explain)
 
-    # Rendered first and printed at once, colored only for a terminal.
+    # The report is rendered first and printed at once, colored only for a terminal.
     return rendered(show, coloured=output is None and sys.stdout.isatty())
 
 
@@ -322,7 +322,7 @@ def _deliver(report: str, output: Path | None) -> bool:
 def report_each(
     found: Sequence[tuple[str, Diagnosis]], form: str | None, language: str, schema: Schema = 1
 ) -> str:
-    """Return a short table, as Markdown if requested; for programs a list with the whole diagnoses."""
+    """Return a short table, as Markdown if requested; for JSON, a list with the complete diagnoses."""
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
@@ -337,9 +337,9 @@ def report_each(
 
 
 def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command that shows the next job's report: of a job in trouble, else of the newest.
+    """Return a command that reports another job: a job in trouble, otherwise the newest.
 
-    ``options`` are those of this call that change the report.
+    ``options`` are the options of this call that change the report.
     """
     others = sorted((job for job in told.jobs if not job.reported), key=lambda job: not job.in_trouble)
     return next((command for job in others if (command := _command(job, told, paths, options))), "")
@@ -349,9 +349,9 @@ def _command(job: JobSummary, told: JobsResult, paths: Sequence[str], options: S
     from stallwatch_rules.report.jobtable import OTHER
 
     own = told.paths.get(job.name, [])
-    again = "-" not in paths  # standard input is read once
+    again = "-" not in paths  # standard input can be read only once
     if own and (len(own) <= _FEW or not again):
-        # Files of no known job need not belong to one job.
+        # Files of no known job may belong to several jobs.
         apart = ["--together"] if len(own) > 1 and job.name.startswith(OTHER) else []
         if command := _shell([*options, *apart], own):
             return command

@@ -1,4 +1,4 @@
-"""Implement ``stallwatch alerts list|ack|note|silence``: let people respond to incidents."""
+"""Implement ``stallwatch alerts list|ack|note|silence``: let users respond to incidents."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = incidents_named(store, name)
-        alerts = people.acknowledge_alerts(name)  # of Prometheus, without an incident: sent by the relay
+        # Alerts of Prometheus without an incident, which the relay sent.
+        alerts = people.acknowledge_alerts(name)
         for one in alerts:
             print_line(say("acknowledged", language, incident=one))
         if not found.incidents and not alerts:
@@ -200,7 +201,7 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
 
 
 def opened(config: Config) -> tuple[IncidentStore, People]:
-    """Return the incident database and people's responses; raise `ClickException` on failure."""
+    """Return the incident database and users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
     with extra("alerts", config["ui.language"]):
         from stallwatch_alerts.people import People
@@ -208,7 +209,7 @@ def opened(config: Config) -> tuple[IncidentStore, People]:
 
 
 def _report_none(name: str, found: NamedIncidents, language: str) -> None:
-    """Report what exists instead of an open incident of that name."""
+    """Report which incidents exist instead of an open incident of that name."""
     if found.several:
         print_notice(say("several", language, name=name, found=", ".join(found.several)))
     elif found.over:
@@ -226,7 +227,7 @@ def _acknowledged(incident: Incident, language: str) -> str:
 
 
 def _over(key: str, incident: Incident, language: str) -> str:
-    """Return how and when an incident ended, as text."""
+    """Return a text that describes how and when an incident ended."""
     when = local_time(incident.resolved_at or incident.updated_at)
     how = say(incident.resolution or "ended", language)
     return say(key, language, incident=incident.id, how=how, when=when)
@@ -239,7 +240,7 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _is_unwatched(incident: Incident, home: Path) -> bool:
-    """Whether all agents of the run in this state folder are gone, one of them without recording its end."""
+    """Return whether all agents of the run in this state folder are gone, at least one without an end."""
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
     infos = [info for _, info in folders_of(home, incident.run)]
@@ -247,7 +248,7 @@ def _is_unwatched(incident: Incident, home: Path) -> bool:
 
 
 def current_user() -> str:
-    """Return the person at this terminal, such as ``anna@node-1``."""
+    """Return the user at this terminal, such as ``anna@node-1``."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:100]
     except (OSError, KeyError):  # a user without a name, as in some containers
@@ -260,25 +261,25 @@ _CANDIDATES = 8
 
 @dataclass(frozen=True)
 class NamedIncidents:
-    """The incidents found under a name."""
+    """The incidents that match a name."""
 
     incidents: tuple[Incident, ...] = ()
     over: tuple[Incident, ...] = ()  #: incidents of the named run, if none of them is open
-    several: tuple[str, ...] = ()  #: names with this prefix, if it is ambiguous
+    several: tuple[str, ...] = ()  #: names with this prefix, if several match
 
 
 def incidents_named(store: IncidentStore, name: str, *, one: bool = False) -> NamedIncidents:
-    """Return the incident of this id, or all relevant ones of this run; only one of them with `one`."""
+    """Return the incident with this id, or all relevant incidents of this run; with `one`, only one."""
     exact = store.get(name)
     if exact is not None:
         return NamedIncidents((exact,))
     runs = _runs(store, name)
     if len(runs) > 1:
         return NamedIncidents(several=tuple(sorted(runs))[:_CANDIDATES])
-    if runs and len(name) > len(runs[0]):  # the beginning of an id: a slash follows the run
+    if runs and len(name) > len(runs[0]):  # the name is the prefix of an id, in which a slash follows the run
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
-    # Open, or of unknown state, or left by the run: its end, a broken checkpoint.
+    # Keep open incidents, incidents of unknown state, and incidents that the run left, such as its end.
     caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
     if one:
         return _chosen(caring or of_run)
@@ -286,20 +287,20 @@ def incidents_named(store: IncidentStore, name: str, *, one: bool = False) -> Na
 
 
 def run_named(store: IncidentStore, name: str) -> str:
-    """Return the run of this name, else the only one whose name starts with it, else the name itself."""
+    """Return the run of this name, else the only run whose name starts with it, else the name itself."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 
 
 def _runs(store: IncidentStore, name: str) -> list[str]:
-    """Return the run of this name, else the runs of incidents whose ids start with it."""
+    """Return the run of this name, otherwise the runs of incidents whose ids start with the name."""
     if not name or store.list(run=name, limit=1):
         return [name]
     return list(dict.fromkeys(one.run for one in store.beginning_with(name, _LOOKED_AT)))
 
 
 def _chosen(found: Iterable[Incident]) -> NamedIncidents:
-    """Return the only incident, or the only open one."""
+    """Return the only incident, or the only open incident; otherwise the ids of the candidates."""
     among = tuple(found)
     still_open = tuple(incident for incident in among if incident.status == "open")
     if len(among) == 1 or len(still_open) == 1:

@@ -94,7 +94,7 @@ def _chosen(catalogue: Catalogue, only: tuple[str, ...]) -> Catalogue:
 
 
 def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
-    """Yield a line for each match."""
+    """Yield one line of output for each match."""
     import msgspec
 
     from stallwatch_rules.text.controls import without_controls
@@ -113,7 +113,7 @@ def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
 
 
 def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str]:
-    """Yield a line for each time bucket and rule, in time order; matches without a time come last."""
+    """Yield one line of output per time bucket and rule, in time order; matches without a time come last."""
     import msgspec
 
     from stallwatch_rules.text.reported import iso
@@ -171,7 +171,7 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
             raise click.ClickException(str(error)) from None
         except OSError as error:
             if output is None:
-                raise  # the entry point of all commands reports standard output
+                raise  # the entry point of all commands reports errors of standard output
             print_notice(f"{output}: cannot be written: {error.strerror or error}; name another file with -o")
             raise click.exceptions.Exit(_NOT_ALL) from None
     print_notices(sampling.problems)

@@ -112,7 +112,7 @@ def check(app: App, folder: Path | None) -> None:
     problems = check_catalogue(catalogue)
     parts = [part for page in catalogue.pages.values() for part in page.parts]
     pages = len(catalogue.pages)
-    if folder is not None:  # the packaged pages were loaded because the folder's may refer to them
+    if folder is not None:  # packaged pages are loaded because the folder's pages may refer to them
         problems = [problem for problem in problems if _lies_in(problem.path, folder)]
         pages = sum(_lies_in(part.path, folder) for part in parts)
     print_notices(problems)
@@ -240,7 +240,7 @@ def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> 
 
 
 def print_tables(pages: Sequence[RulePage], console: Console, language: str = "en") -> None:
-    """Print a table for each family, as wide as the terminal; only titles are wrapped."""
+    """Print one table per family, as wide as the terminal; only titles are wrapped."""
     from rich.table import Table
     from rich.text import Text
 
@@ -297,12 +297,14 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     catalogue = catalogue_of(config)
     reading, unread = read_run([log], catalogue=catalogue)
     print_notices(unread)
-    if unread and not reading.streams:  # already reported: say nothing about a log that was not read
+    # The problem is already reported; without any file there is nothing to draft.
+    if unread and not reading.streams:
         raise click.exceptions.Exit(2)
     try:
         proposal = propose(reading, since=__version__, rule=rule or "", family=family or "")
     except DraftError as error:
-        print_notice(f"{log}: {error}")  # the log is at fault, not the command line: its usage would not help
+        # The log is wrong, not the command line, so the command's usage would not help.
+        print_notice(f"{log}: {error}")
         raise click.exceptions.Exit(2) from error
     rule, family = proposal.rule, proposal.family
     for what, name in (("ID", rule), ("--family", family)):
@@ -311,7 +313,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     if rule in catalogue.pages:
         raise click.UsageError(f"there is a rule {rule!r} already: name another ID")
     path = output / family / f"{rule}.md"
-    if problems := proposal.problems(str(path)):  # our mistake, reported before anything is written
+    if problems := proposal.problems(str(path)):  # a mistake of Stallwatch, reported before a page is written
         print_notices(problems)
         raise click.UsageError("no sound page can be drafted from this failure: write one by hand")
     try:
@@ -356,7 +358,8 @@ def export(app: App, folder: Path) -> None:
     config = app.config(any_key)
     runbooks = Runbooks(config["dashboard.url"], config["docs.url"])
     catalogue = catalogue_of(config)
-    if catalogue.problems:  # already reported; a rule without its alert would be missed when it matters
+    # Problems are already reported; a rule without an alert would be missed when it matters.
+    if catalogue.problems:
         raise click.exceptions.Exit(2)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def _reaction(text: str) -> str:
 
 
 def watch_options(command: _Command) -> _Command:
-    """Add ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, ``--sd-dir``, ``--on-stall``, …"""
+    """Add the options ``--name``, ``--run``, ``--join``, ``--host``, ``--port``, … to a command."""
     announce = "Announce /metrics to Prometheus by a file in this folder (file_sd_configs)."
     belongs = "Name of the run over several hosts, if no scheduler identifies it."
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
@@ -89,7 +89,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     on http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
     """
     try:
-        # A mistake in the configuration is reported; the training starts anyway.
+        # The training starts even if the configuration has mistakes, which are reported.
         config = app.config()
         watched, listeners = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
@@ -110,7 +110,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
 def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
 ) -> tuple[Callable[[], int], Listeners]:
-    """Prepare everything that watching needs, before the command starts."""
+    """Return a function that runs and watches the command, and the listeners of its incidents."""
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -127,7 +127,7 @@ def _watched_command(
 def _watched(
     watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
 ) -> tuple[Callable[[], int], Listeners]:
-    """Return the watching of a command or of files, and all listeners to notify."""
+    """Return a function that watches a command or files, and all listeners of its incidents."""
     from stallwatch.cli.watching import Listeners
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.heaps import share_heaps

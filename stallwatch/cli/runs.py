@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
-#: A run has the first of these states that one of its hosts is in.
+#: The state of a run is the first of these states that one of its hosts has.
 _SILENT = ("agent gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "not watched", "finished")
 
@@ -42,7 +42,7 @@ def runs(app: App, run: str | None) -> None:
     else:
         rows = [_row(group[0][1].run, [info for _, info in group]) for group in by_run(kept)]
     if any(problem.key == "run.home" for problem in config.problems):
-        pass  # reported already: nothing can have run there
+        pass  # the problem is already reported; this folder cannot contain runs
     elif not rows and run is not None:
         raise click.UsageError(f"no run in {home} is called {run}; stallwatch runs lists them")
     elif not rows:
@@ -59,7 +59,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Add the end from an incident, if a full disk kept the run's own record from storing it."""
+    """Add a run's end from an incident if a full disk kept the run's own record from storing it."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -73,7 +73,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 
 
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
-    """Return the row of one run from the records of its agents."""
+    """Return the table row of one run from the records of its agents."""
     from stallwatch_rules.locale import span
     from stallwatch_rules.text.redact import redact
 
@@ -96,7 +96,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
 
 
 def _state(info: AgentInfo) -> str:
-    """Return the state: a run stopped by Ctrl-C has not failed, and one no longer watched has not ended."""
+    """Return the state of a run: Ctrl-C is not a failure, and the end of watching is not the end."""
     from stallwatch_exporter.runs.runfolder import LATE_SECONDS, agent_alive
 
     if info.ended_at is None and not agent_alive(info):
@@ -136,7 +136,7 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
         code = print_again(folder, speed, max_gap=max_gap)
     except (NoRecording, ValueError, OSError) as error:
         if isinstance(error, OSError) and error.filename is None:
-            raise  # not a file of the run but standard output, which the entry point reports
+            raise  # an error of standard output, which the entry point reports
         raise click.UsageError(
             f"{error}; name a run's folder, such as one under runs/ in the state folder"
         ) from error

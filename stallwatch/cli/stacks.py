@@ -1,4 +1,4 @@
-"""Implement ``stallwatch stacks``: show where the ranks on this host are now."""
+"""Implement ``stallwatch stacks``: show the current stacks of the ranks on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The listeners of ``stallwatch run`` and ``stallwatch tail``, and the report at the end."""
+"""Define the listeners of ``stallwatch run`` and ``stallwatch tail``, and print the final report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _TERMINAL_SECONDS = 2.0
 _STORE_SECONDS = 5.0
 _CHAT_SECONDS = 10.0
 _DEADMAN_SECONDS = 5.0
-_WARNING_SECONDS = 60.0  # a warning whose harm the next steps decide waits: with a stall it forms one message
+# Time that a warning waits if its impact depends on the next steps; a stall then shares its message.
+_WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
 _PRELOAD_SECONDS = 3.0
 _WORDS = ("alerts", "checkpoints", "cli", "concern", "diagnosis", "report", "run", "span", "stacks")
@@ -53,7 +54,7 @@ _LATER = "they leave with the next stallwatch run or relay, or with stallwatch a
 
 
 class Listeners:
-    """All receivers of incidents: the terminal, the incident database and the chats."""
+    """All receivers of a run's incidents: the terminal, the incident database and the chats."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:
         self._language: str = config["ui.language"]
@@ -63,8 +64,9 @@ class Listeners:
         self._deadman: DeadmanSink | None = None
         self._orphans: threading.Timer | None = None
         self._looked = False
-        self._unreported: list[Callable[[], None]] = []  # each records that a run's incidents were sent
-        self.run_failed = False  #: the run failed, whatever exit code its command returned
+        # Functions that record that a run's incidents were sent.
+        self._unreported: list[Callable[[], None]] = []
+        self.run_failed = False  #: True if the run failed, whatever exit code its command returned
         self._home: Path = config["run.home"]
         self._incidents_url: str = config["alerts.incidents_url"]
         self._preload = threading.Timer(_PRELOAD_SECONDS, preload, (self._language,))
@@ -85,7 +87,7 @@ class Listeners:
                 url=config["alerts.incidents_url"],
                 keep_days=config["alerts.keep_days"],
             )
-            # Delayed, so that our own run's record is ours, even if it continues that of a dead agent.
+            # The delay lets this run take over the record of a dead agent that it continues.
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
@@ -112,7 +114,7 @@ class Listeners:
 
     @property
     def sinks(self) -> list[Sink]:
-        """The sinks, chats first: a message that leaves the machine must not wait for a local one."""
+        """Receivers of incidents, chats first: a remote message must not wait for local output."""
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
@@ -122,7 +124,7 @@ class Listeners:
                 alive("")
 
     def engine(self, notice: Callable[[str], None]) -> Engine | None:
-        """Return how agents of a run meet in the incident database; ``None`` if it is not PostgreSQL."""
+        """Return a function that connects agents through the incident database; `None` unless PostgreSQL."""
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -135,11 +137,11 @@ class Listeners:
         )
 
     def notice(self, text: str) -> None:
-        """Print a notice that is no incident on the terminal, after the incidents reported before it."""
+        """Print a notice on the terminal, after the incidents reported before it."""
         self._terminal.notice(text)
 
     def ended(self, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-        """Print how the command ended, below everything reported about it."""
+        """Print how the command ended, below all earlier reports about it."""
         self.run_failed = bool(ending.failed)
         self._unreported.append(partial(folder.write_info, reported=True))
         self._terminal.settle(_TERMINAL_SECONDS)
@@ -158,17 +160,17 @@ class Listeners:
                 self._store(incident)
 
         found = report_unsent(home, time.time(), hand_on)
-        if self._chat is not None:  # else an agent with chats does it
+        if self._chat is not None:  # without chats here, an agent with chats does this
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(home, time.time(), hand_on)
 
     def close(self) -> None:
-        """Flush the queue within a time limit; never raise."""
+        """Deliver the queued incidents within a time limit; never raise."""
         guard = at_the_end(print_notice)
         self._preload.cancel()
         if self._orphans is not None:
             self._orphans.cancel()
-            if not self._looked:  # a run of less than a minute
+            if not self._looked:  # the run took less than a minute
                 with contextlib.suppress(Exception):
                     self._close_orphans(self._home)
         with guard("the last lines for the terminal"):
@@ -182,7 +184,7 @@ class Listeners:
         for note in unreported if sent else ():
             with guard("the note that the run was reported"):
                 note()
-        if self._store is not None:  # after the chats: their deliveries are recorded there
+        if self._store is not None:  # after the chats, whose deliveries this database records
             with guard("storing the last incidents"):
                 self._store.close(_STORE_SECONDS)
         if self._deadman is not None:
@@ -195,9 +197,9 @@ class Listeners:
 
 
 def preload(language: str) -> None:
-    """Read our own files that the report needs: at the end no descriptors may be left to do so."""
+    """Import the modules and templates of the report, because no file descriptor may be free at the end."""
     for name in _PRELOADED:
-        with contextlib.suppress(Exception):  # it is imported again when it is needed
+        with contextlib.suppress(Exception):  # the import is repeated when needed
             import_module(name)
     for area in _WORDS:
         with contextlib.suppress(Exception):
@@ -205,7 +207,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line on what the run's folder contains; empty if it contains nothing."""
+    """Return a line that describes the contents of the run's folder; empty if there are none."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -218,7 +220,7 @@ def kept_line(path: Path, language: str) -> str:
 
 
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-    """Print on stderr how the command ended and, unless all went well, the diagnosis."""
+    """Print on stderr how the command ended and, after any problem, the diagnosis."""
     # If only the watching stopped, the ending of the command is unknown.
     print_notice(
         render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language)
@@ -228,7 +230,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
         return
     try:
         _print_report(diagnosis, language)
-    except Exception as error:  # whatever the log caused: the exit code must still be the command's own
+    except Exception as error:  # any error of the report: the exit code must remain the command's
         print_notice(
             f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"
         )
@@ -258,9 +260,9 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 
 
 class TerminalSink:
-    """Shows each incident when it opens and when it resolves.
+    """Shows each incident on the terminal when it opens and when it resolves.
 
-    It writes from its own thread: a terminal that was stopped with Ctrl-S must not stop the watching.
+    A separate thread writes, because a terminal that was stopped with Ctrl-S must not stop the watching.
     """
 
     def __init__(self, catalogue: Catalogue, language: str, stream: TextIO | None = None) -> None:
@@ -273,33 +275,33 @@ class TerminalSink:
         )
 
     def __call__(self, incident: Incident) -> None:
-        """Queue the panel, once per stage and incident."""
+        """Queue the incident's panel, once per stage."""
         key = (incident.id, incident.stage)
-        if key in self._shown or incident.kind == "ended":  # the end has a report of its own
+        if key in self._shown or incident.kind == "ended":  # the end has its own report
             return
         self._shown.add(key)
         notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent of the run showed it: show its end only if its opening was shown here."""
+        """Record that another agent showed an incident; show its end only after an opening shown here."""
         began = (incident.id, "open")
         if incident.status == "resolved" and began in self._shown:
             self(incident)
         self._shown |= {began, (incident.id, incident.stage)}
 
     def notice(self, text: str) -> None:
-        """Print a notice that is no incident, after the panels before it, which are its reason."""
+        """Print a notice that is not an incident, after the panels of the incidents that caused it."""
         if not self._worker.put(text):
             print_notice(text)
 
     def settle(self, timeout: float) -> bool:
-        """Wait until everything reported so far is shown."""
+        """Wait until everything reported so far is shown; return False after `timeout` seconds."""
         shown = threading.Event()
         return self._worker.put(shown) and shown.wait(timeout)
 
     def close(self, timeout: float) -> bool:
-        """Wait until everything is shown."""
+        """Wait until everything is shown; return False after `timeout` seconds."""
         return self._worker.close(timeout)
 
     def _show(self, item: tuple[Message, str] | str | threading.Event, _give_up: threading.Event) -> None:
@@ -321,7 +323,7 @@ class TerminalSink:
         from rich.text import Text
 
         console = Console(file=self._stream)
-        # The run may be in the middle of a progress bar's line.
+        # The cursor may be in the line of a progress bar.
         self._stream.write("\n")
         title = Text(message.title, style="bold")
         width = min(console.width, 110)

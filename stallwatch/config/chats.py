@@ -1,4 +1,4 @@
-"""Find chats and routes that cannot be used, each with its place in the configuration."""
+"""Find unusable chats and routes, each with its place in the configuration."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return every rule that an incident may have."""
+    """Return the ids of all rules that an incident may have."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
 
     return [*sorted(catalogue.pages), RANK_GONE, UNKNOWN_FAILURE]
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
-    """Return rules with names similar to one that no rule has; ``None`` if a rule has it.
+    """Return the rules with ids similar to `pattern`; ``None`` if the pattern matches a rule.
 
-    A message of the relay about an alert without an incident carries the alert's name instead, such as
+    A relay's message about an alert without an incident has the alert's name as its rule, such as
     ``StallwatchAgentGone``; alerts of a user's own Prometheus are unknown here.
     """
     if pattern.startswith("Stallwatch") or any(fnmatchcase(rule, pattern) for rule in known):
@@ -58,10 +58,10 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
 
 
 def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:
-    """Return the settings of the senders, after reporting wrong names in routes.
+    """Report wrong names in routes, and return the settings of the senders.
 
-    If only routes have chats, messages that then match no route go to all of these; otherwise nobody would
-    get them.
+    If chats are configured only in routes and a name is wrong, messages that match no route go to all these
+    chats; otherwise no chat would receive them.
     """
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)
@@ -74,7 +74,7 @@ def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str
 
 
 def names_any(config: Config) -> bool:
-    """Whether any route names families or rules."""
+    """Return whether any route names families or rules."""
     return any(route.families or route.rules for route in config["alerts.routes"])
 
 
@@ -92,9 +92,9 @@ _NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
 
 
 def unusable(config: Config) -> list[ConfigError]:
-    """Return a problem for every URL, also of routes, that Apprise makes no channel of. Send nothing.
+    """Return a problem for every URL, including those of routes, that Apprise rejects. Send no message.
 
-    If no usable URL is left, the last problem says that nobody is notified of anything.
+    If no usable URL is left, the last problem reports that no chat will be notified.
     """
     from stallwatch_alerts.channels.errors import remedy
     from stallwatch_alerts.masking import mask_url
@@ -112,7 +112,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the chat behind a URL; errors carry its place and a remedy."""
+    """Return the channel for a URL; errors contain the URL's place in the configuration and a remedy."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 
@@ -127,7 +127,7 @@ def connecting(config: Config, url: str) -> Channel:
 
 
 def _refused(url: str) -> ChannelError | None:
-    """Return the error with which Apprise refuses the URL, if it does."""
+    """Return the error with which Apprise rejects the URL; ``None`` if Apprise accepts it."""
     from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     from stallwatch_alerts.channels.errors import ChannelError
 
@@ -139,7 +139,7 @@ def _refused(url: str) -> ChannelError | None:
 
 
 def places(config: Config, url: str) -> list[str]:
-    """Return the places of the URL: file and line with the key, or the variable."""
+    """Return the places that configure the URL: file and line with the key, or the variable."""
     return [f"{place} ({key})" for place, key, one in _placed(config) if one == url]
 
 

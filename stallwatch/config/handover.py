@@ -1,4 +1,4 @@
-"""Convert the configuration into the settings of other packages, and open the incident database."""
+"""Convert the configuration to the settings of other packages, and open the incident database."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ T = TypeVar("T")
 
 
 def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> T:
-    """Return settings of this dataclass: each field has the value of the key of its name.
+    """Return settings of the dataclass `kind`: each field has the value of the key with its name.
 
-    The first of `sections` that has such a key counts. A field's name may begin with the section
+    The first of `sections` with such a key counts. A field's name may begin with the section
     (``stall_factor``, ``dashboard_url``).
     """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
@@ -40,7 +40,7 @@ def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> 
 
 
 def rule_folders(config: Config) -> list[Path]:
-    """Return the folders of rules beside the packaged catalogue: the packs, then the user's own."""
+    """Return the folders of rules other than the packaged catalogue: first the packs, then the user's own."""
     from stallwatch_rules.pages.catalogue import folder_of_pack
 
     return [*map(folder_of_pack, config["rules.packs"]), *config["rules.dirs"]]
@@ -59,9 +59,10 @@ def read_limits(config: Config, seconds: float | None = None) -> Limits:
 
 
 def mask_site_patterns(config: Config) -> None:
-    """Have this process, and those that it starts, mask what ``[redact] patterns`` match."""
+    """Make this process and its child processes mask text that matches ``[redact] patterns``."""
     if patterns := config["redact.patterns"]:
-        from stallwatch_rules.text.redact import use_site_patterns  # most sites have none
+        # The import is here because most sites have no patterns.
+        from stallwatch_rules.text.redact import use_site_patterns
 
         use_site_patterns(patterns)
 
@@ -70,7 +71,7 @@ def exporter_settings(config: Config) -> ExporterSettings:
     """Return the settings for ``stallwatch run`` and ``stallwatch tail``."""
     from stallwatch_exporter.settings import ExporterSettings
 
-    # By default the relay's port follows our own: a second run took it.
+    # Without a reserved port, a second run would take the relay's default port, which follows the exporter's.
     reserved = (config["relay.port"],)
     return settings_of(
         config,
@@ -93,7 +94,7 @@ def join_settings(config: Config) -> JoinSettings:
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """Return the settings for every server: who may use it, and under which names."""
+    """Return the settings of every server: its clients and its host names."""
     from stallwatch_exporter.settings import ServerSettings
 
     mistake = next((str(problem) for problem in config.problems if is_about_servers(problem.key)), "")
@@ -101,7 +102,7 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Whether a key controls access to our servers: with a mistake in it, they must not be open to all."""
+    """Return whether a key controls access to our servers, which a mistake in the key must not open."""
     return key.partition(".")[0] == "server"
 
 
@@ -141,7 +142,7 @@ def dashboard_settings(config: Config, insecure: bool) -> DashboardSettings:
 
 
 def open_store(config: Config) -> IncidentStore:
-    """Return the configured incident database, or the one in the state folder."""
+    """Return the configured incident database, or the database in the state folder."""
     from stallwatch_alerts.store import IncidentStore
 
     url = config["alerts.incidents_url"]
@@ -149,7 +150,7 @@ def open_store(config: Config) -> IncidentStore:
 
 
 def open_spool(config: Config) -> Outbox:
-    """Return the messages of this host's agents: beside the incidents if local, else in their own file."""
+    """Return the outbox of this host's agents: in a local incident database, otherwise in its own file."""
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.store import IncidentStore
 
@@ -159,17 +160,17 @@ def open_spool(config: Config) -> Outbox:
 
 
 def open_people(config: Config) -> People:
-    """Return silences and acknowledgements, which are stored beside the incidents."""
+    """Return the store of silences and acknowledgements, which is in the incident database."""
     from stallwatch_alerts.people import People
 
     return People(open_store(config).engine)
 
 
 def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
-    """Return a check in the incident database whether another process notified a chat; it opens lazily.
+    """Return a function that looks up whether another process already notified a chat; it opens lazily.
 
-    For the messages of ``open_spool``. If that is the same database, messages about to be sent count as sent:
-    then only those that a relay kept for later are looked up.
+    The function is for the messages of ``open_spool``. If both use the same database, messages about to be
+    sent count as sent; the function then considers only messages that a relay kept for later.
     """
 
     @cache

@@ -1,4 +1,4 @@
-"""Every key of the configuration: its type, its default and its purpose."""
+"""Define every key of the configuration: its type, its default and its purpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KindName = Literal[
 
 @dataclass(frozen=True)
 class Key:
-    """One key. Lists are tuples; an unset path is ``None``."""
+    """A configuration key. Values of lists are tuples; an unset path is ``None``."""
 
     section: str
     name: str
@@ -38,12 +38,12 @@ class Key:
 
     @property
     def full_name(self) -> str:
-        """The full name, such as ``alerts.urls``."""
+        """Full name of the key, such as ``alerts.urls``."""
         return f"{self.section}.{self.name}"
 
     @property
     def variable(self) -> str:
-        """The environment variable, such as ``STALLWATCH_ALERTS_URLS``."""
+        """Environment variable of the key, such as ``STALLWATCH_ALERTS_URLS``."""
         return f"STALLWATCH_{self.section}_{self.name}".upper()
 
 

@@ -1,7 +1,7 @@
 """Load the configuration: the defaults, ``stallwatch.toml``, the environment and flags; later wins.
 
-A value that cannot be used becomes a ``ConfigError`` in ``Config.problems`` and the previous one stays in
-force, so that a command can continue if its work matters more than the configuration.
+An unusable value becomes a ``ConfigError`` in ``Config.problems`` and the previous value stays in force, so
+that a command can continue if its work matters more than the configuration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 FILE_NAME = "stallwatch.toml"
-# Read elsewhere, hence not a misspelled key.
+# Other modules read these variables, so they are not misspelled keys.
 _OTHER_VARIABLES = {
     "STALLWATCH_HOME",
     "STALLWATCH_CONFIG",
@@ -36,13 +36,13 @@ _OTHER_VARIABLES = {
     "STALLWATCH_PROBE",
     "STALLWATCH_PROBE_CLOCK",
     "STALLWATCH_PROBE_DIR",
-    # Passed to an on_stall command (stallwatch_exporter/stacks/reaction.py).
+    # These are passed to an on_stall command (stallwatch_exporter/stacks/reaction.py).
     "STALLWATCH_RUN",
     "STALLWATCH_RUN_FOLDER",
 }
 _IN_FILE = "_FILE"
 NOBODY = "NOBODY WILL BE NOTIFIED"
-UNREAD = "a file that may name chats"  #: as the key of a problem
+UNREAD = "a file that may name chats"  #: key of a problem with a file that may configure chats
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _CHAT_KEYS = ("urls", "escalate_urls")
 _LIST_KINDS = ("urls", "texts", "paths", "patterns", "routes")
@@ -50,7 +50,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """What is wrong with the configuration, where, and what to do about it."""
+    """A problem with the configuration: its place, its reason and its remedy."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
@@ -61,13 +61,14 @@ class ConfigError(ValueError):
         self.line = line
         self.message = message
         self.remedy = remedy
-        self.key = key  #: such as "alerts.routes", if the key matters to a command
-        self.loses_chats = chats or key in ("alerts.urls", UNREAD)  #: chats that may be configured there
+        self.key = key  #: a key such as "alerts.routes", if it matters to a command
+        #: True if the problem may lose configured chats.
+        self.loses_chats = chats or key in ("alerts.urls", UNREAD)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A value and where it comes from: ``default``, a file with its line, a variable or a flag."""
+    """A value and its source: ``default``, a file with its line, a variable or a flag."""
 
     value: Any
     source: str
@@ -79,9 +80,10 @@ class Config:
 
     settings: dict[str, Setting]
     file: Path | None = None
-    ignored: list[ConfigError] = field(default_factory=list)  #: files and folders that others can write
+    #: Files and folders ignored because other accounts can write them.
+    ignored: list[ConfigError] = field(default_factory=list)
     problems: list[ConfigError] = field(default_factory=list)
-    lines: Sequence[str] = field(default=(), repr=False)  #: lines of the file
+    lines: Sequence[str] = field(default=(), repr=False)  #: lines of the configuration file
 
     def __getitem__(self, name: str) -> Any:
         """Return the value of a key such as ``alerts.urls``."""
@@ -90,7 +92,7 @@ class Config:
     def report(
         self, file: str, line: int | None, message: str, remedy: str, key: str = "", chats: bool = False
     ) -> None:
-        """Record a problem."""
+        """Add a problem to ``problems``."""
         self.problems.append(ConfigError(file, line, message, remedy, key=key, chats=chats))
 
 
@@ -100,7 +102,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Config:
-    """Assemble the configuration; mistakes are in ``problems``."""
+    """Load the configuration from all sources; record mistakes in ``problems``."""
     environ = os.environ if environ is None else environ
     cwd = current_folder() if cwd is None else cwd
     config = Config({key.full_name: Setting(key.default, "default") for key in KEYS})
@@ -111,7 +113,7 @@ def load(
     except ValueError as error:
         config.report("STALLWATCH_CONFIG", None, str(error), "name a file")
     else:
-        if named is not None:  # even if it is missing: that is an error
+        if named is not None:  # a missing named file is an error
             config.file = named
             _read_file(config, named)
         else:
@@ -127,11 +129,11 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a state folder that is not a folder: reading it, it would look like one without runs."""
+    """Report a state folder that is a file, because reading it would look like a folder without runs."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
-    except OSError:  # such as a folder without access; its user reports the reason
+    except OSError:  # for example, a folder without access; its user reports the reason
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, and the state needs a folder"
@@ -139,14 +141,14 @@ def _check_home(config: Config) -> None:
 
 
 def _usual_files(cwd: Path) -> Iterator[Path]:
-    """Yield the file in the current folder and the user's file, if they exist."""
+    """Yield the paths of the configuration files in the current folder and of the user, if they exist."""
     import platformdirs
 
     for folder in (cwd, platformdirs.user_config_path("stallwatch")):
         try:
             if (folder / FILE_NAME).is_file():
                 yield folder / FILE_NAME
-        except OSError:  # such as a folder without access
+        except OSError:  # for example, a folder without access
             continue
 
 
@@ -154,7 +156,7 @@ def _usual_files(cwd: Path) -> Iterator[Path]:
 
 
 def _read_if_trusted(config: Config, path: Path) -> bool:
-    """Read a file that was found, not named, unless others can write it; return whether it was read."""
+    """Read a file at a default path unless others can write it; return whether it was read."""
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
@@ -169,13 +171,14 @@ def _read_if_trusted(config: Config, path: Path) -> bool:
 
 
 def _leave_out_foreign_rules(config: Config) -> None:
-    """Ignore rule folders that only the file names, if others can write anything that is read in them."""
+    """Ignore rule folders named only in the file, if other accounts can write any of their pages."""
     dirs = config.settings["rules.dirs"]
     if config.file is None or not dirs.source.startswith(str(config.file)):
         return
     kept = []
     for folder in dirs.value:
-        reason = distrust_pages(folder) if os.path.lexists(folder) else None  # its reader reports that
+        # A missing folder is reported by its reader.
+        reason = distrust_pages(folder) if os.path.lexists(folder) else None
         if reason is None:
             kept.append(folder)
             continue
@@ -205,11 +208,12 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
         message = str(error)[: place.start()].strip() if place else str(error)
         remedy = "mend that line"
-        if "routes" in message:  # the second of two tables with one bracket
+        if "routes" in message:  # two tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
-    except (ValueError, RecursionError) as error:  # a number with thousands of digits, deeply nested brackets
+    # The text may contain a number with thousands of digits, or deeply nested brackets.
+    except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, None, f"cannot be read: {reason}", "write it in the usual form", unread)
@@ -253,12 +257,12 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Whether the value holds routes, also under a misspelled name: a typo must not lose messages."""
+    """Return whether the value holds routes, also under a misspelled name, so that no message is lost."""
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
 def _take_routes(config: Config, path: Path, name: str, value: Any) -> None:
-    """Take all readable routes, and report all mistakes."""
+    """Store all readable routes of the file in the configuration, and report all mistakes."""
     from stallwatch.config.routes import BadRoute, routes_from
 
     file, at, key = str(path), line_of(config, "alerts", name), BY_NAME["alerts.routes"]
@@ -288,7 +292,7 @@ _QUOTES = re.compile(r"[\"'\s]")
 
 
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
-    """Yield the number of each line that starts a table or key, whether it is a header, and the full name."""
+    """Yield the line number, whether it is a header, and the full name of each table and key."""
     table: list[str] = []
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -299,13 +303,13 @@ def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
 
 
 def line_of(config: Config, *names: str) -> int | None:
-    """Return the line where a section, or a key of it, starts."""
+    """Return the number of the line on which a section or a key starts."""
     places = _places(config.lines)
     return next((number for number, _, name in places if tuple(name[: len(names)]) == names), None)
 
 
 def line_of_route(config: Config, number: int, key: str) -> int | None:
-    """Return the line of a key of the route `number`, from 0; that of its table if the key is not found."""
+    """Return the line of a key in route `number` (from 0); the line of its table if the key is not found."""
     table = None
     for line, is_header, name in _places(config.lines):
         if is_header:
@@ -368,7 +372,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report if no chat is left: a configured chat that is lost must not look like one small mistake."""
+    """Report if no usable chat is left, because losing all chats must not look like a small mistake."""
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return
@@ -388,7 +392,7 @@ def _report_no_chats(config: Config) -> None:
 
 
 def _report_misplaced(config: Config, file: str, name: str, value: Any) -> None:
-    """Report a name at the top of the file that is no section."""
+    """Report a top-level name in the file that is not a section."""
     line, chats = line_of(config, name), _names_chats({name: value})
     several = isinstance(value, list) and bool(value) and all(isinstance(one, dict) for one in value)
     tables = several or isinstance(value, dict)
@@ -415,7 +419,7 @@ def _sections_with(name: str) -> list[str]:
 
 
 def _key_like(name: str, value: Any, tables: bool) -> str:
-    """Return the key of this name, or the nearest one; empty if it is more like a section's name."""
+    """Return the key with this name, or the nearest key; empty if a section's name is nearer."""
     kinds = ("routes",) if tables else _LIST_KINDS if isinstance(value, list) else ()
     known = sorted({key.name for key in KEYS if not kinds or key.kind in kinds})
     near = name if name in known else nearest(name, known)

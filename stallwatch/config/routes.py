@@ -1,4 +1,4 @@
-"""Check each table of ``[[alerts.routes]]``, so that a misspelled one is reported and not silently unused."""
+"""Check each table of ``[[alerts.routes]]``, so that misspelled keys are reported, not silently ignored."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HOURS = re.compile(r"(\d{1,2}):(\d{2})\s*-\s*(\d{1,2}):(\d{2})")
 
 
 class BadRoute(BadValue):
-    """The problem with a key of one of the tables. Never quotes a secret."""
+    """A problem with a key of a route. The message never quotes a secret."""
 
     def __init__(self, number: int, key: str, message: str) -> None:
         super().__init__(f"[{number + 1}]{f'.{key}' if key else ''} {message}")
-        self.number = number  #: from 0
+        self.number = number  #: position of the route in the file, from 0
         self.key = key
 
 
@@ -52,7 +52,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """One table. Mistakes are recorded and reading continues, so that all of them are reported at once."""
+    """Reads one route table. It continues after mistakes, so that all of them are reported at once."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []
@@ -60,7 +60,7 @@ class _Reader:
         self._table = table
 
     def read(self) -> Route:
-        """Return the route, as far as it can be read."""
+        """Return the route with all readable values."""
         table = self._table
         for key in table:
             if key not in _KEYS:
@@ -100,7 +100,7 @@ class _Reader:
             return None
 
     def _list(self, key: str) -> tuple[str, ...] | None:
-        """Return the entries. A wrong entry among chats leaves the others in use."""
+        """Return the entries of a list. A wrong entry among chats leaves the other entries in use."""
         value = self._table[key]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
@@ -172,7 +172,7 @@ def _zone(name: str) -> ZoneInfo:
 
 @cache
 def _zones() -> tuple[str, ...]:
-    return tuple(sorted(available_timezones()))  # this walks through their folder
+    return tuple(sorted(available_timezones()))  # this lists the folder of the time zone database
 
 
 def _quoted(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Trust a file that was found, not named, only if no other account can write it, or the user trusts it.
+"""Trust a configuration at a default path only if other accounts cannot write it, or the user trusts it.
 
 A configuration may hold commands (``stall.on_stall``) and addresses: in ``/tmp`` or a shared folder, another
-account could have them run as the user who starts Stallwatch there.
+account could make the user who starts Stallwatch there run its commands.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from typing import BinaryIO
 from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
-_MOST_LINKS = 40  # as many as Linux follows
-_MOST_BYTES = 1 << 20  #: largest file that can be trusted by its content
+_MOST_LINKS = 40  # Linux follows the same number
+_MOST_BYTES = 1 << 20  #: bytes of the largest file that can be trusted by its content
 
 
 class Untrusted(Exception):
-    """The reason not to read a file that was found, not named."""
+    """The reason not to read a file at a default path."""
 
 
 def read_if_trusted(path: Path) -> bytes:
-    """Return the content of a file that was found, or raise ``Untrusted``."""
+    """Return the content of a file at a default path, or raise ``Untrusted``."""
     if not hasattr(os, "geteuid"):  # Windows
         return path.read_bytes()
     with _opened(path) as file:
-        # An open file stays the same even if its name is replaced; only then it is compared with the name.
+        # An open file stays the same even if its name is replaced, so the file is compared with its name
+        # after opening.
         status = os.fstat(file.fileno())
         reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
         if reason is None:
@@ -53,9 +54,9 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return why another account can write this file or folder, or change what its name refers to.
+    """Return why another account can write this file or folder, or replace it by another.
 
-    `status` is that of the opened file. ``None`` means that only root and the user can.
+    `status` is that of the opened file. ``None`` means that only root and the user can write it.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -71,7 +72,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Yield each folder that holds the name, or the next link that it leads to, with the link's status."""
+    """Yield the folder of the path and of each link that it leads to, with the link's status."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -82,10 +83,11 @@ def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
 
 
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
-    """Return why another account can write a folder of rule pages or anything that is read in it.
+    """Return why another account can write a folder of rule pages or any of its entries that are read.
 
-    An entry that cannot be checked, such as a dangling link, is not trusted: others may yet create its
-    target. A folder to which several links lead, perhaps from within, is checked once (`seen`).
+    An entry that cannot be checked, such as a dangling link, is not trusted, because another account may
+    create its target later. A folder to which several links lead, perhaps from within, is checked once
+    (`seen`).
     """
     seen = set() if seen is None else seen
     try:
@@ -107,7 +109,7 @@ def _written_by_others(what: str, path: Path, status: os.stat_result) -> str | N
     if reason := _owned_by_another(what, status):
         return reason
     if stat.S_ISDIR(status.st_mode) and os.statvfs(path).f_flag & os.ST_RDONLY:
-        return None  # such as a ConfigMap: mode 0777, but mounted read-only, and its files are root's
+        return None  # for example, a ConfigMap: mode 0777, but mounted read-only with files that root owns
     if status.st_mode & stat.S_IWOTH:
         return f"every account can write {what}"
     if status.st_mode & stat.S_IWGRP and not _is_private_group(path, status):
@@ -120,13 +122,13 @@ def _owned_by_another(what: str, status: os.stat_result) -> str | None:
 
 
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
-    """Whether the group belongs to the owner or the user alone, as each account has its own (umask 002).
+    """Return whether the group belongs only to the owner or the user, as with umask 002.
 
-    A group without other listed members does not suffice: a directory server need not list those whose
+    A group without other listed members does not suffice: a directory server need not list the accounts whose
     primary group it is. A group with the account's own name is private by convention.
     """
-    # With a POSIX ACL, the group bits apply to other accounts too.
-    with suppress(OSError, AttributeError):  # not Linux, or a file system without attributes
+    # With a POSIX ACL, the group bits also apply to other accounts.
+    with suppress(OSError, AttributeError):  # another system than Linux, or a file system without attributes
         if "system.posix_acl_access" in os.listxattr(path):
             return False
     return any(_is_alone(uid, status.st_gid) for uid in {status.st_uid, os.geteuid()})
@@ -173,7 +175,7 @@ def trust_file() -> Path:
 
 
 def trusted_files() -> dict[str, str]:
-    """Return the digest of each file that the user trusts, by its path; none if others can write the list."""
+    """Return the digests of the user's trusted files by path; empty if other accounts can write the list."""
     path = trust_file()
     try:
         found = json.loads(path.read_bytes()) if distrust(path) is None else {}
@@ -183,9 +185,10 @@ def trusted_files() -> dict[str, str]:
 
 
 def trust(path: Path) -> Path:
-    """Trust a file as it is now, until it changes; return the path by which it is known.
+    """Trust a file until it changes; return the path under which the list stores it.
 
-    Raises `OSError` if it cannot be read, and `Untrusted` if it is too large, or the list would not count.
+    Raises `OSError` if the file cannot be read, and `Untrusted` if it is too large, or if other accounts can
+    write the list.
     """
     with _opened(path) as file:
         content = file.read(_MOST_BYTES + 1)
@@ -199,7 +202,7 @@ def trust(path: Path) -> Path:
 
 
 def revoke(path: Path) -> bool:
-    """Stop trusting a file; return whether it was trusted."""
+    """Stop trusting a file; return whether it was trusted before."""
     kept = trusted_files()
     found = kept.pop(_key(path), None) is not None
     if found:
@@ -218,7 +221,7 @@ def state_of(path: str, digest: str) -> str:
 
 
 def _key(path: Path) -> str:
-    """Return the path without links in its folder; the name itself may be one, as its content counts."""
+    """Return the path with links in its folder resolved; the file itself may be a link."""
     return str(path.absolute().parent.resolve() / path.name)
 
 

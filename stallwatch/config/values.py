@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from stallwatch.config.keys import Key, KindName
 from stallwatch_exporter.settings import user_path
 
-# A comma inside an Apprise URL is part of it; one before the next scheme separates, and so do blanks.
+# A comma inside an Apprise URL is part of the URL; a comma or blank before the next scheme separates URLs.
 _BETWEEN_URLS = re.compile(r"(?<![,\s])[,\s]+(?=[A-Za-z][A-Za-z0-9+.-]*://)")
 _AROUND_URLS = ", \t\r\n"
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True}
@@ -22,7 +22,7 @@ _BOOLEANS |= {"false": False, "0": False, "no": False, "off": False}
 
 
 class BadValue(ValueError):
-    """The reason why a value cannot be used. Never quotes a secret."""
+    """The reason why a value cannot be used. The message never quotes a secret."""
 
 
 def _flag(text: str) -> bool:
@@ -39,9 +39,9 @@ def _urls(text: str) -> list[str]:
 
 class _Kind(NamedTuple):
     wanted: str
-    example: str = ""  #: in TOML; defaults to the key's default or its choices
-    types: tuple[type, ...] = (str,)  #: types of the values in TOML
-    parse: Callable[[str], Any] = str  #: parser of a variable's text
+    example: str = ""  #: example in TOML; defaults to the key's default or its choices
+    types: tuple[type, ...] = (str,)  #: allowed types of the value in TOML
+    parse: Callable[[str], Any] = str  #: parser of an environment variable's text
 
 
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
@@ -56,21 +56,22 @@ _KINDS: dict[KindName, _Kind] = {
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
-    "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),  # a comma does not separate
+    # Patterns may contain commas, so lines separate them.
+    "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),
     "routes": _Kind("tables"),
 }
 
 
 def example(key: Key) -> str:
-    """Return a value for the key as TOML spells it."""
+    """Return an example value for the key, written as TOML."""
     choices = " or ".join(f'"{choice}"' for choice in key.choices)
     return _KINDS[key.kind].example or choices or str(key.default)
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
-    """Return a list without the entries that are no strings, and a problem for each; other values unchanged.
+    """Return a list without the unusable entries, and a problem for each; return other values unchanged.
 
-    One wrong chat must not silence the others.
+    A wrong chat must not disable the other chats.
     """
     if not isinstance(value, list) or _KINDS[key.kind].wanted != _LIST:
         return value, []
@@ -102,7 +103,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
 
 
 def from_text(key: Key, text: str, folder: Path) -> Any:
-    """Return the value of an environment variable's text; lists are separated by commas."""
+    """Return the value that an environment variable's text holds; commas separate the entries of lists."""
     if key.kind == "routes":
         raise BadValue("can stand in the file only")
     kind = _KINDS[key.kind]
@@ -119,7 +120,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "reaction":
         return _reaction(value.strip())
     if key.kind in ("int", "number"):
-        # No infinity or NaN, nor an integer with hundreds of digits, which no float holds.
+        # Infinity, NaN, and integers with hundreds of digits, which no float holds, are refused.
         if not key.lowest <= value <= min(key.highest, sys.float_info.max):
             raise BadValue(f"must be {_range(key.lowest, key.highest)}, not {value}")
         return float(value) if key.kind == "number" else value
@@ -155,17 +156,17 @@ def _range(low: float, high: float) -> str:
 
 
 def type_of(value: Any) -> str:
-    """Return the type of a TOML value in words."""
+    """Return the name of a TOML value's type for error messages."""
     names = {bool: "true or false", str: "a string", list: "a list", dict: "a table"}
     names |= {int: "a number", float: "a number"}
     return names.get(type(value), f"a {type(value).__name__}")
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the known name that is most like this one; empty if none is."""
+    """Return the known name that is most similar to `name`; empty if no name is similar enough."""
     return _nearest(name, tuple(known), cutoff)
 
 
-@lru_cache  # the same mistake is often in many tables
+@lru_cache  # the same mistake often occurs in many tables
 def _nearest(name: str, known: tuple[str, ...], cutoff: float) -> str:
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=cutoff)), "")

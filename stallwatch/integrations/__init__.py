@@ -1,1 +1,1 @@
-"""Integrations for code that reports by itself: a plain loop, a trainer's callback, an engine."""
+"""Integrations for code that reports its own steps: a plain loop, a trainer's callback, an engine."""

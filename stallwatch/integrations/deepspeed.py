@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
-    """Return the command for these arguments: our options, then the script or ``-m MODULE``, and its own.
+    """Return the command for these arguments: Stallwatch's options, then the script and its arguments.
 
-    DeepSpeed puts ``--local_rank``, an argument of the script, in front of them.
+    The script may be ``-m MODULE``. DeepSpeed puts ``--local_rank``, an argument of the script, first.
     """
     ours, rest, given = list[str](), list(words), list[str]()
     while rest[:1] and rest[0].startswith("--"):
@@ -32,7 +32,7 @@ def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
 
 
 def main() -> None:
-    """Replace this process with the agent."""
+    """Replace this process with ``stallwatch run``."""
     command = command_of(sys.argv[1:])
     os.execv(command[0], command)
 

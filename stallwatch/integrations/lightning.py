@@ -1,7 +1,7 @@
-"""``stallwatch.LightningCallback()`` for Lightning's Trainer (``lightning`` or ``pytorch_lightning`` 2)."""
+"""Define ``stallwatch.LightningCallback()`` for Lightning 2 (``lightning``, ``pytorch_lightning``)."""
 
 # ruff: noqa: ARG002
-# Lightning passes all arguments to every callback.
+# ARG002 is off because Lightning passes all arguments to every callback.
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ else:  # a trainer accepts only callbacks of its own package
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Count errors of a trainer's attributes (an estimate of its steps, say) as failures of the probe."""
+    """Count errors of a callback, for example in the trainer's attributes, as failures of the probe."""
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> None:
@@ -40,12 +40,12 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Install the hooks here and not earlier: a strategy that spawns its ranks pickles the callbacks."""
+        """Install the hooks only now, because a strategy that spawns its ranks pickles the callbacks."""
         hook(self._name)
 
     @_guarded
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Take over the trainer's count of optimizer steps."""
+        """Continue from the trainer's count of optimizer steps."""
         current = probe()
         self._step = trainer.global_step
         current.reported_by_user = True
@@ -57,7 +57,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report a step, if the batch completed one: with gradient accumulation not every batch does."""
+        """Report a step if the batch completed one; with gradient accumulation, not every batch does."""
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step
@@ -70,7 +70,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Report a batch of an evaluation, including the one before the training."""
+        """Report a batch of an evaluation, including the evaluation before the training."""
         probe().phase("eval")
 
     on_test_batch_start = on_validation_batch_start
@@ -83,7 +83,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Report a checkpoint: it is assembled now and written next."""
+        """Report a checkpoint, which Lightning assembles at this point and writes next."""
         probe().phase("save")
 
     @_guarded
@@ -95,7 +95,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Stop reporting: later steps do not belong to this trainer."""
+        """Stop reporting, because later steps do not belong to this trainer."""
         current = probe()
         current.reported_by_user = False
         current.phase("idle")

@@ -1,7 +1,7 @@
-"""Use the probe explicitly: ``training_run``, ``watch``, and the base of trainers' callbacks.
+"""Use the probe explicitly by ``training_run``, ``watch``, and the base of trainers' callbacks.
 
-Under ``stallwatch run`` the rank's probe is used; without it the rank serves /metrics itself. An error in
-this module is reported once and the training continues.
+Under ``stallwatch run`` the rank's probe is used; otherwise the rank itself serves /metrics. An error in this
+module is reported once and the training continues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _training_goes_on(without: str) -> Iterator[None]:
 
 
 def api() -> Any:
-    """Return ``probe.api`` as loaded in this process: there must be only one probe."""
+    """Return the module ``probe.api`` as loaded in this process, which must have only one probe."""
     loaded = sys.modules.get("stallwatch_probe.api")
     if loaded is not None:
         return loaded
@@ -48,13 +48,13 @@ def api() -> Any:
 
 
 def probe(name: str | None = None) -> Probe:
-    """Return this process's probe; if no agent reads it, one that this process reads itself."""
+    """Return this process's probe; if no agent reads it, create a probe that this process reads itself."""
     global _begun
     module = api()
     current: Probe = module.current()
     alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
     if alone and not _begun:
-        _begun = True  # even if it fails, so that not every step retries
+        _begun = True  # set even on failure, so that not every step retries
         with _training_goes_on("no metrics of this rank"):
             module.use(_alone(module, name))
         current = module.current()
@@ -87,7 +87,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
 
 class TrainingRun:
-    """A training loop that reports its steps and phases. Every method is cheap; none raises or waits."""
+    """Reports the steps and phases of a training loop. Every method is cheap; none raises or waits."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -98,15 +98,15 @@ class TrainingRun:
     def step(self, number: int | None = None, **values: Any) -> None:
         """Report an optimizer step. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
 
-        A tensor on a device is not waited for. Without `number` the steps are counted. An unknown name is
-        reported once on standard error.
+        The method does not wait for a tensor on a device. Without `number` the steps are counted. An unknown
+        name is reported once on standard error.
         """
         if not values.keys() <= self._fields:
             self._unknown("number", values.keys(), self._fields)
         self._probe.step(number, **values)
 
     def value(self, name: str, value: Any) -> None:
-        """Report a number for the next step, from the place where it is known."""
+        """Report a number that belongs to the next step."""
         if str(name) not in self._fields:
             self._unknown("number", [name], self._fields)
         self._probe.value(name, value)
@@ -123,7 +123,7 @@ class TrainingRun:
             self._probe.phase("train")
 
     def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
-        """Print a notice, not a warning: with ``-W error`` a warning would raise into the training."""
+        """Print a notice about unknown names; with ``-W error`` a warning would raise into the training."""
         from difflib import get_close_matches
 
         from stallwatch_exporter.notices import print_notice
@@ -146,8 +146,8 @@ class TrainingRun:
 def training_run(name: str | None = None, *, total_steps: int | None = None) -> TrainingRun:
     """Report steps and phases of a training loop; use it in a ``with`` statement.
 
-    Under ``stallwatch run`` they go to its agent. Otherwise this process serves them at ``/metrics``, under
-    the run's `name`.
+    Under ``stallwatch run`` the agent receives them. Otherwise this process serves them at ``/metrics``,
+    under the run's `name`.
     """
     found = probe(name)
     found.reported_by_user = True
@@ -157,7 +157,7 @@ def training_run(name: str | None = None, *, total_steps: int | None = None) -> 
 
 
 def hook(name: str | None = None) -> None:
-    """Observe the libraries from here on, as under ``stallwatch run``; report a failure once."""
+    """Observe the training libraries, as under ``stallwatch run``; report a failure once."""
     global _hooked
     with _training_goes_on("the trainer is not watched"):
         current = probe(name)

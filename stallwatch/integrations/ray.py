@@ -1,4 +1,4 @@
-"""Load the probe in workers of a Ray cluster that already runs: ``stallwatch.ray_runtime_env``."""
+"""Load the probe in workers of a running Ray cluster: ``stallwatch.ray_runtime_env``."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from stallwatch_exporter.rings.probing import BOOTSTRAP
 def ray_runtime_env(
     runtime_env: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] = os.environ
 ) -> dict[str, Any]:
-    """Return `runtime_env` extended so that its workers load the probe of the driver's ``stallwatch run``.
+    """Return `runtime_env`, extended so that its workers load the probe of the driver's ``stallwatch run``.
 
-    ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``: actors on the driver's host that
-    train are ranks of its agent. Workers on other hosts, or with an agent of their own, are unaffected.
-    Outside of ``stallwatch run`` nothing is added.
+    With ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``, actors that train on the
+    driver's host are ranks of its agent. Workers on other hosts, or with their own agent, are unaffected.
+    Outside of ``stallwatch run``, the environment is unchanged.
 
     Ray replaces ``${NAME}`` with the worker's own variables (2.60, _private/utils.py, update_envs).
     """
     found = dict(runtime_env or {})
     try:
         here = f"{os.uname().nodename} {Path('/proc/self/ns/pid').readlink()}"
-    except (AttributeError, OSError):  # not Linux
+    except (AttributeError, OSError):  # another system than Linux
         return found
     if not environ.get(FOLDER_VARIABLE):
         return found

@@ -1,4 +1,4 @@
-"""Extract the literal text of a rule's regular expression, which a program's source must hold to print it."""
+"""Extract the literal text of a rule's regular expression, which the source of a program must contain."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from stallwatch_rules.matching.literal_index import sre, sre_parse
 
-MAX_BRANCHES = 64  #: alternatives of one pattern that are followed
+MAX_BRANCHES = 64  #: maximum alternatives of one pattern
 
 Branch = tuple[str, ...]
 """One way to match: the pieces of fixed text that must come in this order, with anything between them."""
 
-_GAP = None  # in a sequence of characters: a variable part
+_GAP = None  # a variable part in a sequence of characters
 
 
 def branches(pattern: str) -> list[Branch]:
     """Return every alternative of a pattern as its pieces of fixed text, with escapes resolved.
 
-    Return none for a pattern that Python's ``re`` cannot parse (google-re2 has a few more features).
+    The list is empty for a pattern that Python's ``re`` cannot parse (google-re2 has a few more features).
     """
     try:
         with warnings.catch_warnings():
@@ -36,7 +36,7 @@ def branches(pattern: str) -> list[Branch]:
 
 
 def _sequences(parsed: Iterable[Any]) -> list[list[str | None]]:
-    """Return all ways through a parsed expression, as characters and gaps."""
+    """Return all alternatives of a parsed expression, as characters and gaps."""
     ways: list[list[str | None]] = [[]]
     for operation, argument in parsed:
         options = _options(operation, argument)
@@ -54,7 +54,7 @@ def _options(operation: Any, argument: Any) -> list[list[str | None]]:
     if operation is sre.IN and len(argument) == 1 and argument[0][0] is sre.LITERAL:
         return [[chr(argument[0][1])]]
     if operation is sre.IN and all(kind is sre.LITERAL for kind, _ in argument) and len(argument) == 2:
-        return [[chr(character)] for _, character in argument]  # such as [Cc]
+        return [[chr(character)] for _, character in argument]  # for example, [Cc]
     if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT):
         least, most, inner = argument
         ways = _sequences(inner)

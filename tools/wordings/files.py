@@ -16,7 +16,7 @@ from wordings.search import COMPILED
 
 BINARY = (".so", ".dylib", ".pyd")
 SUFFIXES = (".py", *COMPILED, *BINARY)
-MAX_FILE = 20 << 20  #: bytes of source; a larger, generated file holds no messages
+MAX_FILE = 20 << 20  #: bytes of source; a larger file is generated and holds no messages
 MAX_ARCHIVE = 512 << 20  #: bytes of source read into memory from a source archive
 LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive; torch's wheel holds 12,000 files
 
@@ -27,24 +27,25 @@ class SourceError(Exception):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file of the package."""
+    """A file of the package whose strings are searched."""
 
     name: str  #: path inside the package, with slashes
-    chunks: Callable[[], Iterator[bytes]]  #: return the content, from the start at each call
-    place: str = ""  #: full path, whose end rules may name
+    #: Returns an iterator over the content, from the start at each call.
+    chunks: Callable[[], Iterator[bytes]]
+    place: str = ""  #: the complete path, whose end a rule may name
 
     @property
     def binary(self) -> bool:
-        """Whether the file is compiled."""
+        """True if the file is compiled."""
         return self.name.endswith(BINARY) or ".so." in self.base
 
     @property
     def base(self) -> str:
-        """The name without its folders."""
+        """The file's name without its folders."""
         return self.name.rpartition("/")[2]
 
     def text(self) -> str:
-        """Return the text; empty if it is longer than ``MAX_FILE``."""
+        """Return the file's text; empty if the file is longer than ``MAX_FILE``."""
         content = b""
         for chunk in self.chunks():
             content += chunk
@@ -54,19 +55,19 @@ class SourceFile:
 
 
 class Sources(NamedTuple):
-    """All files of a package that may hold messages."""
+    """All files of a package that may hold messages, and the package's version."""
 
     files: list[SourceFile]
     version: str  #: empty if unknown
 
 
 def file_of(path: Path, name: str = "") -> SourceFile:
-    """Return a file on disk."""
+    """Return the source file at a path on disk."""
     return SourceFile(name or path.name, partial(_read, path), path.as_posix())
 
 
 def in_folders(folders: Iterable[Path]) -> list[SourceFile]:
-    """Return the files in folders."""
+    """Return the files in these folders that may hold messages."""
     return [
         file_of(path, path.relative_to(folder).as_posix())
         for folder in folders
@@ -88,7 +89,7 @@ def in_wheel(path: Path) -> list[SourceFile]:
 
 
 def in_sdist(name: str, content: bytes) -> list[SourceFile]:
-    """Return the source files in a source archive, in memory, because a tar archive is read forward only."""
+    """Return a source archive's files, in memory because a tar archive can only be read forward."""
     kind = kind_of(content[:512])
     found: list[SourceFile] = []
     left = MAX_ARCHIVE

@@ -1,6 +1,6 @@
 """Download source archives listed by a package index, without building or running them.
 
-pip cannot download a source archive without running its build, which is code of the person who uploaded it.
+pip cannot download a source archive without running its build, which is the uploader's code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ INDEX = "https://pypi.org/simple"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
 MAX_PAGE = 64 << 20  #: bytes of an index page
 MAX_SDIST = 256 << 20
-SECONDS = 600  #: longest duration of a download
+SECONDS = 600  #: seconds for a complete download
 _PAUSE = 60  # seconds without a response
 
 
 class Sdist(NamedTuple):
-    """A source archive on the index."""
+    """A source archive that the index lists."""
 
     name: str
     version: Version
@@ -58,7 +58,7 @@ def newest_sdist(package: str, version: Version | None) -> Sdist | None:
 
 
 def fetched(sdist: Sdist) -> bytes:
-    """Return the archive, checked against the hash from the index."""
+    """Return the content of the archive, checked against the hash from the index."""
     index = os.environ.get("PIP_INDEX_URL") or INDEX
     content = _fetch(sdist.url, MAX_SDIST, index)
     if hashlib.sha256(content).hexdigest() != sdist.sha256:
@@ -71,14 +71,14 @@ def _sdist(file: ListedFile) -> Sdist | None:
         return None
     try:
         _, version = parse_sdist_filename(file.filename)
-    except InvalidSdistFilename:  # a wheel, an installer
+    except InvalidSdistFilename:  # a wheel or an installer
         return None
     digest = file.hashes.get("sha256", "")
     return Sdist(file.filename, version, file.url, digest.lower()) if digest else None
 
 
 def _fetch(url: str, most: int, index: str) -> bytes:
-    """Return a body of at most `most` bytes; send the index's user and password only to its own host."""
+    """Return a body of at most `most` bytes; send the index's credentials only to the index's own host."""
     plain, login = _split(url)
     parts = urllib.parse.urlsplit(plain)
     if parts.scheme not in ("http", "https"):
@@ -86,7 +86,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
     if not login and parts.netloc == urllib.parse.urlsplit(_split(index)[0]).netloc:
         login = _split(index)[1]
     request = urllib.request.Request(plain, headers={"Accept": f"{ACCEPT}, */*;q=0.1"})
-    if login:  # not sent to the target of a redirect
+    if login:  # the target of a redirect must not receive the credentials
         request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
     deadline = time.monotonic() + SECONDS
     content = bytearray()
@@ -104,7 +104,7 @@ def _fetch(url: str, most: int, index: str) -> bytes:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return the URL without its user and password, and these."""
+    """Return the URL without user name and password, and these two as one string."""
     parts = urllib.parse.urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
     return urllib.parse.urlunsplit(parts._replace(netloc=host)), urllib.parse.unquote(login)
@@ -118,12 +118,12 @@ def _host(url: str) -> str:
 
 
 class ListedFile(msgspec.Struct):
-    """A file of the project."""
+    """A file of the project that the index page lists."""
 
     filename: str
     url: str
     hashes: dict[str, str] = {}
-    yanked: bool | str = False  #: or the reason
+    yanked: bool | str = False  #: True, or the reason for the yank
 
 
 class _Page(msgspec.Struct):
@@ -131,7 +131,7 @@ class _Page(msgspec.Struct):
 
 
 def listed(page: bytes) -> list[ListedFile]:
-    """Return all files of the page; raise ``ValueError`` if it is no such page."""
+    """Return all files that an index page lists; raise ``ValueError`` for another page."""
     if page.lstrip()[:1] == b"{":
         return msgspec.json.decode(page, type=_Page).files
     links = _Links()

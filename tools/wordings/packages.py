@@ -23,7 +23,7 @@ DOWNLOAD_SECONDS = 600
 
 
 def installed(package: str) -> Sources:
-    """Return the package as this Python would import it, without importing it."""
+    """Return the files of the package that this Python would import, without importing it."""
     name = package.replace("-", "_")
     try:
         spec = importlib.util.find_spec(name)
@@ -40,10 +40,10 @@ def installed(package: str) -> Sources:
 
 @contextmanager
 def downloaded(package: str, version: str = "") -> Iterator[Sources]:
-    """Yield the newest release, or this one, without its dependencies; nothing is installed, built or run.
+    """Yield the newest release, or this version, without dependencies; nothing is installed, built or run.
 
-    This is the wheel that pip chooses for this Python, or the index's source archive if there is no wheel or
-    only an older one.
+    This is the wheel that pip selects for this Python, or the index's source archive if there is no wheel or
+    only an older wheel.
     """
     wanted = requirement(package, version)
     exact = Version(version) if version else None
@@ -67,7 +67,7 @@ def downloaded(package: str, version: str = "") -> Iterator[Sources]:
 
 
 def requirement(package: str, version: str = "") -> Requirement:
-    """Return the requirement for pip: a name and perhaps a version, nothing that pip reads otherwise."""
+    """Return the requirement for pip: only a name and an optional version, no other syntax of pip."""
     try:
         wanted = Requirement(f"{package}=={Version(version)}" if version else package)
     except InvalidVersion as error:
@@ -80,7 +80,7 @@ def requirement(package: str, version: str = "") -> Requirement:
 
 
 def version_of(wheel: str) -> str:
-    """Return the version in the name of a wheel."""
+    """Return the version in the file name of a wheel; empty if the name is invalid."""
     try:
         return str(parse_wheel_filename(wheel)[1])
     except InvalidWheelFilename:
@@ -88,7 +88,7 @@ def version_of(wheel: str) -> str:
 
 
 def _wheel(wanted: Requirement, folder: Path) -> tuple[Path | None, str]:
-    """Return the wheel that pip finds, or its message. Wheels only: pip would run any other build."""
+    """Return the wheel that pip finds, or its message. Only wheels: pip would run any other build."""
     options = ["--no-deps", "--quiet", "--only-binary", ":all:", "--dest", str(folder)]
     command = [sys.executable, "-m", "pip", "download", *options, "--", str(wanted)]
     try:

@@ -1,4 +1,4 @@
-"""Search large amounts of source for neighboring words: one pass for all, so that few need a closer look."""
+"""Search large amounts of source for phrases of neighboring words, in one pass for all phrases."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Phrase = tuple[str, ...]
 """Up to three neighbouring words."""
 
 _BETWEEN = r"[^\w\x00]+"  # includes quotes and line breaks of source; NUL ends a compiled string
-_MEMORY = 512 << 20  # bytes that google-re2 may use; a set that exceeds them finds nothing
+_MEMORY = 512 << 20  # bytes that google-re2 may use; a larger set finds nothing
 _LONG = 6  # words of a text with two disjoint phrases of three words
 
 
 def rare_phrases(words: Sequence[str]) -> list[Phrase]:
-    """Return the longest phrase of a text and the longest beside it: an inserted value breaks only one."""
+    """Return the longest phrase of a text and the longest disjoint one; an inserted value breaks only one."""
     size = min(3 if len(words) >= _LONG else 2, len(words))
     by_length = sorted(range(len(words) - size + 1), key=lambda at: -sum(map(len, words[at : at + size])))
     first = by_length[0]
@@ -45,7 +45,7 @@ class Phrases:
             self._each, self._any = _sets(self._expressions)
 
     def hits(self, data: bytes) -> list[tuple[Phrase, int]]:
-        """Return each phrase that a text holds and the position where it ends, for each place."""
+        """Return each occurrence of a phrase in a text, with the position where it ends."""
         if self._scanner is not None:
             return [
                 (self._phrases[number], end) for number, end in zip(*self._scanner.hits(data), strict=True)

@@ -1,7 +1,7 @@
-"""Split a pattern's fixed text into pieces to search for in source, and match them to templates. Pure.
+"""Split a pattern's fixed text into pieces to search in source, and compare them with templates.
 
 A piece is found if a string's own text covers most of it, in order: ``Function SumBackward0 returned`` in
-``"Function ", name, " returned"``.
+``"Function ", name, " returned"``. All functions are pure.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import builtins
 from stallwatch_rules.text.lazy import lazy
 from wordings.branches import Branch
 
-GAP = "\0"  #: in a template: the place of an inserted value
-LEAST = 6  #: shortest piece worth a search, in characters
-ENOUGH = 16  #: characters that one piece of each alternative needs, to rule out a chance match
-ENOUGH_NAME = 12  #: the same for an identifier (``ds_active_sub_modules``) and of an exception's name
-COVERED = 0.6  #: share of a piece that a template's own text must cover, and ENOUGH characters at least
-LEAST_PART = 5  #: shortest part of a template between two gaps that counts, in characters
+GAP = "\0"  #: the place of an inserted value in a template
+LEAST = 6  #: characters of the shortest piece that is searched
+ENOUGH = 16  #: characters that one piece of each alternative needs, to exclude a chance match
+ENOUGH_NAME = 12  #: the same for an identifier (``ds_active_sub_modules``) and for an exception's name
+COVERED = 0.6  #: share of a piece that a template's own text must cover, with a minimum of ENOUGH characters
+LEAST_PART = 5  #: minimum characters of a template's part between two gaps
 
 _RAISED = lazy(r"^(?:[\w.]+\.)?_?(?:[A-Z]\w*)?(?:Error|Exception|Warning|Exit|Interrupt|Timeout)\b:?\s*")
 _CLASS = lazy(r"\b[A-Z]\w+(?:Error|Exception)\b")
@@ -26,7 +26,7 @@ _INTERPRETERS = lazy(
     r"|torch\.Size\(\[|\{'|['\"][,:] ?['\"]?"  # values as Python prints them
     r"|returned non-zero exit status"
     r"|got an unexpected keyword argument|undefined symbol|got signal|NoneType|SignalException: Process"
-    r"|\bFunction \w+Backward"  # autograd's name of a node, inserted
+    r"|\bFunction \w+Backward"  # autograd's name of a node, which is inserted
 )
 _AROUND = " '\"`[](){}<>,:;=.*#|-\t"
 _LEVEL = lazy(r"^\W*(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL|FATAL)\W*$")
@@ -36,26 +36,26 @@ _PLACEHOLDER = lazy(r"\{[^{}\s]{0,40}\}|%[-+ #0-9.*]*[sdrfgixulp]+\b|%\([\w.]+\)
 
 
 def pieces_of(branch: Branch) -> list[str]:
-    """Return the pieces that source must hold, without the text that Python and loggers add."""
+    """Return the pieces that source must contain, without the text that Python and loggers add."""
     cut = [part for piece in branch for part in _INTERPRETERS.sub(GAP, _RAISED.sub("", piece)).split(GAP)]
     pieces = [part.strip(_AROUND) for part in cut]
     long = [piece for piece in pieces if len(piece) >= LEAST and WORD.search(piece)]
     long = [piece for piece in dict.fromkeys(long) if not _LEVEL.match(piece)]
     if any(map(telling, long)):
         return long
-    # Only the exception's name is left: a class that is not built into Python is specific enough.
+    # Only the exception's name is left; a class that is not built into Python is specific enough.
     names = [name for piece in branch for name in _CLASS.findall(piece) if not hasattr(builtins, name)]
     return [name for name in dict.fromkeys(names) if len(name) >= ENOUGH_NAME]
 
 
 def telling(piece: str) -> bool:
-    """Whether a piece is too specific for a chance match: a long one, or a long name."""
+    """Return whether a piece is too specific for a chance match: a long piece, or a long name."""
     name = _NAME.fullmatch(piece) or _CLASS.fullmatch(piece)
     return len(piece) >= (ENOUGH_NAME if name else ENOUGH)
 
 
 def covers(template: str, piece: str) -> bool:
-    """Whether a template could produce the piece: its own text makes up most of it."""
+    """Return whether a template could produce the piece: its own text covers most of the piece."""
     if piece in template:
         return True
     parts = [part for part in _PLACEHOLDER.sub(GAP, template).split(GAP) if len(part.strip()) >= LEAST_PART]
@@ -68,14 +68,14 @@ def covers(template: str, piece: str) -> bool:
             position += at + len(part)
         elif not position and (length := _overlap(part, rest)):  # the piece begins within this part
             covered = position = length
-        elif length := _overlap(rest, part):  # or ends within it
+        elif length := _overlap(rest, part):  # the piece ends within this part
             covered += length
             break
     return covered >= max(COVERED * len(piece), min(ENOUGH, len(piece)))
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return how many characters the end of one text and the beginning of the other share."""
+    """Return the number of characters shared by the end of `left` and the beginning of `right`."""
     if right[:LEAST_PART] not in left:
         return 0
     for length in range(min(len(left), len(right)), LEAST_PART - 1, -1):

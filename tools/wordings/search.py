@@ -1,4 +1,4 @@
-"""Check that a rule's text is still in the source of the package that prints it. Pure: reads no files.
+"""Check that a rule's text is still in the source of the package that prints it, without reading files.
 
 A pattern's fixed text is cut into pieces (``pieces``); a source's strings are templates, with ``GAP`` in the
 place of a value. All specific pieces of an alternative must be near each other in one file.
@@ -28,21 +28,21 @@ COMPILED = (".cpp", ".cc", ".cu", ".h", ".hpp", ".cuh", ".c")
 
 
 class Template(NamedTuple):
-    """One string of a source file."""
+    """A string of a source file, with gaps for inserted values."""
 
-    text: str  #: with ``GAP`` for inserted values
-    line: int  #: 1-based; 0 in a compiled file
-    name: bool = False  #: an identifier of the source, not printed text
+    text: str  #: text with ``GAP`` for inserted values
+    line: int  #: line number, counted from 1; 0 in a compiled file
+    name: bool = False  #: True for an identifier of the source, which is not printed text
 
 
 @dataclass
 class Verified:
-    """The result for one rule's text in a package."""
+    """The result of searching one rule's text in a package."""
 
     rule: str
-    status: str  #: status of the page
+    status: str  #: status of the rule page
     state: State = "missing"
-    pattern: str = ""  #: the found pattern, or the first
+    pattern: str = ""  #: the found pattern, or the first pattern
     file: str = ""
     line: int = 0
     reason: str = ""  #: why the rule was skipped
@@ -50,15 +50,16 @@ class Verified:
 
 @dataclass
 class _Piece:
-    """A piece of fixed text to search for."""
+    """A piece of fixed text to search for, with its search keys."""
 
     text: str
     lowered: str = field(init=False)
-    anchor: str = field(init=False)  #: its longest word: a string without it needs no closer look
-    phrases: Sequence[Phrase] = field(init=False)  #: source that prints it holds one of these
+    anchor: str = field(init=False)  #: the piece's longest word; strings without it are skipped
+    #: Source that prints the piece contains one of these phrases.
+    phrases: Sequence[Phrase] = field(init=False)
     words: Sequence[bytes] = field(init=False)
-    telling: bool = field(init=False)  #: it is too long for a chance match
-    whole: bool = field(init=False)  #: the anchor is a whole word, not at the piece's ends
+    telling: bool = field(init=False)  #: True if the piece is too long for a chance match
+    whole: bool = field(init=False)  #: True if the anchor is a whole word, not at the piece's ends
 
     def __post_init__(self) -> None:
         self.lowered = self.text.lower()
@@ -71,14 +72,14 @@ class _Piece:
         self.anchor = max(inner or WORD.findall(self.lowered), key=len)
 
     def may_be_in(self, around: bytes) -> bool:
-        """Whether the text around a phrase also holds most of the words: a weaker test than ``COVERED``."""
+        """Return whether the text around a phrase holds most words; this test is weaker than ``COVERED``."""
         held = sum(len(word) for word in self.words if word in around)
         return 2 * held >= sum(map(len, self.words))
 
 
 @dataclass
 class _Wanted:
-    """One alternative of a rule's pattern."""
+    """One alternative of a rule's pattern, with its pieces."""
 
     rule: str
     pattern: str
@@ -86,13 +87,13 @@ class _Wanted:
 
 
 class Search:
-    """Searches one source file after the other for the texts of the rules that a package prints."""
+    """Searches source files for the texts of the rules that name a package."""
 
     def __init__(self, pages: Iterable[RulePage], package: str, version: str = "") -> None:
         self.results: dict[str, Verified] = {}
         self._wanted: list[_Wanted] = []
         self._pieces: dict[str, _Piece] = {}
-        self._vague: set[str] = set()  # rules of several packages with a text that is too short
+        self._vague: set[str] = set()  # rules of several packages whose text is too short
         self._modules: dict[str, list[str]] = {}
         for page in sorted(pages, key=lambda page: page.id):
             emitted = [one for one in page.emitted_by if same_package(one.package, package)]
@@ -106,7 +107,7 @@ class Search:
         for piece in self._pieces.values():
             for phrase in piece.phrases if piece.telling else ():
                 self._owners.setdefault(phrase, []).append(piece)
-        self.phrases = Phrases(sorted(self._owners))  #: a string without one of these matches nothing
+        self.phrases = Phrases(sorted(self._owners))  #: a string without one of these phrases matches nothing
 
     def _want(self, page: RulePage, emitted: Sequence[EmittedBy], version: str) -> None:
         result = self.results[page.id] = Verified(page.id, page.status, pattern=page.patterns[0])
@@ -114,7 +115,7 @@ class Search:
             ranges = ", ".join(one.versions for one in emitted)
             result.state, result.reason = "skipped", f"it claims {ranges} only"
             return
-        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in text that is not searched for
+        texts: dict[tuple[str, ...], str] = {}  # many branches differ only in text that is not searched
         for pattern in page.patterns:
             for branch in branches(pattern):
                 texts.setdefault(tuple(pieces_of(branch)), pattern)
@@ -132,11 +133,11 @@ class Search:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to search for."""
+        """True if all rules are found or skipped."""
         return all(self.results[one.rule].state != "missing" for one in self._wanted)
 
     def may_be_in(self, text: str) -> bool:
-        """Whether a source file may hold an alternative: most hold none and need no parsing."""
+        """Return whether a source file may hold an alternative; most files hold none and need no parsing."""
         return self.promise(text) > 0
 
     def promise(self, text: str) -> int:
@@ -147,7 +148,7 @@ class Search:
         return 2 if whole else int(bool(hinted))
 
     def see(self, file: str, templates: Iterable[Template]) -> None:
-        """Search a file's strings."""
+        """Search the strings of a file for all missing rules."""
         given = [(template, template.text.lower()) for template in templates]
         whole = "\n".join([lowered for _, lowered in given])
         hinted = self._hinted(whole)
@@ -175,7 +176,7 @@ class Search:
                 result.state, result.reason = "skipped", f"this build is without {compiled}"
 
     def settle(self) -> None:
-        """Mark missing rules as skipped if their only long text may be another package's."""
+        """Mark missing rules as skipped if their only long text may belong to another package."""
         for rule in self._vague:
             result = self.results[rule]
             if result.state == "missing":
@@ -185,7 +186,7 @@ class Search:
                 )
 
     def named(self, path: str) -> bool:
-        """Whether a rule names this file as its text's origin: such files are searched first."""
+        """Return whether a rule names this file as its text's origin, so that the file is searched first."""
         return any(
             path == module or path.endswith("/" + module.removeprefix("/"))
             for modules in self._modules.values()
@@ -194,7 +195,7 @@ class Search:
 
     @property
     def compiled(self) -> frozenset[str]:
-        """The compiled source files that the rules still missing name as their origin."""
+        """The compiled source files that the missing rules name as their origin."""
         return frozenset(
             module.rpartition("/")[2]
             for rule, modules in self._modules.items()
@@ -204,7 +205,7 @@ class Search:
         )
 
     def _hinted(self, lowered: str) -> list[_Wanted]:
-        """Return the open alternatives whose specific pieces a text may hold: it has most of their words."""
+        """Return the missing rules' alternatives for which a text holds most words of the specific pieces."""
         data = lowered.encode("utf-8", "replace")
         near: set[int] = set()
         for phrase, end in self.phrases.hits(data):
@@ -212,7 +213,8 @@ class Search:
             near.update(id(piece) for piece in self._owners[phrase] if piece.may_be_in(around))
         if not near:
             return []
-        # A file with an alternative holds its first specific piece: only those are examined.
+        # A file with an alternative contains its first specific piece, so only these alternatives are
+        # examined.
         candidates = sorted(number for piece in (0, *near) for number in self._by_first.get(piece, ()))
         return [
             one
@@ -228,7 +230,7 @@ class Search:
     def _tell(self, one: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
         """Record an alternative as found if a file holds all its pieces near each other.
 
-        A compiled file holds a message's parts at different places: there only the specific pieces count.
+        A compiled file holds a message's parts at different places, so only the specific pieces count there.
         """
         compiled = any(line == 0 for found in lines.values() for line in found)
         if any(piece.text not in lines for piece in one.pieces if piece.telling or not compiled):
@@ -242,10 +244,10 @@ class Search:
 
 
 class _ByAnchor:
-    """The pieces that a string of source may hold, by their longest word."""
+    """Finds the pieces that a string of source may hold, by their longest word."""
 
     def __init__(self, wanted: Iterable[_Wanted], whole: str) -> None:
-        """``whole`` is all strings of the file, in lowercase."""
+        """Index the pieces of `wanted`; ``whole`` is the text of all strings of the file, in lowercase."""
         self._words: dict[str, list[tuple[_Wanted, _Piece]]] = {}
         self._loose: list[tuple[_Wanted, _Piece]] = []
         for one in wanted:
@@ -262,7 +264,7 @@ class _ByAnchor:
 
 
 class _ByPhrase:
-    """The specific pieces that a string of a compiled file may hold: many strings hold one of their words."""
+    """Finds the specific pieces that a compiled file's string may hold, by their phrases."""
 
     def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
         self._all = phrases
@@ -278,12 +280,12 @@ class _ByPhrase:
 
 
 def same_package(one: str, other: str) -> bool:
-    """Whether two names denote the same package: ``torch-npu`` and ``torch_npu``."""
+    """Return whether two names denote the same package, as ``torch-npu`` and ``torch_npu`` do."""
     return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
 def in_range(version: str, versions: str) -> bool:
-    """Whether a version is in a range; true if either cannot be parsed."""
+    """Return whether a version is in a range; True if either cannot be parsed."""
     try:
         return SpecifierSet(versions).contains(Version(version).base_version, prereleases=True)
     except (InvalidSpecifier, InvalidVersion):

@@ -12,7 +12,7 @@ from wordings.phrases import Phrases
 from wordings.pieces import GAP
 from wordings.search import Template
 
-MAX_STRING = 2000  #: longest compiled string, in bytes
+MAX_STRING = 2000  #: longest compiled string in bytes
 BLOCK = 32 << 20  #: bytes of a compiled file that are searched at once
 
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
@@ -43,11 +43,11 @@ def python_strings(text: str) -> Iterator[Template]:
         return
     inner: set[int] = set()
     names: set[str] = set()
-    for node in ast.walk(tree):  # from the outside in: a sum is visited before its parts
+    for node in ast.walk(tree):  # outer nodes first, so that a sum is visited before its parts
         if id(node) in inner:
             continue
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant | ast.JoinedStr):
-            inner.update(id(part) for part in ast.walk(node.value))  # a docstring prints nothing
+            inner.update(id(part) for part in ast.walk(node.value))  # a docstring is not printed
         elif isinstance(node, ast.BinOp | ast.JoinedStr):
             joined = _joined(node)
             if joined is not None:
@@ -75,7 +75,7 @@ def _name(node: ast.AST) -> str | None:
 
 
 def _joined(node: ast.expr) -> str | None:
-    """Return a string with its parts joined; ``None`` if it is not certain to be a string."""
+    """Return a string with its parts joined; ``None`` if the node is not certain to be a string."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -93,7 +93,7 @@ def _joined(node: ast.expr) -> str | None:
 
 
 def c_strings(text: str) -> Iterator[Template]:
-    """Yield the strings of C++ source: literals of one statement form one string, with gaps between them."""
+    """Yield the strings of C++ source; the literals of one statement form one string with gaps."""
     parts: list[str] = []
     line, seen, end = 1, 0, 0
     for found in _LITERAL.finditer(text):
@@ -136,7 +136,7 @@ def binary_strings(file: SourceFile, phrases: Phrases) -> Iterator[Template]:
 
 
 def held(file: SourceFile, texts: Collection[str]) -> set[str]:
-    """Return those of the texts that a compiled file holds."""
+    """Return the texts that a compiled file contains."""
     wanted = {text.encode(): text for text in texts}
     found: set[bytes] = set()
     for data in _blocks(file, max(map(len, wanted), default=0)):
@@ -145,7 +145,7 @@ def held(file: SourceFile, texts: Collection[str]) -> set[str]:
 
 
 def _blocks(file: SourceFile, overlap: int) -> Iterator[bytes]:
-    """Yield the file in large blocks, each starting with the end of the previous one."""
+    """Yield the file in large blocks, each starting with the end of the previous block."""
     held: list[bytes] = []
     size = 0
     for chunk in file.chunks():

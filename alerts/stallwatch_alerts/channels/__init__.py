@@ -1,4 +1,4 @@
-"""Destinations: each takes a notification and reports whether it arrived."""
+"""Destinations: each channel sends a notification and raises an error if it did not arrive."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def open_channel(url: str) -> Channel:
-    """Return the chat behind an Apprise URL. Only users of URLs pay for the import: half a second."""
+    """Return the channel for an Apprise URL. The import of Apprise here takes half a second."""
     try:
         from stallwatch_alerts.channels.apprise_channel import AppriseChannel
     except ModuleNotFoundError as error:

@@ -22,7 +22,7 @@ _DINGTALK = lazy(r"https://oapi\.dingtalk\.com/robot/send\?(?P<query>.+)", re.IG
 
 
 def apprise_url(url: str) -> str:
-    """Return the URL in the form that Apprise reads; unchanged if no conversion is needed."""
+    """Return the URL in the form that Apprise reads; return it unchanged if Apprise recognizes it."""
     url = url.strip()
     found = _FEISHU.fullmatch(url)
     if found is not None:
@@ -46,7 +46,7 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
     if scheme.lower() not in (known := _schemes()):
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
-    # Apprise adds that it could not load the URL, with pieces of the URL.
+    # Apprise also logs that it could not load the URL. These lines contain pieces of the URL.
     said = [line for line in dict.fromkeys(said) if not line.startswith(("Could not load", "Unparseable"))]
     return "; ".join(said) or "not a URL that Apprise understands", "url"
 
@@ -54,5 +54,5 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
 def _schemes() -> list[str]:
     from apprise.manager_plugins import NotificationManager
 
-    manager: Any = NotificationManager  # has no types
+    manager: Any = NotificationManager  # NotificationManager has no types
     return sorted(manager().schemas())

@@ -1,4 +1,4 @@
-"""A chat behind an Apprise URL. A channel has a single URL, so that each fails and retries by itself."""
+"""Send notices to a chat behind an Apprise URL. Each channel has one URL and retries independently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_rules.text.redact import redact
 
 __all__ = ["AppriseChannel", "ChannelError"]
 
-# docs.ntfy.sh, "Publishing", "Message priority": 4 and 5 ring.
+# Priorities 4 and 5 make the phone ring (docs.ntfy.sh, "Publishing", "Message priority").
 _PRIORITIES = {
     "failure": NtfyPriority.MAX,
     "warning": NtfyPriority.HIGH,
@@ -33,13 +33,13 @@ _PRIORITIES = {
     "success": NtfyPriority.NORMAL,
 }
 _NTFY_BYTES = 4096  # docs.ntfy.sh, "Limitations": a longer message becomes an attachment
-_NTFY_REST = 300  # topic, tags and the names of all fields
+_NTFY_REST = 300  # bytes for the topic, the tags and the names of all fields
 _LONGEST_REASON = 500
-_MOST_PLACES = 500  # of open incidents
+_MOST_PLACES = 500  # open incidents whose messages a channel remembers
 
 
 class AppriseChannel:
-    """Delivers notices to one Apprise URL. Used by one thread at a time."""
+    """Sends notices to one Apprise URL. Only one thread may use an instance at a time."""
 
     def __init__(self, url: str) -> None:
         """Raise `ChannelError` if Apprise does not understand the URL."""
@@ -47,7 +47,7 @@ class AppriseChannel:
         learn_schemes()
         self.name = mask_url(url)
         self._url = url
-        # No image mask: images would be loaded from another server.
+        # No image mask: clients would load images from another server.
         asset = apprise.AppriseAsset(
             app_id="Stallwatch", app_desc="Stallwatch", image_url_mask="", async_mode=False
         )
@@ -59,13 +59,15 @@ class AppriseChannel:
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
-        # The current notice, and its places at the targets that accepted it so far.
+        # The notice being sent, and the places of its messages in the chats that already accepted it.
         self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
-        self._places: OrderedDict[str, list[Place]] = OrderedDict()  # of open incidents, by id
+        # The messages of open incidents, by incident id.
+        self._places: OrderedDict[str, list[Place]] = OrderedDict()
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
         if isinstance(plugin, NotifyNtfy):
-            plugin.request_rate_per_sec = 0  # Apprise would sleep for 5.5 s; ``delivery.pacing`` knows better
+            # Apprise would sleep for 5.5 s between requests; ``delivery.pacing`` limits the rate.
+            plugin.request_rate_per_sec = 0
         self._apprise = apprise.Apprise(asset=asset)
         self._apprise.add(plugin)
         capture_answers(plugin)
@@ -74,7 +76,7 @@ class AppriseChannel:
         return f"AppriseChannel({self.name})"
 
     def send(self, notice: Notice) -> None:
-        """Deliver, or raise `ChannelError` with the reason."""
+        """Send the notice. Raise `ChannelError` with the reason if the chat does not accept it."""
         failure: ChannelError | None = None
         try:
             if self._chat is not None:
@@ -83,17 +85,17 @@ class AppriseChannel:
                 self._notify(notice)
         except ChannelError as error:
             failure = error
-        except Exception as error:  # of a library: its message and its chain may hold the URL
+        except Exception as error:  # a library's error: its message and its chain may hold the URL
             failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)
 
     def has_message(self, incident: str) -> bool:
-        """Whether this channel sent a message of this open incident that can be edited."""
+        """Return whether this channel sent a message about the open incident that can be edited."""
         return incident in self._places
 
     def edit(self, notice: Notice) -> None:
-        """Update that message. Raise `ChannelError` if the chat refuses it."""
+        """Edit the messages about the notice's incident. Raise `ChannelError` if the chat refuses."""
         failure: ChannelError | None = None
         if self._chat is not None:
             for request in self._chat.edits(notice, self._places.get(_incident_of(notice), [])):
@@ -105,7 +107,7 @@ class AppriseChannel:
             raise self._masked(failure)
 
     def _masked(self, failure: ChannelError) -> ChannelError:
-        """Return the same failure without secrets. Raise it outside of any exception handler."""
+        """Return a copy of the error without secrets. Raise the copy outside of any exception handler."""
         return ChannelError(
             hide_secrets(redact(str(failure)), self._url)[:_LONGEST_REASON],
             chat=failure.chat,
@@ -114,7 +116,7 @@ class AppriseChannel:
         )
 
     def _post(self, chat: Chat, notice: Notice) -> None:
-        """Send the notice to all targets; a second try continues after the last target that accepted it."""
+        """Send the notice to all targets. A retry continues after the last target that accepted it."""
         incident, grouped = _incident_of(notice), "count" in notice.facts
         before, taken = self._taken
         if before != notice:
@@ -125,7 +127,8 @@ class AppriseChannel:
             answer = post(request, self._line)
             failure = chat.failure(answer)
             if failure is not None:
-                if failure.retry_after is None:  # for example, the thread is gone: the next try needs none
+                # The thread may be deleted, for example: the next attempt starts a new thread.
+                if failure.retry_after is None:
                     self._places.pop(incident, None)
                 raise failure
             taken = [*taken, chat.place(answer)]
@@ -134,7 +137,7 @@ class AppriseChannel:
         if notice.facts.get("status") == "resolved":
             self._places.pop(incident, None)
         elif taken and not grouped and None not in taken:
-            # A later message of the open incident is a reply to this message.
+            # A later message about the open incident becomes a reply to this message.
             self._places.setdefault(incident, [place for place in taken if place is not None])
         while len(self._places) > _MOST_PLACES:
             self._places.popitem(last=False)
@@ -155,13 +158,13 @@ class AppriseChannel:
     def _words(self, notice: Notice) -> tuple[str, str, apprise.NotifyFormat]:
         title, text = headline(notice), notice.message.text
         if isinstance(self._plugin, NotifyJSON):
-            # The `:key=value` part of a json:// URL, filled in here; the user's own values win.
+            # These are the `:key=value` fields of a json:// URL; values from the user's URL win.
             self._plugin.payload_extras = {**notice.facts, "text": text, **self._own_fields}
             return notice.message.title, text, apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyNtfy):
             if not self._own_priority:
                 self._plugin.priority = _PRIORITIES[notice.level]
-            # Apprise attaches longer text, measured as JSON with escapes for non-ASCII characters.
+            # Apprise sends longer text as an attachment. It measures the text as JSON with non-ASCII escapes.
             room = self._plugin.ntfy_json_upstream_size_limit - len(json.dumps(title)) - _NTFY_REST
             return title, _for_ntfy(text, room), apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyEmail):

@@ -1,10 +1,10 @@
-"""Explain in a few words why a chat refused a message, and how to fix it.
+"""Explain briefly why a chat refused a message, and how to fix it.
 
 Error messages of libraries are long, and hold the URL. The patterns match the texts of urllib3 2
 (``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
 (RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
-``strerror``, which are in the language of the system: so the numbers of ECONNREFUSED on Linux and Windows are
-listed, too.
+``strerror``. The texts of ``strerror`` depend on the system's language, so the patterns also include the
+numbers of ECONNREFUSED on Linux and Windows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|['\")]|$)", re.IGNORECASE)
 _SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
-# The order matters: the cause of a proxy's error contains "refused", too.
+# The order matters: the message of a proxy error also contains "refused".
 _REASONS: tuple[tuple[str, str, str], ...] = (
     (r"ProxyError|Tunnel connection failed|Cannot connect to proxy", "the proxy refuses", "proxy"),
     (
@@ -51,16 +51,16 @@ _WANTS_TLS = lazy(
     r"HTTP request was sent to HTTPS port|HTTP request to an HTTPS server|speaking plain HTTP to an SSL",
     re.IGNORECASE,
 )
-# Replies of a mail server (RFC 5321, section 4.2; RFC 4954, section 6).
+# Matches reply codes of a mail server (RFC 5321, section 4.2; RFC 4954, section 6).
 _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 
 
 class ChannelError(Exception):
-    """A failed delivery, without any secret of the URL; never raised with another exception behind it.
+    """A failed delivery, described without any secret of the URL; never raised with a chained exception.
 
     Exceptions of HTTP libraries hold the URL, so they must not be part of the chain that a traceback prints.
-    `chat` is a section of ``advice.json``; `code` the chat's own error code, "http-404", or a failure below
-    HTTP, such as "dns"; `retry_after` the seconds to wait that the chat requested.
+    `chat` is a section of ``advice.json``; `code` is the chat's own error code, "http-404", or a failure
+    below HTTP, such as "dns"; `retry_after` is the number of seconds to wait that the chat requested.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class ChannelError(Exception):
 
 
 def reason_of(output: str) -> tuple[str, str] | None:
-    """Return the reason in a library's error text and its code (see ``remedy``); ``None`` if unknown."""
+    """Return the failure reason in a library's error text and its code for ``remedy``; `None` if unknown."""
     if (found := _CERTIFICATE.search(output)) is not None:
         why = found["why"].strip(" :")
         return f"the server's certificate is not accepted{f' ({why[:80]})' if why else ''}", "tls"
@@ -91,20 +91,20 @@ def wants_tls(answer: str) -> bool:
 
 
 def smtp_code(output: str) -> str:
-    """Return a mail server's refusal as ``smtp-535`` and the like; ``smtp`` if there is no reply in it."""
+    """Return the code of a mail server's refusal, such as ``smtp-535``; ``smtp`` if the text has none."""
     reply = _SMTP_REPLY.search(output)
     return "smtp" if reply is None else f"smtp-{reply[1]}"
 
 
 @cache
 def _advice() -> dict[str, dict[str, str]]:
-    """Return names of advice by chat and error code; ``any`` has the codes of HTTP and the network."""
+    """Return the names of advice texts by chat and error code; ``any`` holds HTTP and network codes."""
     path = Path(__file__).with_name("advice.json")
     return from_json(path.read_bytes(), dict[str, dict[str, str]])
 
 
 def remedy(chat: str, code: str, language: str) -> str:
-    """Return how to fix the error; empty if there is no advice. A code without an entry may name advice."""
+    """Return the text that explains how to fix the error; empty if there is no advice for the code."""
     known = _advice()
     name = known.get(chat, {}).get(code) or known["any"].get(code, code)
     if f"chat-{name}" not in templates("en", "alerts"):

@@ -1,4 +1,4 @@
-"""Send one HTTP request to a chat. Failures are reported without the URL, which is a secret."""
+"""Send one HTTP request to a chat. Error messages omit the URL, which is a secret."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from stallwatch_alerts.channels.errors import ChannelError, reason_of
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
-_MOST_BYTES = 65_536  # of an answer: chats echo the message; error pages of proxies are useless
-_LONGEST = 30.0  # seconds for the whole answer: the library's timeout restarts with every byte
+_MOST_BYTES = 65_536  # of an answer: chats echo the message, and error pages of proxies are useless
+_LONGEST = 30.0  # seconds for the whole answer: the timeout of ``requests`` restarts with every byte
 
 
 @dataclass(frozen=True)
 class Request:
-    """JSON to send. ``repr`` shows nothing of it: tracebacks with variables must not leak it."""
+    """A JSON request. Its ``repr`` shows no field, so that tracebacks with variables cannot leak secrets."""
 
     url: str = field(repr=False)
     body: Mapping[str, Any] = field(repr=False)
@@ -32,7 +32,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """A chat's response."""
+    """A chat's response to a request: status, headers and body."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -40,17 +40,17 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the HTTP status is a success; chats report errors in a 200, too."""
+        """True if the HTTP status is a success; some chats also report errors in a 200."""
         return 200 <= self.status < 300
 
     def code(self, said: object = None) -> str:
-        """Return `said` if it is the chat's own error number, else the HTTP status, or ``malformed``."""
+        """Return `said` if it is the chat's own error number, otherwise the HTTP status, or ``malformed``."""
         if isinstance(said, int):
             return str(said)
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body; empty if there is none."""
+        """Return the JSON object in the body; empty if the body is no JSON object."""
         try:
             found = read_json(self.text)
         except ValueError:
@@ -60,7 +60,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Line:
-    """Connection options: those that an Apprise URL can hold."""
+    """The connection options that an Apprise URL can hold."""
 
     verify: bool = True  #: ``?verify=no``: accept any certificate
     timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to answer
@@ -68,12 +68,12 @@ class Line:
 
 
 def post(request: Request, line: Line) -> Answer:
-    """Send the request; raise `ChannelError` if there is no answer."""
+    """Send the request and return the answer; raise `ChannelError` if there is none."""
     try:
         return _post(request, line)
     except requests.RequestException as error:
         failure = failure_of(error, line)
-    raise failure  # outside, so that the library's exception is not chained to it
+    raise failure  # raised outside of the handler, so that the library's exception is not chained
 
 
 def _post(request: Request, line: Line) -> Answer:
@@ -92,7 +92,7 @@ def _post(request: Request, line: Line) -> Answer:
     ) as response:
         end = time.monotonic() + _LONGEST
         content = bytearray()
-        for piece in response.iter_content(1):  # byte by byte: a slow answer must not block the sender
+        for piece in response.iter_content(1):  # reads byte by byte: a slow answer must not block the sender
             content += piece
             if len(content) >= _MOST_BYTES or time.monotonic() > end:
                 break
@@ -100,7 +100,7 @@ def _post(request: Request, line: Line) -> Answer:
 
 
 def failure_of(error: Exception, line: Line) -> ChannelError:
-    """Return the library's exception in our own words: its message holds the URL."""
+    """Return an error for the library's exception, whose own message holds the URL."""
     text = str(error)
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
@@ -113,11 +113,11 @@ def failure_of(error: Exception, line: Line) -> ChannelError:
 
 
 def retry_after(answer: Answer) -> float | None:
-    """Return the seconds to wait that a server requests; the longest if there are several.
+    """Return the longest wait in seconds that a server requests; `None` if it requests none.
 
-    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3); a 429 may have them in its body:
-    Telegram in ``parameters.retry_after``, Discord in ``retry_after``. Feishu's gateway has a header of its
-    own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
+    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3). The body of a 429 may also hold
+    seconds: Telegram in ``parameters.retry_after``, Discord in ``retry_after``. Feishu's gateway has a header
+    of its own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     date = headers.get("date", "")
@@ -132,7 +132,7 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the seconds that a header requests; a date counts from the answer's own `date`."""
+    """Return the wait in seconds that a header requests. A date is compared with the answer's own `date`."""
     try:
         return _seconds(float(value))
     except ValueError:

@@ -1,7 +1,7 @@
-"""Capture Apprise's log and its servers' answers: Apprise itself returns only whether it sent.
+"""Capture Apprise's log and the servers' answers: Apprise itself returns only success or failure.
 
-Both hold URLs, and so secrets: the log is hidden from all other handlers, and captured text goes no further
-than ``apprise_channel``, which masks it.
+Both contain URLs and therefore secrets: the log is hidden from all other handlers, and only
+``apprise_channel``, which masks secrets, receives the captured text.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 @dataclass
 class Captured:
-    """The warnings and the servers' answers of one try."""
+    """The warnings and the servers' answers during one delivery attempt."""
 
     lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
 
 
-# Apprise may send from a thread of its own, which inherits the context.
+# A context variable, because Apprise may send from its own thread, which inherits the context.
 _capturing: ContextVar[Captured | None] = ContextVar("stallwatch_capturing", default=None)
 
 
 @contextmanager
 def capture() -> Iterator[Captured]:
-    """Collect the log messages and answers inside the context."""
+    """Collect the log messages and the servers' answers while the context is open."""
     captured = Captured()
     token = _capturing.set(captured)
     try:
@@ -48,16 +48,16 @@ def silence_libraries() -> None:
     """Keep the log messages of Apprise and its HTTP library from all other handlers."""
     logger = logging.getLogger("apprise")
     logger.propagate = False
-    logger.setLevel(logging.DEBUG)  # an SMTP server's reply is logged at DEBUG only
+    logger.setLevel(logging.DEBUG)  # Apprise logs an SMTP server's reply at DEBUG only
     logger.addFilter(_FILTER)
-    # "POST /services/<token> HTTP/1.1" would be logged at DEBUG.
+    # At DEBUG, urllib3 would log "POST /services/<token> HTTP/1.1".
     logging.getLogger("urllib3").setLevel(logging.WARNING)
 
 
 class _CaptureFilter(logging.Filter):
-    """Captures Apprise's warnings, and the exceptions that it logs at DEBUG only.
+    """Captures Apprise's warnings, and the exceptions that Apprise logs at DEBUG only.
 
-    A filter, because no message may reach a handler of the user, or of a tool that collects all logs.
+    It is a filter because no message may reach a handler of the user, or of a tool that collects all logs.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -75,11 +75,11 @@ _FILTER = _CaptureFilter()
 
 
 def capture_answers(plugin: object) -> None:
-    """Capture the servers' answers to this plugin from now on.
+    """Capture all further answers of servers to this Apprise plugin.
 
     Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
-    answer: the plugin's own module gets a ``requests`` that captures answers. The rest of the process is not
-    affected.
+    answer. This function replaces ``requests`` only in the plugin's own module, so the rest of the process is
+    not affected.
     """
     module = sys.modules[type(plugin).__module__]
     real = getattr(module, "requests", None)

@@ -1,1 +1,1 @@
-"""Delivery of messages to chats, with records of past notifications in the incident database."""
+"""Deliver messages to chats, and record past notifications in the incident database."""

@@ -1,9 +1,9 @@
-"""Choose which messages to try next, and claim them for one process.
+"""Choose the messages to send next, and claim them for one process.
 
-A claim names its holder, so that the claim of a process that died on this host need not expire. It has 32
-characters: a digest of the namespace in which its process id is valid (``process_namespace``), the holder's
-process id and start time, and random characters. Claims of older versions are all random: they count as
-claims of processes elsewhere.
+A claim names its holder, so that other processes on this host can drop the claim of a dead process before it
+expires. A claim has 32 characters: a digest of the namespace in which its process id is valid
+(``process_namespace``), the holder's process id and start time, and random characters. Claims of older
+versions are all random and count as claims of processes elsewhere.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PART = 8
 
 
 def new_claim() -> str:
-    """Return a claim of this process; all random if the process cannot be identified."""
+    """Return a new claim of this process; all characters are random if the process cannot be identified."""
     try:
         holder = f"{_here()}{os.getpid():08x}{int(psutil.Process().create_time()):08x}"
     except (psutil.Error, OSError):
@@ -33,7 +33,7 @@ def new_claim() -> str:
 
 
 def holder_is_gone(claim: str) -> bool:
-    """Whether the claiming process has ended; False for one in another container or on another host."""
+    """Return whether the claiming process ended; False if it runs in another container or on another host."""
     if len(claim) != 4 * _PART or not _here() or not claim.startswith(_here()):
         return False
     pid, born = (int(claim[at : at + _PART], 16) for at in (_PART, 2 * _PART))
@@ -41,7 +41,7 @@ def holder_is_gone(claim: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # another user's process, which psutil may not see (proc(5): hidepid)
+    except OSError:  # the process of another user, which psutil may not see (proc(5): hidepid)
         return False
     return not is_there(pid, born)
 
@@ -53,32 +53,32 @@ def _here() -> str:
 
 
 LOOKED_AT = 500
-# A message that was refused this many times is sent alone: the chat may reject that very message. If the chat
-# accepted others meanwhile, the message holds up only news of its own incident. Otherwise others are tried
-# right after it, and at no other time: after an outage the oldest comes first.
+# A message that was refused this many times is sent alone, because the chat may reject this very message. If
+# the chat accepted other messages meanwhile, the refused message delays only news about its own incident.
+# Otherwise other messages are tried only right after it, because the oldest comes first after an outage.
 IN_ORDER = 5
-_RIGHT_BEHIND = 5.0  # seconds
-_ONE_BY_ONE = 3  # up to this many are sent as separate messages
+_RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt of another
+_ONE_BY_ONE = 3  # up to this many messages are sent separately
 
 
 @dataclass(frozen=True)
 class Row:
-    """The properties of a waiting message that decide its turn."""
+    """The properties of a waiting message that decide when it is sent."""
 
     attempts: int
     is_due: bool
-    is_claimed: bool  #: a process is trying it
-    about: str = ""  #: the incident or run whose news must stay in order
+    is_claimed: bool  #: True while a process is sending the message
+    about: str = ""  #: the incident or run whose messages must stay in order
     alone: bool = False
     created_at: float = 0.0
     tried_at: float = 0.0
-    is_disliked: bool = False  #: the chat accepted others since this message was created
+    is_disliked: bool = False  #: True if the chat accepted other messages since this message was created
 
 
 def chosen(rows: Sequence[Row], now: float) -> slice:
-    """Return which of the `rows`, oldest first, to send; empty if their order or a wait forbids it."""
+    """Return the slice of `rows`, oldest first, to send; empty if the order or a wait forbids sending."""
     passed: set[str] = set()
-    tried = math.inf  # the oldest try among the earlier rows
+    tried = math.inf  # time of the oldest attempt among the earlier rows
     for at, row in enumerate(rows):
         if row.is_claimed:
             return slice(0)
@@ -88,7 +88,7 @@ def chosen(rows: Sequence[Row], now: float) -> slice:
         if is_next and row.about not in passed:
             return slice(at, at + _together(rows[at:], passed))
         if row.attempts < IN_ORDER and row.about not in passed:
-            return slice(0)  # later rows wait, too
+            return slice(0)  # later rows must wait, too
         passed.add(row.about)
         if not row.is_disliked:
             tried = min(tried, row.tried_at)

@@ -1,7 +1,7 @@
-"""Join several messages into one: the worst in full, the others by their titles, with counts of all.
+"""Join several messages into one: the worst in full, the other messages by title, with counts of all.
 
-A chat that takes 20 messages a minute, or was down for an hour, gets a burst as one message, not over hours.
-The database is compacted, too: of some thousand messages that wait for one chat, the oldest become one.
+A chat that accepts 20 messages a minute, or was down for an hour, gets a burst as one message, not over
+hours. Joining also bounds the database: if thousands of messages wait for one chat, the oldest become one.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from stallwatch_exporter.incident import RANKS
 from stallwatch_rules.decoding import convert
 from stallwatch_rules.locale import say
 
-LATE_SECONDS = 30.0  #: a message that is older shows its age
+LATE_SECONDS = 30.0  #: a message older than this many seconds shows its age
 _TITLES = 10
 _IDS = 200
 
 
 class Group(msgspec.Struct, frozen=True):
-    """Several notices in bounded space: the contents of one message about them."""
+    """The contents of one message about several notices, in bounded space."""
 
     worst: Notice
     count: int
-    titles: list[str]  #: of the others, worst first; the first few
-    severities: dict[str, int]  #: open notices by severity; "resolved" counts the others
-    ids: list[str]  #: for programs; the first few hundred
-    statuses: list[str] = []  #: of these, in the same order; empty in groups stored by version 0.1
+    titles: list[str]  #: the first titles of the other notices, worst first
+    severities: dict[str, int]  #: open notices by severity; "resolved" counts the closed ones
+    ids: list[str]  #: the first few hundred incident ids, for programs
+    statuses: list[str] = []  #: the status for each of `ids`; empty in groups stored by version 0.1
 
 
 def group_of(notice: Notice) -> Group:
-    """Return a group of one notice."""
+    """Return a group that contains only this notice."""
     facts = notice.facts
     severity = "resolved" if _is_over(notice) else str(facts.get("severity") or "info")
     about, status = str(facts.get("id") or ""), str(facts.get("status") or "")
@@ -52,7 +52,7 @@ def group_of(notice: Notice) -> Group:
 
 
 def merged(groups: Sequence[Group]) -> Group:
-    """Return one group for all of them; the order of merging affects only which titles are shown."""
+    """Return one group for all of the groups; the order affects only which titles are shown."""
     by_harm = sorted(groups, key=lambda group: _harm(group.worst))
     titles = [group.worst.message.title for group in by_harm[1:]]
     for group in by_harm:
@@ -78,9 +78,9 @@ def merged(groups: Sequence[Group]) -> Group:
 def written(
     group: Group, language: str, *, late: float = 0.0, expired: int = 0, now: float | None = None
 ) -> Notice:
-    """Return the group as one message. `late` is its age in seconds; `expired` counts messages given up.
+    """Return the group as one message. `late` is its age in seconds; `expired` counts discarded messages.
 
-    `now` is when it leaves, in Unix seconds; by default the current time.
+    `now` is the sending time in Unix seconds; the default is the current time.
     """
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
@@ -104,7 +104,7 @@ def written(
 
 
 def with_others(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
-    """Return the title of a message that is also about `count` others, and a list of the first `titles`."""
+    """Return the title of a message about `count` further notices, and a list of the first `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
@@ -113,20 +113,20 @@ def with_others(title: str, titles: Sequence[str], count: int, language: str) ->
 
 
 def _when(now: float | None, late: float) -> str:
-    """Return the time of a message of this age, in this host's time zone, with the zone's name."""
+    """Return the creation time of a message of age `late`, in this host's time zone, with the zone's name."""
     at = (time.time() if now is None else now) - late
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
 def expiry_notice(expired: int, language: str) -> Notice:
-    """Return a notice that reports only how many messages were given up."""
+    """Return a notice that reports only the number of discarded messages."""
     facts = facts_of(id="stallwatch/expired", kind="expired", severity="warning", count=expired)
     text = say("alerts.expired", language, count=expired)
     return Notice(Message(clipped(text, TITLE_LIMIT), text), "warning", facts)
 
 
 def _is_over(notice: Notice) -> bool:
-    """Whether the notice reports an end without a crash: a crash is resolved, too."""
+    """Return whether the notice reports an end without a crash; the status of a crash is also "resolved"."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 
@@ -140,7 +140,7 @@ _KEYS = 20_000
 
 
 def compact(connection: Connection, channel: str, now: float) -> int:
-    """Join the oldest messages that no process is trying; return how many were joined."""
+    """Join the oldest messages that no process is sending; return the number of joined messages."""
     free = and_(
         MESSAGES.c.channel == channel,
         MESSAGES.c.state == "waiting",
@@ -171,7 +171,7 @@ def compact(connection: Connection, channel: str, now: float) -> int:
 
 
 def stored_group(row: Any) -> Group:
-    """Return the group that a row of the table holds."""
+    """Return the group that a row of the message table holds."""
     if row.group is not None:
         return convert(row.group, Group)
     return group_of(convert(row.notice, Notice))

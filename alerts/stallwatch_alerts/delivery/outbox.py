@@ -1,10 +1,10 @@
-"""The messages of one database, and the record of which chat was notified of what.
+"""Store the messages of one database, and the notifications that each chat received.
 
-Once a message is put in, its delivery does not depend on the process that put it in. Several processes may
-empty the same outbox: messages are claimed for the duration of one try. A claim that its holder does not
-return expires, at once if the holder is known to have ended.
+Once a message is stored, its delivery does not depend on the process that stored it. Several processes may
+send from the same outbox: a process claims messages for the duration of one attempt. A claim expires if its
+holder does not return it, and at once if the holder is known to have ended.
 
-All times passed in are steady (``stallwatch_exporter.steady``); the database holds wall-clock times.
+All time arguments are steady times (``stallwatch_exporter.steady``); the database holds wall-clock times.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 
 class Claimed(NamedTuple):
-    """A message that was claimed for one try."""
+    """A message that a process claimed for one delivery attempt."""
 
     id: int
     group: Group
     keys: tuple[str, ...]
-    deferred: bool  #: kept for a later time from the start
+    deferred: bool  #: True if the message was planned for a later time
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Messages that were claimed for one try, oldest first."""
+    """Messages that a process claimed for one delivery attempt, oldest first."""
 
     claim: str
     messages: tuple[Claimed, ...]
-    attempts: int  #: earlier failed tries of the first message
-    created_at: float  #: of the oldest, in steady time
-    expired: int = 0  #: messages given up without a notification of the chat yet
-    escalates: str = ""  #: the incident's id, if it is an escalation
+    attempts: int  #: failed attempts to send the first message
+    created_at: float  #: steady time at which the oldest message was stored
+    expired: int = 0  #: discarded messages not yet reported to the chat
+    escalates: str = ""  #: the incident's id if the message is an escalation
 
     @property
     def ids(self) -> list[int]:
@@ -83,32 +83,33 @@ class Delivery:
     sent_at: float | None
     reason: str
     channel: str = ""  #: the chat's fingerprint
-    not_before: float = 0.0  #: earliest time to leave: quiet hours, escalations
+    not_before: float = 0.0  #: the earliest time to send, after quiet hours or an escalation's wait
     escalation: bool = False
 
 
 CLAIM_SECONDS = 60.0
-CLOCKS_APART = 300.0  #: by which two hosts' clocks may differ; a claim that expired earlier is over
+CLOCKS_APART = 300.0  #: how far two hosts' clocks may differ; a claim that expired earlier is void
 _TITLES = 300
 _TRIED_LATELY = 10.0
 
 
 class Outbox:
-    """The messages of one database."""
+    """Stores and claims the messages of one database."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._moments = Moments()
-        self._unwritten: dict[int, float] = {}  # messages whose try could not be recorded: when to try again
+        # When to retry the messages whose attempts could not be recorded, by message id.
+        self._unwritten: dict[int, float] = {}
         migrate(engine)
 
     def put(
         self, make: Callable[[Notified, Escalated], Sequence[Draft]], now: float, over: Iterable[str] = ()
     ) -> list[Draft]:
-        """Store the messages that `make` returns and the notifications they carry, all or nothing.
+        """Store the messages that `make` returns and record their notifications, all or nothing.
 
         Withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
-        notified a chat of one of the incidents in between: the caller tries again.
+        notified a chat of one of the incidents meanwhile; the caller must then call ``put`` again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
@@ -129,10 +130,11 @@ class Outbox:
     def claim(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
         """Claim and return the chat's next due messages; ``None`` if there are none.
 
-        A few are claimed one by one, many together, to be sent as one message. Nothing is claimed during a
-        pause that the chat requested, or once the chat has had as many messages as its `limits` allow.
+        A few messages are claimed one at a time; many are claimed together, to be sent as one message.
+        Nothing is claimed during a pause that the chat requested, or if the chat has received as many
+        messages as its `limits` allow.
         """
-        with self._engine.connect() as connection:  # most reads find nothing, and need no lock
+        with self._engine.connect() as connection:  # most reads find no message, and need no lock
             if not self._anything(connection, channel):
                 return None
         with writing(self._engine) as connection:
@@ -150,10 +152,10 @@ class Outbox:
             return self._claimed(connection, rows[first], expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """As `claim`; while the database is not writable, return the oldest message without a claim.
+        """Claim like `claim`; if the database is not writable, return the oldest message without a claim.
 
-        Another process may send that message, too: sending twice is better than waiting until the disk has
-        room.
+        Another process may send the same message: sending twice is better than waiting until the disk has
+        free space.
         """
         try:
             self._note_sent()
@@ -174,7 +176,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float) -> Iterator[None]:
-        """Remember in memory when to try a batch again if the disk is not writable; infinity: it was sent."""
+        """Remember in memory when to retry a batch if the disk is not writable; infinity if it was sent."""
         try:
             yield
         except DBAPIError as error:
@@ -183,7 +185,7 @@ class Outbox:
             self._unwritten |= dict.fromkeys(batch.ids, again_at)
 
     def _note_sent(self) -> None:
-        """Write to the database which messages were sent while it was not writable."""
+        """Record in the database the messages that were sent while it was not writable."""
         if sent := [number for number, again in self._unwritten.items() if again == math.inf]:
             given = {"state": "sent", "sent_at": steady.wall(steady.now()), "claim": "", "claimed_until": 0.0}
             with writing(self._engine) as connection:
@@ -192,7 +194,7 @@ class Outbox:
                 del self._unwritten[number]
 
     def take_turn(self, channel: str, now: float, limits: Sequence[Limit]) -> bool:
-        """Whether the chat takes one more request now; if so, the request counts as sent."""
+        """Return whether the chat accepts a further request now; if so, count the request as sent."""
         with writing(self._engine) as connection:
             if not pacing.may_send(connection, channel, limits, now, self._moments):
                 return False
@@ -200,7 +202,7 @@ class Outbox:
             return True
 
     def sent(self, batch: Batch, channel: str, now: float) -> None:
-        """Record that the batch arrived."""
+        """Record that the chat accepted the batch."""
         with self._noted_here(batch, math.inf), writing(self._engine) as connection:
             self._finish(connection, batch, state="sent", sent_at=steady.wall(now), reason="")
             self._try_others(connection, channel, now)
@@ -209,7 +211,7 @@ class Outbox:
     def refused(
         self, batch: Batch, channel: str, reason: str, now: float, again_at: float, *, pause: bool = False
     ) -> None:
-        """Record that the batch was refused until `again_at`; with `pause`, pause the chat until then."""
+        """Record that the chat refused the batch until `again_at`; with `pause`, pause the chat as well."""
         wait, at = again_at - now, self._moments.store(now)
         with self._noted_here(batch, again_at), writing(self._engine) as connection:
             self._finish(connection, batch, next_at=at + wait, tried_at=at, reason=reason[:1000])
@@ -217,7 +219,7 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """Give the batch up; return its message count, which the chat gets once it accepts messages again."""
+        """Discard the batch, and return its message count, which the chat receives later."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="given-up", reason=reason[:1000])
             count = sum(group.count for group in batch.groups)
@@ -225,7 +227,7 @@ class Outbox:
         return count
 
     def withdraw(self, batch: Batch, reason: str) -> None:
-        """Withdraw the batch: its messages need not be sent any more."""
+        """Withdraw the batch, whose messages are no longer needed."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="withdrawn", reason=reason)
 
@@ -251,9 +253,9 @@ class Outbox:
             return int(connection.scalar(count) or 0)
 
     def incidents_waiting(self, channel: str | None = None, now: float | None = None) -> set[str]:
-        """Return the ids of the incidents with messages that have not arrived yet.
+        """Return the ids of the incidents with undelivered messages.
 
-        With a chat and a time, consider only messages that may leave for this chat by then.
+        If a chat and a time are given, consider only messages to this chat that are due at that time.
         """
         query = select(MESSAGES.c.about).where(MESSAGES.c.state == "waiting", MESSAGES.c.about != "")
         if channel is not None and now is not None:
@@ -267,17 +269,17 @@ class Outbox:
             return set(connection.scalars(query))
 
     def notified(self, channel: str, keys: Iterable[str]) -> set[str]:
-        """Return those of the `keys` that the chat was notified of, or will be."""
+        """Return those of the `keys` for which the chat has been or will be notified."""
         with self._engine.connect() as connection:
             return _notified(connection, channel, keys)
 
     def has_all(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether the chat was notified of all of the `keys`."""
+        """Return whether the chat has been or will be notified for all of the `keys`."""
         wanted = set(keys)
         return self.notified(channel, wanted) == wanted
 
     def notified_meanwhile(self, channel: str, keys: Iterable[str]) -> bool:
-        """Return whether another process already sent the chat everything planned under these keys."""
+        """Return whether another process already notified the chat for all of the planned `keys`."""
         wanted = [key_of_planned(key) for key in keys]
         return all(wanted) and self.has_all(channel, wanted)
 
@@ -290,7 +292,7 @@ class Outbox:
                 connection.execute(insert(NOTIFIED).values(**known, at=at))
 
     def release(self, incident: str) -> None:
-        """Withdraw this incident's escalations, and delete the record that they were planned here."""
+        """Withdraw this incident's escalations, and delete the record that this agent planned them."""
         with writing(self._engine) as connection:
             mine = and_(MESSAGES.c.about == incident, MESSAGES.c.escalation == 1)
             waiting = and_(mine, MESSAGES.c.state == "waiting")
@@ -303,7 +305,7 @@ class Outbox:
     def deliveries(
         self, run: str | None = None, limit: int = 100, *, state: str | None = None
     ) -> list[Delivery]:
-        """Return the newest messages, newest first; only those of one run or state if given."""
+        """Return the stored messages, newest first; optionally only those of one run or state."""
         query = select(MESSAGES).order_by(MESSAGES.c.id.desc()).limit(limit)
         if run is not None:
             query = query.where(MESSAGES.c.run == run)
@@ -313,7 +315,7 @@ class Outbox:
             return [_delivery(row) for row in connection.execute(query)]
 
     def prune(self, now: float, keep_days: float) -> int:
-        """As ``retention.prune``, in this database."""
+        """Delete old rows of this database by ``retention.prune``; return the number of deleted rows."""
         return prune(self._engine, steady.wall(now), keep_days)
 
     def _anything(self, connection: Connection, channel: str) -> bool:
@@ -321,11 +323,14 @@ class Outbox:
         return connection.execute(mine).first() is not None or pacing.expired(connection, channel) > 0
 
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
-        """Return the messages that may leave. Quiet hours end by the wall clock; an escalation is a wait."""
+        """Return the messages that may be sent now.
+
+        Quiet hours end by the wall clock, escalations by waiting.
+        """
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
         query = select(MESSAGES).where(mine).order_by(later, MESSAGES.c.id).limit(LOOKED_AT)
-        # The rows stay locked until they are claimed; another process waits, and finds them claimed.
+        # The rows stay locked until they are claimed. Another process waits, and then finds them claimed.
         rows = connection.execute(query.with_for_update()).all()
         return [
             row
@@ -375,12 +380,15 @@ class Outbox:
         )
 
     def _try_others(self, connection: Connection, channel: str, now: float) -> None:
-        """Make messages that the chat refused a while ago due again: it accepts messages now."""
+        """Make messages due again that the chat refused a while ago, because it accepts messages now."""
         refused = and_(MESSAGES.c.next_at > 0, MESSAGES.c.tried_at < steady.wall(now) - _TRIED_LATELY)
         connection.execute(update(MESSAGES).where(_waits_for(channel), refused).values(next_at=0.0))
 
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
-        """Return the claim. A process that took over an expired claim is not affected."""
+        """Return the batch's claim and record `values`.
+
+        An expired claim that another process took is unchanged.
+        """
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
         given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
         connection.execute(update(MESSAGES).where(mine).values(given))
@@ -397,7 +405,7 @@ def _waits_for(channel: str) -> ColumnElement[bool]:
 
 
 def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
-    """Withdraw these messages' escalations; return the ids of the incidents."""
+    """Withdraw the waiting escalations among the messages that `whose` selects; return the incident ids."""
     waiting = and_(whose, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
     found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(waiting))))
     connection.execute(update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason))
@@ -423,7 +431,7 @@ def _row(draft: Draft, at: float) -> dict[str, Any]:
     }
 
 
-_IN_ONE_QUERY = 500  # SQLite takes 32,766 parameters, older versions 999
+_IN_ONE_QUERY = 500  # SQLite accepts 32,766 parameters, older versions 999
 
 
 def _notified(connection: Connection, channel: str, keys: Iterable[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""Decide when a chat may get its next message: rate limits, requested pauses, and waits after a refusal.
+"""Decide when to send a chat its next message: rate limits, requested pauses, and waits after a refusal.
 
 `now` is steady time.
 """
@@ -16,24 +16,24 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-_MARGIN = 0.5  # seconds: a message may be delayed on its way, and the next one not
+_MARGIN = 0.5  # seconds: the network may delay a message, but not the next one
 
 
 @dataclass(frozen=True)
 class Limit:
-    """At most `count` messages within `seconds`."""
+    """A rate limit: at most `count` messages within `seconds`."""
 
     count: int
     seconds: float
 
 
-# Sources: DingTalk 20 a minute for each robot, then nothing for ten minutes (open.dingtalk.com, "custom
-# robot access"); WeCom 20 a minute for each group robot (developer.work.weixin.qq.com, path 91770); Feishu
-# and Lark 100 a minute and 5 a second (open.feishu.cn, "custom bot guide"); Slack one a second
-# (docs.slack.dev, "Rate limits"); Telegram one a second for each chat and 20 a minute for each group
-# (core.telegram.org/bots/faq); Teams four a second (learn.microsoft.com, "Create an Incoming Webhook");
-# Discord five in two seconds and 30 a minute for each webhook (as its X-RateLimit headers say); ntfy one in
-# five seconds after the first 60 (docs.ntfy.sh, "Limitations").
+# Sources: DingTalk 20 a minute for each robot, then a block of ten minutes (open.dingtalk.com, "custom robot
+# access"); WeCom 20 a minute for each group robot (developer.work.weixin.qq.com, path 91770); Feishu and Lark
+# 100 a minute and 5 a second (open.feishu.cn, "custom bot guide"); Slack 1 a second (docs.slack.dev, "Rate
+# limits"); Telegram 1 a second for each chat and 20 a minute for each group (core.telegram.org/bots/faq);
+# Teams 4 a second (learn.microsoft.com, "Create an Incoming Webhook"); Discord 5 in two seconds and 30 a
+# minute for each webhook (its X-RateLimit headers); ntfy 1 in five seconds after the first 60 (docs.ntfy.sh,
+# "Limitations").
 _MINUTE_20 = (Limit(20, 60.0),)
 _LIMITS: dict[str, tuple[Limit, ...]] = {
     "dingtalk": _MINUTE_20,
@@ -48,10 +48,10 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # our choice: no mail server publishes a limit, and no person reads more
+    "mailto": (Limit(30, 60.0),),  # our choice: mail servers publish no limit, and people read no more
     "mailtos": (Limit(30, 60.0),),
 }
-# Chats with webhooks that may be given as plain https:// URLs, which Apprise recognises.
+# Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
 _HOSTS = {
     "oapi.dingtalk.com": "dingtalk",
     "qyapi.weixin.qq.com": "wecombot",
@@ -63,27 +63,29 @@ _HOSTS = {
 
 
 def limits_of(url: str) -> tuple[Limit, ...]:
-    """Return the limits of the chat behind an Apprise URL; none for generic webhooks of the user."""
+    """Return the rate limits of the chat behind an Apprise URL; none for generic webhooks of the user."""
     scheme, _, rest = url.strip().partition("://")
     host = rest.partition("/")[0].lower()
     return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())
 
 
 def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool:
-    """Whether one more message may leave at `now`, after messages at the steady times `sent`."""
+    """Return whether `limits` allow one more message at `now`, given the steady times of `sent` messages."""
     return all(sum(now - at < limit.seconds + _MARGIN for at in sent) < limit.count for limit in limits)
 
 
-GIVE_UP_AFTER = 86400.0  #: seconds after which a message is given up
-_TRIES_AT_LEAST = 30  # after a day without a sender, a message is old before its first try
-LONGEST_PAUSE = 3600.0  #: a chat that requests a longer pause is tried again after this
+GIVE_UP_AFTER = 86400.0  #: age in seconds at which a message is discarded
+# Minimum number of attempts: after a day without a sender, a message is old before its first attempt.
+_TRIES_AT_LEAST = 30
+LONGEST_PAUSE = 3600.0  #: seconds after which a chat that requested a longer pause is tried again
 _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, asked: float | None = None) -> float:
-    """Return seconds until the next try: doubling up to a minute, or the chat's `asked` seconds if longer.
+    """Return the seconds until the next attempt: doubling up to a minute, or longer if the chat requests it.
 
-    `chance` in 0..1 spreads messages refused together; it never shortens the chat's `asked` seconds.
+    `chance` in 0..1 spreads messages refused together; it never shortens the `asked` seconds that the chat
+    requests.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -91,7 +93,7 @@ def wait_after(failures: int, chance: float, asked: float | None = None) -> floa
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
-    """Whether to give up a message that was just refused for the `attempts`-th time. Steady times."""
+    """Return whether to discard a message that was just refused for the `attempts`-th time (steady times)."""
     return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER
 
 
@@ -99,10 +101,10 @@ _REMEMBERED = 20_000
 
 
 class Moments:
-    """Maps each stored time to the steady time at which this process stored or first saw it.
+    """Maps each stored time to the steady time at which this process stored or first read it.
 
-    That time is never in the future: what was stored before the clock was set back, or by a host whose clock
-    is ahead, waits at most its intended wait once more.
+    The steady time is never in the future: a time stored before the clock was set back, or by a host whose
+    clock is ahead, delays a message at most by its intended wait once more.
     """
 
     def __init__(self) -> None:
@@ -115,11 +117,11 @@ class Moments:
         return at
 
     def of(self, at: float, now: float) -> float:
-        """Return the steady time of the stored time `at`."""
+        """Return the steady time for the stored wall-clock time `at`."""
         return self._keep(at, min(now, at - steady.moved()))
 
     def first_seen(self, what: str, now: float) -> float:
-        """Return when this process first saw this value, which another host may have stored."""
+        """Return the steady time at which this process first read `what` from the database."""
         return self._keep(what, now)
 
     def _keep(self, key: Hashable, moment: float) -> float:
@@ -132,7 +134,7 @@ class Moments:
 def may_send(
     connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: Moments
 ) -> bool:
-    """Whether the chat takes one more message now, from whichever process."""
+    """Return whether the chat accepts one more message now, considering the messages of all processes."""
     row = _row(connection, channel)
     if row is not None:
         pause = min(row.paused_until - row.paused_at, LONGEST_PAUSE)
@@ -142,7 +144,7 @@ def may_send(
 
 
 def note_send(connection: Connection, channel: str, now: float, moments: Moments) -> None:
-    """Record that a request leaves for the chat, whether it arrives or not."""
+    """Record a request to the chat, whether it arrives or not."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
     connection.execute(delete(SENDS).where(SENDS.c.id.in_(old)))
@@ -150,30 +152,30 @@ def note_send(connection: Connection, channel: str, now: float, moments: Moments
 
 
 def pause(connection: Connection, channel: str, seconds: float, now: float, moments: Moments) -> None:
-    """Send the chat nothing for this many seconds."""
+    """Pause the chat: send no message to it for this many seconds."""
     since = moments.store(now)
     _set(connection, channel, paused_until=since + seconds, paused_at=since)
 
 
 def expired(connection: Connection, channel: str) -> int:
-    """Return how many messages were given up without a notification of the chat."""
+    """Return the number of discarded messages that were not yet reported to the chat."""
     row = _row(connection, channel)
     return 0 if row is None else int(row.expired)
 
 
 def count_expired(connection: Connection, channel: str, count: int) -> None:
-    """Add to the number of messages given up."""
+    """Add `count` to the number of discarded messages that were not yet reported to the chat."""
     _set(connection, channel, expired=expired(connection, channel) + count)
 
 
 def note_expired(connection: Connection, channel: str, count: int) -> None:
-    """Record that the chat was notified of this many messages given up."""
+    """Record that `count` discarded messages were reported to the chat."""
     if count:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 
 
 def _sends(connection: Connection, channel: str, now: float, moments: Moments) -> dict[int, float]:
-    """Return the recent requests to the chat: row id to steady time."""
+    """Return the steady times of the recent requests to the chat, by row id."""
     rows = connection.execute(select(SENDS.c.id, SENDS.c.at).where(SENDS.c.channel == channel))
     return {row.id: moments.of(row.at, now) for row in rows}
 

@@ -18,43 +18,45 @@ from stallwatch_rules.locale import say
 if TYPE_CHECKING:
     from stallwatch_alerts.people import People, Silence
 
-Notified = Callable[[str, Iterable[str]], set[str]]  #: the keys, of those given, that a chat was notified of
-Escalated = Callable[[str], set[str]]  #: the chats that got an incident as an escalation
+#: Takes a chat and keys, and returns the keys for which the chat was notified.
+Notified = Callable[[str, Iterable[str]], set[str]]
+Escalated = Callable[[str], set[str]]  #: takes an incident id, returns the chats that got its escalation
 _SILENCES_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
 class Letter:
-    """News of an incident, with its text."""
+    """An incident update with its message text."""
 
     incident: Incident
     notice: Notice
-    family: str = ""  #: of its rule's page
+    family: str = ""  #: the family of the rule, from its page
 
 
 def _is_news(incident: Incident) -> bool:
-    """Whether the end is news even to a chat that was not notified of the beginning."""
+    """Return whether the incident's end matters even to a chat without a notification of its beginning."""
     return not incident.is_settled and not incident.unwatched
 
 
 @dataclass(frozen=True)
 class Draft:
-    """A message to be stored, with the keys that it covers."""
+    """A message to store, with the notification keys that it covers."""
 
     channel: str  #: the chat's fingerprint
-    name: str  #: its URL, masked
+    name: str  #: the chat's masked URL
     run: str
     notice: Notice
     keys: tuple[str, ...]
     about: str = ""  #: the incident's id
-    not_before: float = 0.0  #: when it may leave
-    escalation: bool = False  #: withdrawn if the incident is acknowledged or resolved
+    not_before: float = 0.0  #: the earliest time to send
+    #: True if the message is withdrawn once the incident is acknowledged or resolved.
+    escalation: bool = False
 
 
 class Planner:
-    """Plans messages by the settings; reads users' silences and acknowledgements from time to time.
+    """Plans messages by the settings, and periodically reads users' silences and acknowledgements.
 
-    Its times are wall-clock times: quiet hours and silences end by the wall clock.
+    Its times are wall-clock times, because quiet hours and silences end by the wall clock.
     """
 
     def __init__(
@@ -72,18 +74,21 @@ class Planner:
 
     @property
     def channels(self) -> list[str]:
-        """The fingerprints of all chats."""
+        """Fingerprints of all configured chats."""
         return [fingerprint(url) for url in self._settings.all_urls]
 
     def is_acknowledged(self, incident: str) -> bool:
-        """Whether someone acknowledged the incident; errors of the database are raised."""
+        """Return whether a user acknowledged the incident. Raise the database's errors."""
         people = self._get_people()
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
         self, letters: Sequence[Letter], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
-        """Return the messages to store. An end goes to each chat that gets, or will get, the beginning."""
+        """Return the messages to store.
+
+        The end of an incident goes to each chat notified of its beginning.
+        """
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()
 
@@ -114,7 +119,7 @@ class Planner:
                 if any(knows(channel, opening) for opening in opening_keys(incident))
                 or channel in escalated(incident.id)
             ]
-        # A crash is news to every chat, and needs an acknowledgement.
+        # A crash is sent to every chat, and needs an acknowledgement.
         if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):
             drafts += [self._draft(letter, fingerprint(stop.url), stop) for stop in routed]
         return drafts
@@ -124,7 +129,7 @@ class Planner:
         key = notice.key
         if stop.escalation:
             notice = self._escalated(letter, stop)
-            # Once per incident: an escalation of the beginning is not repeated for the end.
+            # An incident escalates once: its end does not repeat the escalation of its beginning.
             key = escalated_key(opening_keys(incident)[0])
         return Draft(
             channel,
@@ -140,7 +145,8 @@ class Planner:
     def _escalated(self, letter: Letter, stop: Stop) -> Notice:
         message, language = letter.notice.message, self._settings.language
         title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
-        # At the front: the end of a long text is cut off, and this is the first thing to do.
+        # The acknowledgement comes first, because it is the most urgent action and long texts are cut at the
+        # end.
         text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 
@@ -157,7 +163,7 @@ class Planner:
         )
 
     def is_silenced(self, incident: Incident, now: float) -> bool:
-        """Return whether a silence suppresses the message that the incident began."""
+        """Return whether a silence suppresses the message about the beginning of the incident."""
         since = None if self._read_at is None else self._tick() - self._read_at
         if since is None or since >= _SILENCES_SECONDS:
             self._read_at = self._tick()
@@ -165,7 +171,7 @@ class Planner:
                 people = self._get_people()
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
-                pass  # the database is down: the last known silences hold; in doubt, send
+                pass  # database down: use the last known silences; if there are none, send
         return any(silence.quiets(incident, now) for silence in self._silences)
 
     def _get_people(self) -> People | None:

@@ -1,4 +1,4 @@
-"""Accept incident news without waiting; store and deliver it in the background."""
+"""Accept incident updates without waiting; store and deliver them in the background."""
 
 from __future__ import annotations
 
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.people import People
 
-_CAPACITY = 5000  # letters that are not on disk yet; some 20 MB
+_CAPACITY = 5000  # letters not yet on disk, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: of descriptors or threads, for example
-_MEMORY_DAYS = 1.0  # sent messages are kept in memory for this long
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, too few descriptors or threads
+_MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
 
 
 class DeliveryQueue:
     """Accepts letters without waiting; one thread stores them, and one thread for each chat delivers.
 
-    If the disk is not writable, or there is no spool, letters are kept in memory. The queue also delivers
-    messages that earlier agents left behind; the next agent, or ``stallwatch relay``, delivers what this one
-    leaves.
+    If the disk is not writable, or there is no spool, letters are kept in memory. The queue also delivers the
+    undelivered messages of earlier agents; the next agent, or ``stallwatch relay``, delivers the messages
+    that this queue leaves.
 
-    `spool` opens the database that keeps messages until they arrive, `people` that of silences and
-    acknowledgements, both from another thread; without a spool, messages live in memory. `report` gets
-    unusable URLs and refused messages, `delivered` each chat's fingerprint and the keys that it received;
-    `settled` returns whether a relay has already sent a chat what the spool kept for later.
+    `spool` opens the database that keeps messages until they arrive, and `people` opens the database of
+    silences and acknowledgements; another thread calls both. Without a spool, messages are kept in memory.
+    `report` receives unusable URLs and refused messages, `delivered` each chat's fingerprint and the
+    delivered keys; `settled` returns whether a relay has already sent a chat the message that the spool kept
+    for later.
     """
 
     def __init__(
@@ -71,37 +72,40 @@ class DeliveryQueue:
         self._letters: deque[Letter] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[Letter | str] = deque(maxlen=_AT_ONCE)
-        self._taken_over: set[str] = set()  # other agents' incidents to escalate
+        self._taken_over: set[str] = set()  # incidents of other agents that this agent escalates
         self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
     def put(self, letter: Letter) -> None:
-        """Accept a letter; never waits."""
+        """Accept a letter. This never waits."""
         if len(self._letters) >= _CAPACITY:
             self._lost += 1
             return
         self._letters.append(letter)
-        self._worker.put(None)  # wakes the worker; once is enough
+        self._worker.put(None)  # wakes the worker; one item is enough for all letters
 
     def amend(self, notice: Notice) -> None:
-        """Update the message of an open incident in chats that can edit; never waits."""
+        """Update the message of an open incident in chats that support edits. This never waits."""
         self._edits.append(notice)
         self._worker.put(None)
 
     def note(self, letter: Letter) -> None:
-        """Record a letter sent by another agent: send only its end and its escalations. Never waits."""
+        """Record a letter that another agent sent: send only its end and its escalations.
+
+        This never waits.
+        """
         self._notes.append(letter)
         self._worker.put(None)
 
     def release(self, incident: str) -> None:
-        """Leave the escalation of this incident to another agent again. Never waits."""
+        """Return the escalation of this incident to another agent. This never waits."""
         self._notes.append(incident)
         self._worker.put(None)
 
     def has_sent(self, incident: str) -> bool:
-        """Return whether no message about this incident waits to leave now."""
+        """Return whether all due messages about this incident were delivered."""
         if incident in self._in_hand or any(letter.incident.id == incident for letter in list(self._letters)):
             return False
         now = self._clock()
@@ -130,7 +134,10 @@ class DeliveryQueue:
         return self._waiting(self._spool)
 
     def close(self, timeout: float) -> bool:
-        """Deliver the rest within `timeout` seconds; return whether all left. What remains is on disk."""
+        """Deliver the rest within `timeout` seconds; return whether all arrived.
+
+        The remaining ones stay on disk.
+        """
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
         self._worker.put(None)  # retries letters that could not even be kept in memory
@@ -151,7 +158,7 @@ class DeliveryQueue:
         return 0
 
     def _open(self) -> None:
-        """Open the spool and start its senders; retried with the next letter if it fails."""
+        """Open the spool and start its senders. After a failure, the next letter causes a retry."""
         if self._open_spool is not None:
             spool = self._open_spool()
             with contextlib.suppress(Exception):
@@ -160,7 +167,7 @@ class DeliveryQueue:
             self._spool = spool
 
     def _senders_of(self, outbox: Outbox) -> list[Sender]:
-        from stallwatch_alerts.delivery.sender import Sender  # slow to import: it needs SQLAlchemy
+        from stallwatch_alerts.delivery.sender import Sender  # a slow import: it needs SQLAlchemy
 
         return [
             Sender(
@@ -179,10 +186,10 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Whether this outbox may send: memory waits while the disk has earlier news of the same incidents.
+        """Return whether an outbox may send: memory waits while the disk has messages of its incidents.
 
-        It does not wait for a disk that cannot be read any more, nor when the run is about to end: messages
-        in memory would be lost.
+        Memory does not wait for an unreadable disk, nor when the run is about to end, because messages in
+        memory would be lost.
         """
         disk, now = self._spool, self._clock()
         if outbox is not self._memory or disk is None or time.monotonic() >= self._disk_first_until:
@@ -202,10 +209,10 @@ class DeliveryQueue:
             some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
             try:
                 self._store(some)
-            except _SHORTAGES:  # not even in memory: retried with the next letter, or at the end
+            except _SHORTAGES:  # if even memory is short, the next letter or the end causes a retry
                 self._letters.extendleft(reversed(some))
                 break
-            except Exception:  # one of the letters cannot be written
+            except Exception:  # one of the letters cannot be stored
                 self._store_each(some)
         self._in_hand = set()
         while self._edits:
@@ -214,7 +221,7 @@ class DeliveryQueue:
                 sender.amend(notice)
 
     def _note(self, noted: Letter | str) -> None:
-        """Record in the spool, or else in memory, that the chats were notified, or release the incident."""
+        """Record in the spool or in memory that the chats were notified, or release the incident."""
         with contextlib.suppress(*_SHORTAGES):
             if self._spool is None:
                 self._open()
@@ -238,7 +245,7 @@ class DeliveryQueue:
             return [replace(one, not_before=one.not_before - waited) for one in drafts if one.escalation]
 
         for draft in self._planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), at):
-            if not draft.escalation or draft.not_before - waited <= at:  # it was due: the other agent sent it
+            if not draft.escalation or draft.not_before - waited <= at:  # the other agent sent a due draft
                 outbox.note(draft.channel, draft.keys, at)
         if outbox.put(calls, now, [incident.id] if incident.is_settled else []):
             self._taken_over.add(incident.id)
@@ -253,11 +260,11 @@ class DeliveryQueue:
                 self._lost += 1
 
     def _store(self, letters: Sequence[Letter]) -> None:
-        """Store the letters on disk, or else in memory; never twice."""
+        """Store the letters on disk, or in memory if that fails, but never in both."""
         try:
             if self._spool is None:
                 self._open()
-            # News of an incident must not overtake its beginning, which waits in memory.
+            # An update of an incident must not overtake the incident's beginning, which waits in memory.
             before = set() if self._memory is None else self._memory.incidents_waiting()
             later = [letter for letter in letters if letter.incident.id in before]
             others = [letter for letter in letters if letter.incident.id not in before]
@@ -292,7 +299,7 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Include what was sent from the other outbox: a disk may fill up during an incident."""
+                """Include keys sent from the other outbox, because a disk may fill up during an incident."""
                 keys = list(keys)
                 known = set(notified(channel, keys))
                 if other is not None:

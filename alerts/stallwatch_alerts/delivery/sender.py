@@ -22,25 +22,26 @@ if TYPE_CHECKING:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Return the seconds to wait that the chat requested."""
+    """Return the seconds to wait that the chat requested; `None` if the error has none."""
     seconds = getattr(error, "retry_after", None)
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
-_LATE_SECONDS = 60.0  # earlier, no other process can have sent it, and another database takes time to query
-_EDIT_SECONDS = 5.0  # between two edits: leave the chat's limits to messages
+# Younger messages cannot come from another process, and reading another database takes time.
+_LATE_SECONDS = 60.0
+_EDIT_SECONDS = 5.0  # between two edits: most of the chat's rate limit is for new messages
 _MOST_EDITS = 100
 _STUCK_SECONDS = 10.0  # longer than another process keeps a database locked
-_LOOK_SECONDS = 1.0  # finds messages of other processes, and due tries
+_LOOK_SECONDS = 1.0  # interval at which messages of other processes and due retries are found
 
 
 class Sender:
     """Delivers one chat's messages from `outbox`, until closed.
 
-    `report` gets failures, without secrets; `count` gets ``sent``, ``failed`` and ``given-up``, once for each
-    try; `delivered` gets the chat and the keys of what it received. `acknowledged` returns whether someone
-    acknowledged an incident, `settled` whether another process already sent the chat all of a message that
-    was kept for later or could not be sent; `turn` whether messages for the chat may leave now.
+    `report` receives failures without secrets; `count` receives ``sent``, ``failed`` or ``given-up`` for each
+    attempt; `delivered` receives the chat and the keys of the delivered messages. `acknowledged` returns
+    whether a user acknowledged an incident; `settled` returns whether another process already sent the chat a
+    deferred or refused message; `turn` returns whether messages to the chat may be sent now.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Sender:
     ) -> None:
         self.name = mask_url(url)
         self.looked_at = clock()  #: time of the thread's last turn
-        self.sent = 0  #: messages that arrived, counting each message of a group
+        self.sent = 0  #: delivered messages, counting each message of a group
         self.given_up = 0
         self._url = url
         self.outbox = outbox
@@ -79,7 +80,7 @@ class Sender:
         self._channel: Channel | None = None
         self._refusing = False
         self._troubled_at: float | None = None
-        self._edits: dict[str, Notice] = {}  # by incident; the newest of each
+        self._edits: dict[str, Notice] = {}  # the newest edit of each incident's message, by incident id
         self._edited_at = 0.0
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -89,18 +90,18 @@ class Sender:
             self._thread.start()
 
     def wake(self) -> None:
-        """Look for messages at once."""
+        """Read the outbox now instead of after the next interval."""
         self._wake.set()
 
     def amend(self, notice: Notice) -> None:
-        """Update the message of an open incident later, if this sender sent it and the chat can edit it."""
+        """Edit the message of an open incident later, if this sender sent it and the chat supports edits."""
         self._edits[str(notice.facts.get("id"))] = notice
         while len(self._edits) > _MOST_EDITS:
             self._edits.pop(next(iter(self._edits)))
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current try; other messages stay in the outbox for the next start."""
+        """Finish the current attempt; the next start sends the other messages from the outbox."""
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -108,15 +109,15 @@ class Sender:
 
     @property
     def alive(self) -> bool:
-        """Whether the thread still runs."""
+        """True while the thread runs."""
         return self._thread.is_alive()
 
     def is_stuck(self, now: float) -> bool:
-        """Whether reading or writing the outbox has failed for a while."""
+        """Return whether reading or writing the outbox has failed for at least ten seconds."""
         return self._troubled_at is not None and now - self._troubled_at >= _STUCK_SECONDS
 
     def look(self) -> bool:
-        """Try the next due messages; return whether there were any."""
+        """Try to send the next due messages; return whether there were any."""
         channel = self._fingerprint = self._fingerprint or fingerprint(self._url)
         if not self._turn(channel):
             return False
@@ -144,7 +145,7 @@ class Sender:
                     pass
                 self._edit()
                 self._troubled_at = None
-            except Exception as error:  # for example, a database that is down for a while
+            except Exception as error:  # for example, a database that is temporarily down
                 if self._troubled_at is None:
                     self._warn(
                         f"{self.name}: the outbox cannot be read ({type(error).__name__}), trying again"
@@ -154,7 +155,10 @@ class Sender:
             self._wake.wait(_LOOK_SECONDS)
 
     def _edit(self) -> None:
-        """Edit one message; an edit that the chat refuses is dropped: the closing message has it."""
+        """Edit one message.
+
+        A refused edit is dropped, because the incident's final message has its content.
+        """
         if not hasattr(self._channel, "edit") or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return
         channel = cast("EditingChannel", self._channel)
@@ -168,9 +172,9 @@ class Sender:
     def _open(self) -> None:
         try:
             self._channel = self._connect(self._url)
-        except Exception as error:  # the messages stay, for when the URL is fixed
+        except Exception as error:  # messages stay stored until the user fixes the URL
             self._warn(f"{self.name} cannot be used: {error}")
-            self._refusing = True  # reported once, not again for each message
+            self._refusing = True  # avoids one report per message
 
     def _try(self, batch: Batch, channel: str) -> None:
         try:
@@ -221,14 +225,14 @@ class Sender:
     def _is_acknowledged(self, incident: str) -> bool:
         try:
             return self._acknowledged(incident)
-        except Exception:  # in doubt, escalate
+        except Exception:  # if in doubt, escalate
             return False
 
     def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
         """Return those of the deferred or long-waiting messages that another process already sent."""
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # In doubt, send twice; do not query a database again that does not answer.
+        # If in doubt, send twice. Do not query a database again that does not answer.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys
@@ -241,5 +245,5 @@ class Sender:
             self._report_count(what)
 
     def _warn(self, text: str) -> None:
-        with contextlib.suppress(Exception):  # a report that fails must not cost a message its next try
+        with contextlib.suppress(Exception):  # a failing report must not prevent the message's next attempt
             self._report(text)

@@ -1,1 +1,1 @@
-"""Incidents and alerts in words, in English or Chinese: plain text, and how chats lay it out."""
+"""Write the texts of incidents and alerts in English or Chinese, and lay them out for chats."""

@@ -1,4 +1,4 @@
-"""The cause of an incident and how to fix it, as facts: chats and pages show the same."""
+"""Determine the cause of an incident and its fixes, which chats and pages both show."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
     from stallwatch_rules.records import Primary
 
-# torchrun: SubprocessContext._poll ends all processes of its node once one has failed (torch 2.13.0,
-# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); if it is not
-# given, KillOnBadExit of slurm.conf(5) decides.
+# torchrun: SubprocessContext._poll ends all processes of its node after one failed (torch 2.13.0,
+# distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); without the option,
+# KillOnBadExit of slurm.conf(5) decides.
 _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """The known cause of an incident."""
+    """The title, reason and fixes of an incident's cause."""
 
-    title: Text = ""  #: empty if nothing is known
+    title: Text = ""  #: empty if the cause is unknown
     why: Text = ""
     fixes: tuple[Text, ...] = ()
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the diagnosis if it is about this rule: a stall may be unrelated to the finding."""
+    """Return the incident's primary finding if its rule is the incident's; a stall may be unrelated to it."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the diagnosis (its fixes know the versions), else from the `page` of the rule."""
+    """Return the cause from the diagnosis, whose fixes fit the versions, or from the `page` of the rule."""
     primary = primary_of(incident)
     if primary is not None and page is not None:
         primary = with_page_words(primary, page)
@@ -51,7 +51,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Add the host of the rank to a fix that asks for stacks, in a multi-host run."""
+    """Return a fix that requests stacks with the host of the rank added, in a multi-host run."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

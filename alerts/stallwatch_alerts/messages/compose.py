@@ -1,6 +1,6 @@
-"""Compose messages in every language: which facts a message holds, in which order, and how long it may be.
+"""Compose messages in every language: choose and order the facts, and limit the length.
 
-Text from a log, a host or a user's command is neutralised; text from a rule page is our own.
+Text from a log, a host or a user's command is neutralized; the text of a rule page is our own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _WHY_LIMIT = 280
 _EVIDENCE_LINES = 3
 _FIXES = 3
 _FIX_LIMIT = 280
-_CAUSE_LIMIT = 120  # of the title alone, so that no lead displaces it
+_CAUSE_LIMIT = 120  # limits the title alone, so that the blamed rank before it cannot displace it
 _LEAD_LIMIT = 160
 _SENTENCE_LIMIT = 400
 _DESCRIPTION_LIMIT = 600
@@ -43,14 +43,14 @@ _SHOWN_LABELS = ("alertname", "severity", "rank", "host", "rule", "ending", "ins
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message for a chat: plain text, no markup, no links."""
+    """A message for a chat: plain text without markup or links."""
 
     title: str
     text: str
 
 
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
-    """Return the message of an incident as it opens or resolves; `page` is the page of its rule."""
+    """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
     cause = _cause(incident, language, page)
     if (primary := primary_of(incident)) is not None and primary.apart:
         leading = neutralise(in_words(lead(primary.apart), language), _LEAD_LIMIT)
@@ -61,21 +61,21 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if incident.unwatched:
         title = say("alerts.unwatched", language, title=title)
     text = _text(incident, language, cause)
-    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one complete fix is better than two halves
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # a complete fix is better than two cut ones
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
 
 
 def render_test(language: str) -> Message:
-    """Return the message of ``stallwatch alerts test``."""
+    """Return the message that ``stallwatch alerts test`` sends."""
     return Message(say("alerts.test-title", language), say("alerts.test-text", language))
 
 
 def render_alert(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
 ) -> Message:
-    """Return an alert's own summary and description; in Chinese, our title for our own alerts."""
+    """Return an alert's own summary and description; in Chinese, use our title for our own alerts."""
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
@@ -92,12 +92,12 @@ def render_alert(
 
 
 def listed(parts: Sequence[str], language: str) -> str:
-    """Return the parts with commas between them."""
+    """Return the parts as one text, separated by the commas of the language."""
     return say("alerts.listed", language, parts=list(parts))
 
 
 def ending_line(ending: Ending, language: str) -> str:
-    """Return how a command ended, in one or two lines, for the terminal."""
+    """Return one or two lines that describe how a command ended, for the terminal."""
     facts = [_ending_title(ending, language)]
     if ending.kind == "finished":
         line = say("alerts.ended", language, ending=facts[0])
@@ -111,7 +111,7 @@ def ending_line(ending: Ending, language: str) -> str:
 
 
 def _named(kind: str, name: str, language: str, **params: str | float) -> str:
-    """Return our term for a value of a kind, such as a phase; its own name if there is no term."""
+    """Return the translated term for a value of a kind, such as a phase; its own name if there is no term."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language, **params) if known else neutralise(name, 40)
@@ -124,7 +124,7 @@ class _Cause(msgspec.Struct, frozen=True):
     title: str  #: empty if unknown
     why: str = ""
     fixes: tuple[str, ...] = ()
-    led: str = ""  #: the title, after the place of the odd rank if that is known
+    led: str = ""  #: the title, after the place of the blamed rank if known
 
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
@@ -138,13 +138,13 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
 
 
 def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
-    """Put the advice about the rank that holds up the run before general advice."""
+    """Put the advice about the rank that blocks the run before the general advice."""
     if incident.stacks is None or incident.rule != SILENT_HANG:
         return cause
     first = remedy(incident.stacks, language)
     looked = plain(in_words(sentence(incident.stacks), language), _FIX_LIMIT)[
         :40
-    ]  # the message already has it
+    ]  # the message already contains this advice
     fixes = [fix for fix in cause.fixes if not (looked and looked in fix)]
     return replace(cause, fixes=tuple([first, *fixes] if first else fixes)[:_FIXES])
 
@@ -211,7 +211,7 @@ def _text(incident: Incident, language: str, cause: _Cause) -> str:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether no earlier message has shown this cause and its fixes."""
+    """Return whether no earlier message showed this cause and its fixes."""
     if incident.status == "open":
         return True
     if incident.kind != "ended" and incident.resolution != "unmended":
@@ -238,7 +238,7 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield say("alerts.also-seen", language, rules=listed(incident.background, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     lines = [in_words(line, language) for line in evidence]
-    # Indented by four: literal text in chats that read Markdown, plain text in others.
+    # Four spaces make literal text in chats that interpret Markdown, and plain text in others.
     last = [line for line in lines if line.strip()][-_EVIDENCE_LINES:]
     if last and not known:
         shown = (f"    {neutralise(line, _LINE_LIMIT)}" for line in last)
@@ -283,7 +283,7 @@ def _what(incident: Incident, language: str) -> str:
     kind = "-learning" if incident.learning else ""
     if threshold is None:
         kind = "-plain"
-    elif incident.phase == "init":  # a run that starts has no rhythm yet
+    elif incident.phase == "init":  # a starting run has no step interval yet
         kind = "-start"
     stalled = _stalled_for(incident)
     reads_alike = threshold is not None and span(stalled) == span(threshold)
@@ -318,7 +318,7 @@ def _where(incident: Incident, language: str) -> str:
 
 
 def _on_host(rank: str, incident: Incident, language: str) -> str:
-    """Add the host to a rank, in a multi-host run."""
+    """Return the text of a rank with its host added, in a multi-host run."""
     if not (incident.hosts and incident.host):
         return rank
     return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))
@@ -348,5 +348,5 @@ def _stalled_for(incident: Incident) -> float:
     end = incident.resolved_at if incident.resolved_at is not None else incident.updated_at
     stalled = incident.stalled_seconds or 0.0
     if stalled and incident.status == "open" and not incident.unwatched:
-        return stalled  # the episode may have begun earlier, with a warning
+        return stalled  # the incident may have begun earlier, with a warning
     return max(stalled, end - incident.opened_at)

@@ -1,8 +1,8 @@
-"""A message's text as blocks, for chats that have markup: prose with labels, code, links.
+"""Split a message's text into blocks for chats with markup: prose with labels, code, links.
 
-Messages are composed, grouped and stored as text only. The text follows a few rules: a blank line between
-blocks, four spaces before literal lines (of a log, of a stack), and at the end lines of a label and an
-address. Only our own code writes addresses: ``neutral`` removes them from log text.
+Messages are composed, grouped and stored as text only. The text has blank lines between blocks, four spaces
+before literal lines of a log or a stack, and lines of a label and an address at the end. Only our own code
+writes addresses: ``neutral`` removes them from log text.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _PRE = (
 
 
 class Prose(msgspec.Struct, frozen=True):
-    """Lines of prose: a label (with its colon, may be empty) and the rest."""
+    """Lines of prose; each has a label (with its colon, may be empty) and the rest."""
 
     lines: tuple[tuple[str, str], ...]
 
 
 class Code(msgspec.Struct, frozen=True):
-    """Literal lines."""
+    """Literal lines of a log or a stack."""
 
     lines: tuple[str, ...]
 
 
 class Links(msgspec.Struct, frozen=True):
-    """Labels and addresses."""
+    """Labels and addresses of links."""
 
     links: tuple[tuple[str, str], ...]
 
@@ -50,7 +50,7 @@ Block = Prose | Code | Links
 
 
 def blocks_of(text: str) -> list[Block]:
-    """Return the blocks of a text; joined again, they have the same content."""
+    """Return the blocks of a text; joining them again restores its content."""
     found: list[Block] = []
     for part in re.split(r"\n[ \t]*\n", text.strip("\n")):
         for kind, lines in groupby(part.split("\n"), _kind):
@@ -99,12 +99,12 @@ def bold_label(label: str, rest: str) -> str:
 
 
 def address(url: str) -> str:
-    """Return the address escaped for the parentheses of a Markdown link."""
+    """Return the address, escaped for the parentheses of a Markdown link."""
     return url.replace("(", "%28").replace(")", "%29")
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return the text at most `limit` long; links at its end are not cut off."""
+    """Return the text cut to at most `limit` characters; the links at its end remain."""
     if len(text) <= limit:
         return text
     head, _, tail = text.rpartition("\n\n")
@@ -116,8 +116,8 @@ def shortened(text: str, limit: int) -> str:
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
     """Return as much of the blocks as has a `size` of at most `limit` in a chat's markup.
 
-    The text is cut before it is written, so no mark stays open and no character is split. Links are dropped
-    last.
+    The text is cut before it is written as markup, so no mark stays open and no character is split. Links are
+    dropped last.
     """
     if size(blocks) <= limit:
         return list(blocks)
@@ -169,7 +169,7 @@ def _taken(lines: Iterable[str], room: int) -> list[str]:
 
 
 def html_page(text: str) -> str:
-    """Return the text as one HTML element, for e-mail; everything in it is escaped."""
+    """Return the text as one HTML element for e-mail, with everything escaped."""
     return f'<div style="{_FONT}">' + "".join(_as_html(block) for block in blocks_of(text)) + "</div>"
 
 

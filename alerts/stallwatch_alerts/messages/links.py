@@ -1,4 +1,4 @@
-"""Links under a message, and a rule page's Markdown as plain text."""
+"""Write the links below a message, and convert a rule page's Markdown to plain text."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
-TEXT_LIMIT = 2000  #: of a whole message; without links and groups it is shorter
+TEXT_LIMIT = 2000  #: characters of a whole message; messages without links and groups are shorter
 
 
 @dataclass(frozen=True)
 class Runbooks:
-    """The user's pages about rules and alerts: on the dashboard, or on the documentation site."""
+    """Addresses of rule pages and guides: on the user's dashboard, or on the documentation site."""
 
     dashboard_url: str = ""
     docs_url: str = ""
 
     def rule(self, page: RulePage, language: str = "en") -> str:
-        """Return the address of a rule's page; empty if neither has it."""
+        """Return the address of a rule's page; empty if neither the dashboard nor the site has the page."""
         if self.dashboard_url:
             return f"{self.dashboard_url.rstrip('/')}/rules?rule={quote(page.id, safe='')}"
         if not self.docs_url or "stallwatch_rules" not in Path(page.path).parts[-5:-3]:
-            return ""  # the site has the pages of the catalogue and of packs only
+            return ""  # the site has only the pages of the catalogue and of packs
         folder = "zh/catalogue" if language == "zh" else "catalogue"
         return f"{self.docs_url.rstrip('/')}/{folder}/{page.id}/"
 
     def guide(self, path: str) -> str:
-        """Return the address of a page such as ``docs/alerts.md#stallwatchrunfailed``."""
+        """Return the address of a documentation page such as ``docs/alerts.md#stallwatchrunfailed``."""
         name, _, anchor = path.removeprefix("docs/").partition("#")
         return f"{self.docs_url.rstrip('/')}/{name.removesuffix('.md')}/#{anchor}" if self.docs_url else ""
 
@@ -43,12 +43,12 @@ NOWHERE = Runbooks()  #: neither a dashboard nor a site is configured
 
 
 def command_for(page: RulePage) -> str:
-    """Return the command that shows a rule's page, which works without any address."""
+    """Return the command that shows a rule's page without the dashboard or the site."""
     return f"stallwatch rules show {page.id}"
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return a label and an address per line (for a rule possibly a command); empty if there are none."""
+    """Return one line per link, each with a label and an address or a command; empty if there are none."""
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"
@@ -57,7 +57,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """Return the text with links under it; a text that is too long is cut above them."""
+    """Return the text with the links below it; a text that is too long is cut above the links."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 
@@ -66,11 +66,11 @@ _BARE_LINK = lazy(r"\s*\(?https?://[^\s)]+\)?")
 _CODE = lazy(r"(`[^`]*`)")
 _EMPHASIS = lazy(r"(\*\*|(?<!\w)\*)(?=\S)(.+?)(?<=\S)\1")
 _SENTENCE_END = lazy(r"[.!?](?=\s)|[。！？]")
-_OPEN_END = (":", "：")  # the list or code that it introduces is left out
+_OPEN_END = (":", "：")  # a colon introduces a list or code that is left out
 
 
 def plain(markdown: str, limit: int) -> str:
-    """Return the first paragraph without marks, links reduced to their text; at most `limit` characters."""
+    """Return the first paragraph without markup, links as their text only; at most `limit` characters."""
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
     text = _BARE_LINK.sub("", text)
@@ -80,7 +80,7 @@ def plain(markdown: str, limit: int) -> str:
     if len(text) <= limit and not text.endswith(_OPEN_END):
         return text
     ends = [found.end() for found in _SENTENCE_END.finditer(text, 0, limit)]
-    # Whole sentences, unless too little would remain.
+    # Keep whole sentences, unless less than a third of the allowed text would remain.
     if ends and ends[-1] >= min(limit, len(text)) // 3:
         return text[: ends[-1]]
     return clipped(text, limit) if len(text) > limit else text[:-1].rstrip() + "…"

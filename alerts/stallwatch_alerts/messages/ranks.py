@@ -1,4 +1,4 @@
-"""Where the ranks of a stall are, for a message: who holds up the run, its stack, and further commands."""
+"""Describe the ranks of a stall for a message: the blamed ranks, their stack, and commands to run."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from stallwatch_rules.stacks.words import placed
 from stallwatch_rules.text.digest import fold_names, fold_ranks
 from stallwatch_rules.text.lazy import lazy
 
-_INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # frames that are shown: of any code, and of the user's own
+_INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # shown frames: the innermost, and those of the user's own code
 _PATH_LIMIT = 200
 _PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
 _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
 _COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
-_RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # of a title
-_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` with advice of their own
+_RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # characters in a title
+_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` that have their own advice
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
 def blamed_ranks(stacks: StallStacks, language: str) -> str:
-    """Return who holds up the run, and where, in a few words; empty if neither is known."""
+    """Return a short text that names the blamed ranks and their place; empty if neither is known."""
     if stacks.hosts and (found := _of_hosts(stacks, language)):
         return found
     places = {neutralise(render(placed(group.place), language), _PLACE_LIMIT) for group in suspects(stacks)}
@@ -42,7 +42,7 @@ def blamed_ranks(stacks: StallStacks, language: str) -> str:
 
 
 def _of_hosts(stacks: StallStacks, language: str) -> str:
-    """Return the joint result of a run's hosts if no rank is to blame, or none for certain."""
+    """Return the joint result of a run's hosts if no rank, or no certain rank, is to blame."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return say("alerts.unreachable", language, hosts=fold_hosts(hosts, language), count=len(hosts))
@@ -57,12 +57,12 @@ def _of_hosts(stacks: StallStacks, language: str) -> str:
 
 
 def answered(stacks: StallStacks, language: str) -> str:
-    """Return how many of the run's hosts answered; empty for a run of one host."""
+    """Return the text with the number of hosts that answered; empty for a run of one host."""
     if not stacks.hosts:
         return ""
     every = {*stacks.hosts, *stacks.silent}
     number = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
-    if stacks.groups or not stacks.silent:  # otherwise the sentence about the ranks names them
+    if stacks.groups or not stacks.silent:  # otherwise the sentence about the ranks names the silent hosts
         return number
     return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
 
@@ -74,7 +74,7 @@ def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
 
 
 def _short(ranks: Sequence[int], language: str) -> str:
-    """Return ``rank 1``, ``ranks 0–7``, or only their number if they are scattered."""
+    """Return ``rank 1``, ``ranks 0–7``, or only the number of ranks if they are scattered."""
     folded = fold_ranks(ranks)
     key = "some-ranks" if len(folded) <= _RANKS_LIMIT else "so-many"
     return say(f"alerts.{key}", language, ranks=folded, count=len(ranks))
@@ -94,7 +94,7 @@ def _holding(stacks: StallStacks) -> str:
 
 
 def remedy(stacks: StallStacks, language: str) -> str:
-    """Return how to fix the odd ranks, or all ranks if these do the same; empty if they do not."""
+    """Return the advice for the blamed ranks, or for all ranks; empty if their states differ."""
     if stacks.why == "diverged":
         return say("alerts.stall-diverged", language)
     if stacks.hosts and stacks.why in _OF_HOSTS:
@@ -114,13 +114,13 @@ def remedy(stacks: StallStacks, language: str) -> str:
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
-    """Return lines with the end of the stack to look at, outermost first; empty if all ranks differ.
+    """Return lines with the end of the blamed ranks' stack, outermost first; empty if all ranks differ.
 
-    For a rank that waits for its data loader, return the stack of the worker.
+    For a rank that waits for its data loader, return the stack of the loader's worker.
     """
     if not stacks.groups or not (stacks.odd or len(stacks.groups) == 1):
         return []
-    group = stacks.groups[-1]  # odd groups come last
+    group = stacks.groups[-1]  # The groups of blamed ranks come last.
     shown = _shown(group.worker_frames or group.frames)
     lines = [f"    {neutralise(frame, _FRAME_LIMIT)}" for frame in shown]
     if not group.worker_frames:
@@ -129,19 +129,19 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
 
 
 def suspects(stacks: StallStacks) -> list[StackGroup]:
-    """Return the groups of ranks to look at: the odd ranks, or all if they do the same."""
+    """Return the groups of blamed ranks, or the only group if all ranks do the same."""
     if stacks.odd:
         return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
     return stacks.groups if len(stacks.groups) == 1 else []
 
 
 def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
-    """Return the process id of a rank on the host of the message."""
+    """Return the process id of the rank on its host; `None` if unknown."""
     return stacks.pids.get(rank) if stacks is not None and rank is not None else None
 
 
 def commands(stacks: StallStacks | None, folder: str) -> list[str]:
-    """Return commands that show more, and the location of all stacks."""
+    """Return commands that show further stacks and the folder of all stacks."""
     found: list[str] = []
     for group in suspects(stacks) if stacks is not None else ():
         if stacks is None or group.condition == "ended":
@@ -160,9 +160,9 @@ def commands(stacks: StallStacks | None, folder: str) -> list[str]:
 
 
 def _there(command: str, stacks: StallStacks, ranks: Sequence[int]) -> str:
-    """Return the command, run on the host of these ranks in a multi-host run."""
+    """Return the command, prefixed by ``ssh`` to the host of these ranks in a multi-host run."""
     hosts = hosts_of(stacks, ranks)
-    if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse it as an option
+    if not hosts or not _PLAIN.fullmatch(hosts[0]):  # ssh must not parse the host name as an option
         return command
     return f"ssh {hosts[0]} {command}"
 
@@ -172,7 +172,7 @@ def _path(path: str) -> str:
 
 
 def _shown(frames: Sequence[str]) -> list[str]:
-    """Return the frames to show, outermost first: the end of the stack, and the user's calling code."""
+    """Return the frames to show, outermost first: the innermost frames and the user's calling code."""
     innermost = len(frames) - _INNERMOST
     own = [at for at, frame in enumerate(frames) if not is_library(_frame(frame))]
     shown = sorted({*own[-_OWN:], *range(max(0, innermost), len(frames))})
@@ -185,6 +185,6 @@ def _shown(frames: Sequence[str]) -> list[str]:
 
 
 def _frame(text: str) -> Frame:
-    """Parse ``file:line in function``."""
+    """Parse a frame such as ``file:line in function``."""
     place, _, function = text.partition(" in ")
     return Frame(place.rpartition(":")[0], 0, function)

@@ -24,11 +24,11 @@ _WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 class NoAnswer(Exception):
-    """A server gave no usable answer; the reason leaves out the password in its address."""
+    """The server gave no usable answer; the error message omits the password in its address."""
 
 
 class Server:
-    """A server given by its base address, which may hold a user and a password."""
+    """A client for a server with a base address, which may hold a user name and a password."""
 
     def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -40,7 +40,7 @@ class Server:
             self._allowed = f"Basic {base64.b64encode(user.encode()).decode()}"
 
     def get(self, path: str, **query: str) -> Any:
-        """Return the JSON at `path`; raise `NoAnswer` if there is none."""
+        """Return the JSON at `path`; raise `NoAnswer` if the server sends none."""
         return self._json(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, None)
 
     def post(self, path: str, body: object) -> Any:
@@ -52,7 +52,7 @@ class Server:
             request = urllib.request.Request(f"{self.url}{path}", data, {"User-Agent": "stallwatch"})
             if data is not None:
                 request.add_header("Content-Type", "application/json")
-            if self._allowed:  # not for servers that it redirects to
+            if self._allowed:  # servers to which this server redirects must not receive the credentials
                 request.add_unredirected_header("Authorization", self._allowed)
             with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
                 return read_json(answer.read(_MOST_BYTES))
@@ -64,7 +64,7 @@ class Server:
 
 
 class Prometheus(Server):
-    """A Prometheus, or any server with the same API."""
+    """A client for Prometheus, or for any server with the same API."""
 
     def query(self, expression: str) -> list[Any]:
         """Return the series of an instant query."""
@@ -76,24 +76,24 @@ class Prometheus(Server):
         return [rule for group in groups for rule in group["rules"]]
 
     def alertmanagers(self) -> list[str]:
-        """Return the addresses of the Alertmanagers that it sends alerts to."""
+        """Return the addresses of the Alertmanagers to which Prometheus sends alerts."""
         active = self.get("/api/v1/alertmanagers")["data"]["activeAlertmanagers"]
         return [alertmanager["url"].partition("/api/v")[0] for alertmanager in active]
 
     def targets(self) -> list[Any]:
-        """Return its active scrape targets."""
+        """Return the active scrape targets of Prometheus."""
         return list(self.get("/api/v1/targets", state="active")["data"]["activeTargets"])
 
 
 class Alertmanager(Server):
-    """An Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
+    """A client for Alertmanager (API version 2, ``api/v2/openapi.yaml`` in its source)."""
 
     def alerts(self, run: str) -> list[Any]:
         """Return the alerts of a run."""
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
 
     def silence(self, silence: Silence) -> str:
-        """Silence the same alerts in Alertmanager and return the id of the new silence.
+        """Create a silence for the same alerts in Alertmanager and return its id.
 
         A silence that matches everything covers all Stallwatch alerts.
         """
@@ -108,7 +108,7 @@ class Alertmanager(Server):
 
 
 class RelayServer(Server):
-    """A relay."""
+    """A client for a Stallwatch relay."""
 
     def messages(self, run: str) -> list[Any]:
         """Return the delivery state of a run's messages."""
@@ -130,7 +130,7 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """Convert for RE2, which Alertmanager uses and anchors: ``fnmatch.translate`` writes Python syntax."""
+    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` writes Python's."""
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(

@@ -1,8 +1,8 @@
-"""Test the whole path from a metric to the chats, link by link, with a real metric and a real alert.
+"""Test each link of the path from a metric to the chats with a real metric and a real alert.
 
-The test serves one metric where an agent of this host would; Prometheus scrapes it, its rule
-``StallwatchTest`` fires, Alertmanager routes the alert, the relay notifies the chats. Each link is checked in
-turn; the first that fails is the broken link.
+The test serves one metric at the address of an agent on this host; Prometheus scrapes it, its rule
+``StallwatchTest`` fires, Alertmanager routes the alert, and the relay notifies the chats. The links are
+checked in this order; the first failing check shows the broken link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STARTING = 15.0
 
 @dataclass(frozen=True)
 class Link:
-    """One link of the path and its state."""
+    """One link of the path from a metric to the chats, and its state."""
 
     name: str
     holds: bool
@@ -33,11 +33,11 @@ class Link:
 
 
 class Broken(Exception):
-    """A link is broken; the message holds the reason and the remedy."""
+    """A link of the path is broken; the message holds the reason and the remedy."""
 
 
 class PathTest:
-    """A single test of the path. `wait` is how many seconds each link may take."""
+    """A single test of the path. `wait` is the maximum number of seconds for each link."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class PathTest:
         return f"{self._prometheus.url}, {len(ours)} alerting rules"
 
     def _sends(self) -> str:
-        # Prometheus needs some seconds after its start to discover them.
+        # Prometheus needs some seconds after its start to discover Alertmanagers.
         known = self._until(self._prometheus.alertmanagers, min(self._wait, _STARTING))
         if not known:
             raise Broken(f"{self._prometheus.url} knows none: name it under alerting in prometheus.yml")
@@ -188,10 +188,10 @@ class PathTest:
             raise Broken(f"{late[0]['name']} did not take it: {late[0]['reason'] or 'still waiting'}")
         return f"{self._after(began)}: {', '.join(message['name'] for message in messages)}"
 
-    # ---- help
+    # ---- helpers
 
     def _until(self, call: Callable[[], Any], seconds: float | None = None) -> Any:
-        """Call `call` until it returns something or `seconds` (default: `wait`) pass; return the result."""
+        """Call `call` until its result is true or `seconds` (default: `wait`) pass; return the result."""
         deadline = self._clock() + (self._wait if seconds is None else seconds)
         while not (found := call()) and self._clock() < deadline:
             self._pause(_LOOK_SECONDS)
@@ -202,7 +202,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """Yield the links of these steps; return whether all of them work."""
+    """Run the checks in order, and yield a link for each; return whether all of them succeed."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

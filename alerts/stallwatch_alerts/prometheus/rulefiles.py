@@ -1,7 +1,7 @@
-"""The rule files that Prometheus loads: two written by hand, and one with an alert for each rule page.
+"""Write the rule files for Prometheus: two handwritten files, and one with an alert for each rule page.
 
-An alert fires while the run's agent holds an incident of its rule open. Its texts come from the page, so that
-people who use Alertmanager alone read the same title and fix as everyone else.
+An alert fires while the run's agent keeps an incident of the alert's rule open. The texts come from the rule
+page, so that users of Alertmanager alone read the same title and fix as all other users.
 """
 
 from __future__ import annotations
@@ -22,20 +22,21 @@ if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
 _HERE = Path(__file__).resolve().parent
-_PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")  # installed, or in a checkout
+# The folder of the handwritten files in an installation, and in a checkout.
+_PLACES = (_HERE / "files", _HERE.parents[2] / "rules" / "prometheus")
 WRITTEN_BY_HAND = ("recording.yml", "alerting.yml")
 FROM_CATALOGUE = "catalogue.yml"
 HEADER = "# Written by `stallwatch rules export --prometheus DIR` from the rule pages. Do not edit.\n"
 _GUIDE = "docs/alerts.md"
-#: What the files written by hand hold in the place of an address, which depends on the user's configuration.
+#: A placeholder in the handwritten files for an address, which depends on the user's configuration.
 _RUNBOOK = re.compile(
     r"^(?P<indent> +)runbook: (?:stallwatch rules show (?P<rule>\S+)|(?P<guide>docs/\S+))$", re.MULTILINE
 )
 _LIMIT = 280
 _SILENT_ROLES = {"notice"}
-# An incident that opens as the run ends is scraped once; its last value counts for a while, but not after a
-# restart of the run: otherwise the alert would keep firing and not notify again when the same happens again.
-# Other hosts of the same job that are still running are not a restart.
+# An incident that opens as the run ends is scraped once. Its last value counts for five minutes, but not
+# after a restart of the run: otherwise the alert would keep firing, and a second incident of the same rule
+# would cause no notification. Other running hosts of the same job are not a restart.
 _OPEN = (
     "max by (run, rule, severity) (stallwatch_incident_open{%s}"
     " or (last_over_time(stallwatch_incident_open{%s}[5m])"
@@ -44,7 +45,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Return each rule file's text by its name; raise `FileNotFoundError` if the installation lacks one."""
+    """Return each rule file's text by name; raise `FileNotFoundError` if the installation lacks a file."""
     place = next((place for place in _PLACES if (place / WRITTEN_BY_HAND[0]).is_file()), _PLACES[0])
     texts = {name: (place / name).read_text(encoding="utf-8") for name in WRITTEN_BY_HAND}
 
@@ -58,7 +59,7 @@ def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, 
 
 
 def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
-    """Return the rule file's text for the pages of `catalogue`, ordered by family and id."""
+    """Return the text of the rule file for the pages of `catalogue`, ordered by family and id."""
     pages = [page for page in catalogue.pages.values() if _alerts(page)]
     pages.sort(key=lambda page: (page.family, page.id))
     families: dict[str, list[dict[str, Any]]] = {}
@@ -73,12 +74,12 @@ def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:
 
 
 def alert_name(rule: str) -> str:
-    """Return the alert's name: ``StallwatchCudaOom`` for ``cuda-oom``."""
+    """Return the alert name for a rule id: ``StallwatchCudaOom`` for ``cuda-oom``."""
     return "Stallwatch" + "".join(word.capitalize() for word in rule.split("-"))
 
 
 def _alerts(page: RulePage) -> bool:
-    """Whether incidents of this rule can exist: notices and always harmless findings open none."""
+    """Return whether incidents of the rule can exist: notices and harmless findings open none."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 
@@ -96,7 +97,7 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 
 
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
-    """Return alerts for incidents without a page here: an agent may be newer, or have pages of its own."""
+    """Return alerts for incidents whose rule has no page here, for example those of a newer agent."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     return [
         _rule(
@@ -132,7 +133,7 @@ def _rule(
     return {
         "alert": name,
         "expr": _OPEN % (matcher, matcher),
-        "labels": {"severity": "{{ $labels.severity }}"},  # of the incident: it depends on the run
+        "labels": {"severity": "{{ $labels.severity }}"},  # the incident's severity, which depends on the run
         "annotations": {
             "summary": "{{ $labels.run }}: " + (title if title.startswith("{{") else _literal(title)),
             "description": _literal(description),
@@ -142,5 +143,5 @@ def _rule(
 
 
 def _literal(text: str) -> str:
-    """Return the text escaped for a template, in which ``{{`` begins an action."""
+    """Return the text escaped for a Go template, in which ``{{`` begins an action."""
     return text.replace("{{", '{{ "{{" }}')

@@ -1,1 +1,1 @@
-"""``stallwatch relay``: joins alerts from Alertmanager with their incidents and sends them to chats."""
+"""Implement ``stallwatch relay``: join alerts of Alertmanager with their incidents, and notify chats."""

@@ -1,8 +1,8 @@
-"""Plan which chats are notified of which stories, when and with which text: one message for a group.
+"""Plan which chats get which stories, when and with which text: one message for a group.
 
-An agent with a spool of its own may also have stored messages for later (quiet hours, escalations), which the
-relay cannot see. So the agent comes first: the relay's message waits a little longer, and is withdrawn if the
-chat was notified meanwhile (see ``notice.planned_key``).
+An agent with its own spool may also have stored messages for later (quiet hours, escalations), which the
+relay cannot read. The agent takes precedence: the relay's message waits a little longer, and is withdrawn if
+the chat was notified meanwhile (see ``notice.planned_key``).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 AGENT_FIRST_SECONDS = 30.0
 _NO_RUN = "-"
 _TITLES = 10
-#: Annotations of an alert without a rule's page, and what each may be; the second is that of our own files.
+#: Annotations that name a runbook, with their allowed forms; our own rule files use the second.
 _RUNBOOKS = (
     ("runbook_url", re.compile(r"https?://\S+")),
     ("runbook", re.compile(r"stallwatch rules show [\w-]+|docs/[\w/.#-]+")),
@@ -52,10 +52,10 @@ class Tally:
     """The incidents of a notification, counted by outcome."""
 
     new: int = 0
-    held: int = 0  #: until quiet hours are over
+    held: int = 0  #: deferred until quiet hours end
     repeated: int = 0
     silenced: int = 0
-    unwanted: int = 0  #: below ``min_severity``, for no chat, or over before any notification
+    unwanted: int = 0  #: below ``min_severity``, without a chat, or resolved before any notification
 
     def __str__(self) -> str:
         named = (
@@ -73,12 +73,12 @@ class Receipt:
     """The result of an accepted notification."""
 
     tally: Tally
-    doubts: tuple[str, ...] = ()  #: oddities of alerts that are sent nevertheless
-    problems: tuple[str, ...] = ()  #: errors in alerts that could not be read, and are not sent
+    doubts: tuple[str, ...] = ()  #: oddities of alerts that were sent
+    problems: tuple[str, ...] = ()  #: errors in unreadable alerts, which were not sent
 
 
 class Dispatcher:
-    """Writes the messages for a notification's stories."""
+    """Plans the messages about a notification's stories."""
 
     def __init__(self, settings: AlertSettings, planner: Planner, catalogue: Catalogue) -> None:
         self._settings = settings
@@ -88,10 +88,10 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[Story], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], Tally]:
-        """Return the messages to store for these stories, the worst first, and their tally."""
+        """Return the messages to store for these stories, the worst first, and the tally of the stories."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
-        # Alertmanager repeats large groups: only news is rendered.
+        # Alertmanager repeats large groups, so only new stories are rendered.
         news = self._planned(found, known, escalated, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
@@ -108,9 +108,9 @@ class Dispatcher:
             if draft.escalation and story.over:
                 calls = (escalated_key(opening_keys(story.subject)[0]),)
                 if story.subject.is_settled or known(draft.channel, calls):
-                    continue  # it ended before an escalation was due, or was escalated already
+                    continue  # resolved before the escalation was due, or already escalated
                 draft = replace(draft, keys=calls)
-            if draft.not_before <= now or story.alert.name == TEST:  # a test is shown at once
+            if draft.not_before <= now or story.alert.name == TEST:  # a test message ignores quiet hours
                 at_once.setdefault(draft.channel, []).append(draft)
             else:
                 later.append(_later(draft, story))
@@ -118,7 +118,7 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _memory(self, found: Sequence[Story], notified: Notified) -> Notified:
-        """Return `notified` extended by planned keys; one query per chat fetches all keys needed."""
+        """Return a variant of `notified` that includes planned keys and needs only one query per chat."""
         stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
         plain = [*stages, *map(escalated_key, stages)]
         wanted = [*plain, *map(planned_key, plain)]
@@ -147,7 +147,7 @@ class Dispatcher:
         page = self._catalogue.pages.get(subject.rule)
         family = page.family if page is not None else ""
         letters = []
-        if story.over:  # for chats that were notified of its beginning
+        if story.over:  # for chats that were notified of the incident's beginning
             letters.append(Letter(msgspec.structs.replace(subject, status="resolved"), notice, family))
         if story.alert.firing and self._is_wanted(story):
             letters.append(Letter(msgspec.structs.replace(subject, status="open"), notice, family))
@@ -158,7 +158,7 @@ class Dispatcher:
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _message(self, group: Sequence[Story]) -> Notice:
-        """Return one message for a group, worst story first: that story in full, the others by title."""
+        """Return one message about a group, which has the worst story first in full, the rest by title."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
@@ -179,7 +179,7 @@ class Dispatcher:
         return _alert_notice(story, language)
 
     def _links(self, story: Story) -> str:
-        """Return links of ours, or from the rule files that the user loaded: never from a log."""
+        """Return links from our configuration or from the user's rule files, never from a log."""
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
         if page is not None:
             runbook = runbook_of(page, self._settings)
@@ -189,7 +189,7 @@ class Dispatcher:
         return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
 
     def _joined(self, drafts: Sequence[Draft], by_key: dict[str, Story]) -> Draft:
-        """Join a chat's drafts that leave at once into one message, in the order of the run's others."""
+        """Join a chat's due drafts into one message."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
         notice = self._message(group)

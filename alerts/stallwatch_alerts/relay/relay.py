@@ -1,4 +1,4 @@
-"""The relay: receives notifications of Alertmanager, stores and sends their messages, and pings."""
+"""Receive Alertmanager's notifications, store and send their messages, and ping a dead-man's switch."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
-_STUCK_SECONDS = 180.0  # a sender without a turn for this long hangs in a try
+_STUCK_SECONDS = 180.0  # a sender without a turn for this long hangs in an attempt
 _CLOSING = 5.0
 _PRUNE_SECONDS = 86400.0
-_INCIDENTS = 200  # of one run: the newest
+_INCIDENTS = 200  # the newest incidents of one run
 _TRIES = 3
 _YOUNG_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
-_MOST_WAITING = 32  # requests; in a burst, others continue without waiting
+_MOST_WAITING = 32  # requests that wait for an incident; in a burst, further requests do not wait
 
 
 class Intake:
-    """Receives notifications from several threads, beside other relays on the same database."""
+    """Receives notifications in several threads; other relays may use the same database."""
 
     def __init__(
         self,
@@ -59,13 +59,13 @@ class Intake:
         self._clock = clock
         self._pause = pause
         self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
-        self.watchdog_at: float | None = None  #: steady time; None if it does not fire
+        self.watchdog_at: float | None = None  #: steady time; None if the watchdog alert does not fire
 
     def receive(self, body: bytes) -> Receipt:
-        """Take in a notification and return its receipt. All messages are on disk when this returns.
+        """Store a notification and return its receipt. All messages are on disk after the return.
 
-        Raise `WebhookProblem` if the body is no notification; any other exception means that nothing was
-        stored and that the sender should try again.
+        Raise `WebhookProblem` if the body is not a notification. Any other exception means that nothing was
+        stored, and that the sender should retry.
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)
@@ -77,9 +77,10 @@ class Intake:
         return Receipt(tally, doubts, notification.problems)
 
     def _joined(self, alerts: Sequence[Alert]) -> list[Story]:
-        """Return the stories. A young alert's incident may arrive later: the agent writes it in parallel.
+        """Return the stories of the alerts, after a short wait for incidents not yet in the database.
 
-        Without a common database it never arrives; the wait then costs a few seconds, once for each alert.
+        The agent writes a new alert's incident in parallel. Without a common database the incident never
+        arrives; the wait then costs a few seconds once per alert.
         """
         found = stories(alerts, self._incidents)
         if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
@@ -118,7 +119,7 @@ class Intake:
 
 
 class Relay:
-    """The relay. Runs in threads of its own until closed."""
+    """The alert relay, which runs in its own threads until closed."""
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Relay:
         connect: Callable[[str], Channel] | None = None,
         clock: Callable[[], float] = steady.now,
     ) -> None:
-        """Raise `OSError` if the address is not available."""
+        """Start the relay. Raise `OSError` if its address is not available."""
         self._settings = settings
         self._clock = clock
         self._outbox = Outbox(store.engine)
@@ -159,7 +160,7 @@ class Relay:
         ]
         for problem in problems(settings.server):
             report(problem)
-        # Start the server last: an early post then finds its senders.
+        # Start the server last, so that the senders exist when the first request arrives.
         try:
             self.server = RelayServer(
                 (settings.host, settings.port),
@@ -181,7 +182,7 @@ class Relay:
         )
 
     def unhealthy(self) -> str:
-        """Return why the relay cannot do its work; "" if it can."""
+        """Return why the relay cannot send messages; "" if it can."""
         try:
             self._outbox.waiting()
         except Exception as error:
@@ -203,7 +204,7 @@ class Relay:
         return self.unhealthy()
 
     def close(self) -> None:
-        """Accept nothing more and finish the current work. Stored messages are sent after the next start."""
+        """Stop the server and finish the current work. Stored messages are sent after the next start."""
         self.server.close()
         for sender in self._senders:
             sender.close(_CLOSING)
@@ -213,17 +214,17 @@ class Relay:
             self._deadman.close(None)
 
     def _prune(self) -> None:
-        """Prune once a day: agents of other hosts may write to other databases, and never prune this one."""
+        """Delete old rows once a day: the agents of other hosts may write to other databases."""
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now
 
             def prune() -> None:
-                # If the database is down, tomorrow is early enough.
+                # If the database is down, the next attempt tomorrow is early enough.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 
-            # In parallel, after the notification is stored: pruning may lock the database for long.
+            # Run in parallel, after the notification is stored: pruning may lock the database for long.
             self._pruning = threading.Thread(target=prune, name="stallwatch-prune", daemon=True)
             self._pruning.start()
 

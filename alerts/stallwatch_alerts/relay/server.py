@@ -1,11 +1,8 @@
-"""The relay's HTTP server: Alertmanager posts here, Prometheus and load balancers read.
+"""Serve the relay's HTTP API: Alertmanager posts to it, Prometheus and load balancers read from it.
 
-| path | meaning |
-|---|---|
-| POST /alertmanager | a notification; 200: stored on disk; 400: names what was not stored; 5xx: try again |
-| GET /-/healthy | 200, or 503 with the reason |
-| GET /metrics | the relay's own metrics |
-| GET /api/messages?run=NAME | the delivery state of the run's messages, as JSON |
+| path | meaning | |---|---| | POST /alertmanager | a notification; 200: stored on disk; 400: names what was
+not stored; 5xx: try again | | GET /-/healthy | 200, or 503 with the reason | | GET /metrics | the relay's own
+metrics | | GET /api/messages?run=NAME | the delivery state of the run's messages, as JSON |
 
 Credentials protect all paths except /-/healthy; with only ``[relay] token`` set, /metrics is open too.
 """
@@ -28,7 +25,7 @@ from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServe
 from stallwatch_exporter.serving.hosts import Refusal
 
 WEBHOOK = "/alertmanager"
-_MOST_BYTES = 32 << 20  # Alertmanager puts no bound on a group; 10,000 alerts are some 10 MiB
+_MOST_BYTES = 32 << 20  # Alertmanager does not limit a group; 10,000 alerts have about 10 MiB
 _HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
@@ -39,7 +36,7 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class RelayMetrics:
-    """The relay's own metrics, in a registry of their own."""
+    """The relay's own metrics in a separate registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -71,17 +68,20 @@ class RelayMetrics:
         )
 
     def delivery(self, outcome: str) -> None:
-        """Count a try that ended in one of the `_OUTCOMES`."""
+        """Count a delivery attempt with one of the `_OUTCOMES`."""
         self._deliveries[outcome].inc()
 
     def follow(self, waiting: Callable[[], int], watchdog_at: Callable[[], float | None]) -> None:
-        """Call these functions at each read of the metrics."""
+        """Set the functions that provide the values at each read of the metrics."""
         self._waiting.set_function(lambda: float(waiting()))
         self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
 
 class RelayServer(ServerThread):
-    """Serves until closed. `receive` takes a body, `healthy` returns what is wrong ("" for nothing)."""
+    """An HTTP server that runs until closed.
+
+    `receive` takes a request's body, `healthy` returns the relay's problem ("" for none).
+    """
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class RelayServer(ServerThread):
         access: Access,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Raise `OSError` if the address is not available."""
+        """Start the server. Raise `OSError` if the address is not available."""
         self._receive = receive
         self._healthy = healthy
         self._messages = messages
@@ -115,7 +115,7 @@ class RelayServer(ServerThread):
         return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
-        """Store a notification. A failure on our side must make Alertmanager try again."""
+        """Store a notification and return the answer. After a failure here, the answer causes a retry."""
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
@@ -124,7 +124,7 @@ class RelayServer(ServerThread):
             return _text(HTTPStatus.BAD_REQUEST, str(problem))
         except Exception as error:
             self._metrics.failed.inc()
-            # Its name only: a database's error text may hold its address.
+            # Report only the name of the error, because a database's error text may hold its address.
             self._report(
                 f"a notification could not be stored ({type(error).__name__}); Alertmanager will try again"
             )
@@ -147,7 +147,7 @@ class RelayServer(ServerThread):
             self._report(text)
 
     def look(self, path: str, query: str) -> Answer:
-        """Answer a GET."""
+        """Return the answer to a GET request."""
         if path == _HEALTHY:
             wrong = self._healthy()
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, wrong) if wrong else _text(HTTPStatus.OK, "healthy")
@@ -164,7 +164,7 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Refuse a request whose end is ambiguous: a proxy before us may see it at another place."""
+        """Refuse a request whose end is ambiguous: a proxy may determine a different end."""
         if not super().parse_request():
             return False
         if not self.has_one_end():
@@ -193,7 +193,7 @@ class _Handler(BoundedHandler):
     def do_GET(self) -> None:
         self.arrived()
         if self.headers.get("Content-Length", "0") != "0":
-            self.close_connection = True  # its body is not read
+            self.close_connection = True  # the request's body is not read
         parts = urlsplit(self.path)
         if (refusal := self.relay.refusal(parts.path, self.headers)) is not None:
             self._refuse(*refusal)
@@ -205,7 +205,7 @@ class _Handler(BoundedHandler):
         self._answer(answer)
 
     def _refuse(self, status: HTTPStatus, why: str) -> None:
-        self.close_connection = True  # its body was not read
+        self.close_connection = True  # the request's body was not read
         self._answer(_text(status, why))
 
     def _answer(self, answer: Answer) -> None:

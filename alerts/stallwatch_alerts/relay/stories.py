@@ -1,8 +1,8 @@
 """Join alerts with their incidents in the database.
 
-An alert names its incident: by its label ``rule``, or by ``incident`` with the incident's kind; the alert
-that a host is gone belongs to a stall that found this host silent. All alerts of one incident are one story.
-Its key is the key under which the agent records its own notification of the chat.
+An alert names its incident by its label ``rule``, or by ``incident`` with the incident's kind; the alert that
+a host is gone belongs to a stall that found this host silent. All alerts of one incident are one story, whose
+key is the key under which the agent records its own notification of the chat.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from stallwatch_exporter.incident import RANKS, Incident, Severity
 WATCHDOG = "StallwatchWatchdog"
 TEST = "StallwatchTest"
 HOST_GONE = "StallwatchHostGone"
-_NEVER_SENT = "none"  # the severity of alerts that only show life, such as the watchdog
+_NEVER_SENT = "none"  # severity of alerts that only prove that alerting works, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
-_APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and clocks that differ
+_APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and differing clocks
 
-Lookup = Callable[[str], Sequence[Incident]]  #: the incidents of a run, newest first
+Lookup = Callable[[str], Sequence[Incident]]  #: returns the incidents of a run, newest first
 
 
 @dataclass(frozen=True)
 class Story:
-    """The news of one incident, or of an alert that belongs to none."""
+    """The current state of one incident, or of an alert without an incident."""
 
-    key: str  #: sent once to each chat
-    subject: Incident  #: matched with routes and silences: the incident, or one made from the alert
+    key: str  #: each chat gets one message per key
+    subject: Incident  #: matched with routes and silences: the incident, or a stand-in made from the alert
     alert: Alert
     incident: Incident | None = None
 
     @property
     def run(self) -> str:
-        """The run's name; "" if the alert belongs to no run."""
+        """Name of the run; "" if the alert belongs to no run."""
         return self.subject.run
 
     @property
     def severity(self) -> str:
-        """``critical``, ``warning``, ``info``, or ``none`` if it is never sent."""
+        """``critical``, ``warning``, ``info``, or ``none`` for a story that is never sent."""
         return self.subject.severity
 
     @property
     def unjoined(self) -> bool:
-        """Whether the alert belongs to an incident that the database does not know (yet)."""
+        """True if the alert belongs to an incident that is not in the database (yet)."""
         claims = {"rule", "incident"} & self.alert.labels.keys()
         return self.incident is None and bool(claims) and self.alert.firing
 
     @property
     def over(self) -> bool:
-        """Whether it is about an end."""
+        """True if the story reports the end of its incident."""
         return self.subject.status == "resolved"
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """The sort key: the worst story comes first."""
+        """Sort key that puts the worst story first."""
         return self.subject.is_settled, -RANKS.get(self.severity, -1)
 
 
 def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
-    """Return one story per incident or alert, the worst first, without the watchdog."""
+    """Return one story per incident or alert, the worst first, without the watchdog alert."""
     known: dict[str, Sequence[Incident]] = {}
     found: dict[str, Story] = {}
     for alert in alerts:
@@ -79,7 +79,7 @@ def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
 
 
 def doubt(alert: Alert) -> str:
-    """Return what is odd about an alert that is sent nevertheless; "" for nothing."""
+    """Return why an alert that is sent looks wrong; "" if it does not."""
     severity = alert.labels.get("severity", "")
     if severity in RANKS or severity == _NEVER_SENT:
         return ""
@@ -99,12 +99,12 @@ def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | Non
         made = _made(alert, run)
         return Story(stage_key(made), made, alert)
     if not alert.firing and incident.status == "open":
-        return None  # the run's metrics ended before the incident did: it has not ended
+        return None  # the run's metrics ended, but the incident did not
     return Story(stage_key(incident), incident, alert, incident)
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """Return an incident for an alert without one, so that routing and counting work the same way."""
+    """Return a stand-in incident for an alert without an incident, for routing and counting."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,
@@ -119,7 +119,7 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """Return the newest incident that the alert is about; for merged incidents, the incident they became."""
+    """Return the newest incident of the alert; for merged incidents, the incident that replaced them."""
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     merged = {alias for one in incidents for alias in one.aliases}
     incidents = [one for one in incidents if one.id not in merged]
@@ -139,5 +139,5 @@ def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None
 
 
 def _is_past(incident: Incident, alert: Alert) -> bool:
-    """Whether it ended long before the alert began: then the alert is about an incident yet to come."""
+    """Return whether the incident ended long before the alert, which then belongs to a later incident."""
     return incident.resolved_at is not None and incident.resolved_at < alert.started - _APART

@@ -1,4 +1,4 @@
-"""Read the requests that Alertmanager posts to a webhook, version 4.
+"""Parse the requests that Alertmanager posts to a webhook, version 4.
 
 The format is Alertmanager's ``notify/webhook/webhook.go`` (``Message``) around ``template/template.go``
 (``Data``, ``Alert``), the same in 0.25 and 0.28. Keys that later versions add are ignored.
@@ -18,17 +18,17 @@ from stallwatch_rules.text.redact import redact
 
 VERSION = "4"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nanoseconds, Python before 3.11 reads microseconds
+_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nanoseconds, but Python before 3.11 reads microseconds
 
 
 class WebhookProblem(ValueError):
-    """The body is no notification that we understand; sending it again would not help."""
+    """The request's body is not a readable notification; a retry would not help."""
 
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
-    """One alert of a group."""
+    """One alert of a notification's group."""
 
-    status: str  #: firing, resolved
+    status: str  #: "firing" or "resolved"
     labels: dict[str, str]
     annotations: dict[str, str] = {}
     starts_at: str = ""
@@ -38,23 +38,23 @@ class Alert(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def name(self) -> str:
-        """Its name, such as ``StallwatchStalled``."""
+        """Name of the alert, such as ``StallwatchStalled``."""
         return self.labels.get("alertname", "")
 
     @property
     def started(self) -> float:
-        """Unix time at which it began to fire; 0 if unknown."""
+        """Unix time at which the alert began to fire; 0 if unknown."""
         moment = _moment(self.starts_at)
         return 0.0 if moment is None else max(0.0, (moment - _EPOCH).total_seconds())
 
     @property
     def firing(self) -> bool:
-        """Whether it still fires."""
+        """True while the alert fires."""
         return self.status == "firing"
 
 
 class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A group of alerts, each not decoded yet."""
+    """A group of alerts that are not decoded yet."""
 
     version: str
     group_key: str
@@ -64,16 +64,16 @@ class _Envelope(msgspec.Struct, frozen=True, rename="camel"):
 
 @dataclass(frozen=True)
 class Notification:
-    """A group of alerts, notified together."""
+    """The readable alerts of one group, which Alertmanager sent in one request."""
 
     alerts: tuple[Alert, ...]
-    problems: tuple[str, ...] = ()  #: the errors in the other alerts of the group
+    problems: tuple[str, ...] = ()  #: the errors in the group's unreadable alerts
 
 
 def read_notification(body: bytes) -> Notification:
     """Return the notification in a request's body; raise `WebhookProblem` with the reason if there is none.
 
-    An alert that cannot be understood does not affect the others.
+    An unreadable alert does not affect the other alerts.
     """
     try:
         found = from_json(body, _Envelope)
@@ -104,7 +104,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> datetime | None:
-    """Return the time that Go printed; ``None`` if the text is no time or has no zone."""
+    """Return the time that Go printed; ``None`` if the text is not a time or has no zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

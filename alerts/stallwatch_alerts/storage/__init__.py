@@ -1,1 +1,1 @@
-"""The database of the alerts: its tables, its connections, and the migration of older databases."""
+"""Define the database of the alerts: tables, connections, and the migration of older databases."""

@@ -1,8 +1,8 @@
-"""PostgreSQL in place of a coordinator: each agent has a row, and one agent merges all rows.
+"""Use PostgreSQL instead of a coordinator: each agent has a row, and one agent merges all rows.
 
-The merging agent holds an advisory lock, which belongs to its connection, and updates a sign of life twice a
-second. If the sign stops, the others end its connection, and one of them takes the lock: two agents never
-merge at the same time, whatever happens to hosts, processes and network. Only the server's clock counts.
+The merging agent holds an advisory lock, which belongs to its connection, and updates a heartbeat twice a
+second. If the heartbeat stops, another agent ends that connection and takes the lock: two agents never merge
+at the same time, whatever happens to hosts, processes and network. Only the server's clock counts.
 """
 
 from __future__ import annotations
@@ -25,34 +25,36 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, R
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-if TYPE_CHECKING:  # SQLAlchemy takes a second to import: only the thread imports it
+if TYPE_CHECKING:  # SQLAlchemy takes a second to import, so only the thread imports it
     from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row
 
-_AT_ONCE = 32  # reports in memory: each may have `MOST_BYTES`
-_SLACK = 1.0  # seconds between the beginning of this agent and its first post's
-_BEATS = 3  # times `retry`, longer than a beat: this long after its last post, an agent tries to merge
-_FIRST_LOOK = 0.02  # seconds after a post, for its acknowledgement; then twice as long, and so on
+_AT_ONCE = 32  # reports in memory; each report may have up to `MOST_BYTES`
+_SLACK = 1.0  # seconds from the start of this agent to its first post
+_BEATS = 3  # an agent tries to merge again this many `retry` intervals after its last post
+# Seconds from a post to the first check for its acknowledgement; the interval then doubles.
+_FIRST_LOOK = 0.02
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Durations in seconds."""
+    """Durations in seconds, for posting and merging reports."""
 
     answer: float = 4.0  #: longest duration of a post
-    statement: float = 2.0  #: without an answer in this time, the connection is given up
-    acknowledgement: float = 1.0  #: for the merging agent to accept a report, before its post returns
+    statement: float = 2.0  #: without an answer in this time, the connection is closed
+    acknowledgement: float = 1.0  #: longest wait of a post for the merging agent to accept the report
     reconnect: float = 0.5  #: between two attempts while a post waits
     gather: float = 0.1  #: reports posted within this time are merged together
-    beat: float = 0.5  #: between two signs of life of the merging agent
+    beat: float = 0.5  #: between two heartbeats of the merging agent
     step: float = 1.0  #: between two clock checks of the merging agent
-    absent: float = 1.5  #: without a beat, others try to take the lock
-    frozen: float = 4.0  #: without a beat, others end the connection that has the lock
+    absent: float = 1.5  #: without a heartbeat for this long, other agents try to take the lock
+    #: Without a heartbeat for this long, other agents end the connection that holds the lock.
+    frozen: float = 4.0
     retry: float = 5.0  #: between two attempts to connect, and to merge, if nothing is posted
 
 
 @dataclass
 class _Posted:
-    """A report on its way."""
+    """A report that waits to be written or acknowledged."""
 
     report: AgentReport
     encoded: bytes
@@ -64,21 +66,21 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Another agent merges."""
+    """Another agent holds the lock and merges."""
 
 
 def is_cluster_engine(url: str) -> bool:
-    """Whether agents of one run can exchange reports through this database."""
+    """Return whether agents of one run can exchange reports through the database at this URL."""
     scheme, separator, _ = url.partition("://")
     return bool(separator) and scheme.partition("+")[0] == "postgresql"
 
 
 class PostgresBacking:
-    """Carries reports through PostgreSQL, and feeds `merges` while this agent is the merging agent.
+    """Carries reports through PostgreSQL, and passes them to `merges` while this agent is the merging agent.
 
-    A separate thread does both: `merges` is called only there, and only if the server has just confirmed,
-    over the connection that holds the lock, that the lock is still held. `agent` is this agent's id, as in
-    its reports; `notice` gets one line for each new problem.
+    A separate thread does both. It calls `merges` only if the server has just confirmed, over the connection
+    that holds the lock, that the lock is still held. `agent` is this agent's id, as in its reports; `notice`
+    receives one line for each new problem.
     """
 
     def __init__(
@@ -101,16 +103,16 @@ class PostgresBacking:
         self._closed = False
         self._rows: ClusterRows | None = None
         self._posted: _Posted | None = None
-        self._began = time.monotonic()  # when this agent began, as far as is known
+        self._began = time.monotonic()  # earliest known start of this agent
         self._has_posted = self._merging = False
         self._compete_at = self._step_at = self._merged_at = 0.0
-        self._acknowledged: dict[str, int] = {}  # by agent, since this one merges
+        self._acknowledged: dict[str, int] = {}  # report numbers by agent, since this agent began to merge
         self._complained = False
         self._refused = ""
         self._skipped: set[str] = set()
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Write the report; return the newest reply, if the database answers and an agent merges."""
+        """Write the report; return the newest reply if the database answers and an agent merges."""
         encoded = msgspec.json.encode(report)
         if len(encoded) > MOST_BYTES:
             self._skip(report.agent, f"it has {len(encoded)} bytes, more than {MOST_BYTES}")
@@ -136,7 +138,7 @@ class PostgresBacking:
         return posted.reply
 
     def close(self) -> None:
-        """Stop; if this agent merges, another takes over at once."""
+        """Stop the thread; if this agent merges, another agent takes over immediately."""
         with self._mutex:
             self._closed = True
             thread, posted = self._thread, self._posted
@@ -164,7 +166,7 @@ class PostgresBacking:
                     self._turn(self._rows, time.monotonic())
                     works = True
             except _LockLost:
-                pass  # giving up the connection releases the lock, too
+                pass  # closing the connection releases the lock, too
             except Exception as error:
                 self._fail(error, works)
             finally:
@@ -178,7 +180,7 @@ class PostgresBacking:
         return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Do what is due, then wait for the next event."""
+        """Do the due work, then wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
@@ -197,8 +199,8 @@ class PostgresBacking:
         if rows.try_to_merge():
             self._merging, self._merged_at, self._step_at = True, 0.0, now
             self._acknowledged.clear()
-            # Reports hold what their hosts know of sent messages, even if a host is gone. But reports posted
-            # before this agent began belong to an earlier run of the same name.
+            # Reports list the messages that their hosts sent, even if a host is gone. Reports posted before
+            # this agent started belong to an earlier run with the same name.
             rows.expect(rows.posted(time.monotonic() - self._began + _SLACK))
         elif rows.disconnect_merger(self._timing.frozen):
             self._compete_at = now + self._timing.gather
@@ -217,7 +219,7 @@ class PostgresBacking:
                     self._acknowledged |= answered.acknowledged
                     reply = answered
             self._check(rows.still_merges())
-        if reply is not None:  # one for all agents
+        if reply is not None:  # one reply for all agents
             reply = msgspec.structs.replace(reply, acknowledged=self._acknowledged)
             self._check(rows.publish(msgspec.json.encode(reply)))
         if now >= self._step_at:
@@ -230,17 +232,17 @@ class PostgresBacking:
     def _take(self, row: Row) -> Reply | None:
         try:
             return self._merges.take(_read(row))
-        except Exception as error:  # of one agent: it must not hold up the others
+        except Exception as error:  # an invalid report must not delay other agents' reports
             self._skip(row.agent, str(error) or type(error).__name__)
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the answer to the post; the merging agent may not have read the post yet."""
+        """Read the answer to the post, which the merging agent may not have read yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
             self._compete_at = min(self._compete_at, now)
-        else:  # while this agent posts, `_look` checks the lock
+        else:  # `_look` checks the lock while this agent posts
             self._compete_at = now + _BEATS * self._timing.retry
         reply = self._reply(answer)
         taken = reply is not None and reply.acknowledged.get(posted.report.agent, -1) >= posted.report.number
@@ -288,7 +290,7 @@ class PostgresBacking:
             rows.check()
 
     def _wait(self, seconds: float, fileno: int | None = None) -> bool:
-        """Wait for a post, for `close`, or for data from the server; return whether data came."""
+        """Wait for a post, for `close`, or for data from the server; return whether the server sent data."""
         if seconds <= 0:
             return False
         with selectors.DefaultSelector() as selector:
@@ -302,17 +304,18 @@ class PostgresBacking:
         return fileno in ready
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: the thread is awake
+        with contextlib.suppress(OSError):  # a full buffer: the thread is awake
             self._waking.send(b"\0")
 
     def _leave(self) -> None:
-        """Give up the connection, and the lock with it."""
+        """Close the connection, which releases the lock."""
         rows, merging = self._rows, self._merging
         self._merging, self._compete_at = False, 0.0
         if rows is None:
             return
         if merging and self._closed:
-            with contextlib.suppress(Exception):  # otherwise the others notice it a little later
+            # After a failure, other agents detect the missing heartbeat later.
+            with contextlib.suppress(Exception):
                 rows.resign()
         rows.disconnect()
         posted = self._posted
@@ -320,7 +323,7 @@ class PostgresBacking:
             posted.sent = None
 
     def _fail(self, error: Exception, works: bool) -> None:
-        """Report a problem once while it lasts; a connection that has worked is retried first."""
+        """Report a connection problem once while it lasts, but first retry a connection that worked."""
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         posted = self._posted
@@ -335,7 +338,7 @@ class PostgresBacking:
             self._warn(f"the database of [alerts] incidents_url does not answer: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
-        """Report a problem once for each agent, or for the merged state (no agent)."""
+        """Report a problem once for each agent, or once for the merged report if `agent` is empty."""
         if agent not in self._skipped:
             self._skipped.add(agent)
             subject = f"the report of {agent[:80]!r}" if agent else "the merged report of all hosts"

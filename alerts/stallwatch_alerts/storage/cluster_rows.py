@@ -1,4 +1,4 @@
-"""The rows that agents of one run read and write in PostgreSQL, over one connection each."""
+"""Read and write the rows of one run in PostgreSQL; each agent uses one connection."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ from sqlalchemy.exc import DBAPIError
 from stallwatch_alerts.storage.engine import is_migrated, migrate, open_engine
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
-_CONNECT_SECONDS = 2  # the minimum of libpq
+_CONNECT_SECONDS = 2  # libpq accepts no shorter timeout
 _OPENING_SECONDS = 10.0  # for SQLAlchemy's queries on a new connection
 _MIGRATING_SECONDS = 60.0  # another agent may be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
-# With these settings, the server detects a lost host after some 11 s, and releases its lock. It has no
-# `tcp_user_timeout` before version 12. Reports lost in a crash of the server are posted again within a beat.
+# With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers before
+# version 12 have no `tcp_user_timeout`. Reports lost in a crash of the server are posted again within a
+# heartbeat.
 _SETTINGS = {
     "tcp_keepalives_idle": "5",
     "tcp_keepalives_interval": "2",
@@ -31,7 +32,7 @@ _SETTINGS = {
     "tcp_user_timeout": "11000",
     "synchronous_commit": "off",
 }
-_CLIENT_SETTINGS = {  # the same for the client
+_CLIENT_SETTINGS = {  # the same settings for the client
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -65,7 +66,8 @@ _MINE = "key = :key AND merger = :agent AND session = pg_backend_pid()"
 _BEAT = text(f"UPDATE cluster_runs SET merged_at = {_NOW} WHERE {_MINE}")
 _PUBLISH = text(f"UPDATE cluster_runs SET merged_at = {_NOW}, reply = :reply WHERE {_MINE}")
 _RESIGN = text(f"UPDATE cluster_runs SET merged_at = 0 WHERE {_MINE}")
-# A session-level lock: the upper and the lower half of its number (PostgreSQL's manual, 54.12, pg_locks).
+# The lock is a session-level lock, identified by the upper and the lower half of its number (PostgreSQL's
+# manual, 54.12, pg_locks).
 _DISCONNECT = text(
     "SELECT count(pg_terminate_backend(locks.pid)) FROM cluster_runs AS runs"
     " JOIN pg_locks AS locks ON locks.pid = runs.session AND locks.locktype = 'advisory' AND locks.granted"
@@ -84,35 +86,36 @@ _REFUSE = text("UPDATE cluster_reports SET refused = :reason WHERE agent = :agen
 
 @dataclass(frozen=True)
 class Row:
-    """A stored report."""
+    """A stored report with its version, size and age."""
 
     agent: str
     number: int
     version: int
     size: int
-    age: float  #: seconds since it was posted
-    report: bytes | None  #: none if it is too large
+    age: float  #: seconds since the report was posted
+    report: bytes | None  #: None if the report is too large
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a post."""
+    """The answer to a post: the reply to all agents, or the refusal of the report."""
 
     reply: bytes | None
-    silence: float  #: seconds since the last sign of the merging agent; infinite if there was none
+    silence: float  #: seconds since the last heartbeat of the merging agent; infinite if there was none
     refused: str
 
 
 class ClusterRows:
     """The tables of one run, for one agent. Any method raises if the server does not answer in time.
 
-    The connection is given up then, and with it the merging agent's lock. Not thread-safe, except
+    The connection is then closed, which releases the merging agent's lock. Not thread-safe, except
     `interrupt`.
     """
 
     def __init__(self, url: str, key: str, agent: str, *, patience: float) -> None:
         self._engine = open_engine(url, pool=NullPool, connect_timeout=_CONNECT_SECONDS, **_CLIENT_SETTINGS)
-        event.listen(self._engine, "connect", self._opened, insert=True)  # before SQLAlchemy queries it
+        # This listener runs before SQLAlchemy queries the new connection.
+        event.listen(self._engine, "connect", self._opened, insert=True)
         self._key, self._agent = key, agent
         digest = hashlib.sha256(f"stallwatch {key}".encode()).digest()
         self._lock = int.from_bytes(digest[:8], "big", signed=True)
@@ -127,7 +130,7 @@ class ClusterRows:
         """Connect, and migrate the tables if needed."""
         connection = self._open()
         if not self._migrated:
-            self.disconnect()  # the migration has a connection of its own
+            self.disconnect()  # the migration uses its own connection
             with self._in_time(_MIGRATING_SECONDS):
                 migrate(self._engine)
             connection = self._open()
@@ -137,7 +140,7 @@ class ClusterRows:
         self._execute(_SET, names=list(settings), values=list(settings.values()))
 
     def disconnect(self) -> None:
-        """Give up the connection and everything that belongs to it."""
+        """Close the connection, and release its lock and its notifications."""
         self.interrupt()
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -150,9 +153,9 @@ class ClusterRows:
         self._news.clear()
 
     def interrupt(self) -> None:
-        """Break the connection from another thread: a pending wait fails with an error."""
+        """Break the connection from another thread, so that a pending wait fails with an error."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # it ended meanwhile
+            with contextlib.suppress(OSError):  # the connection ended meanwhile
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
@@ -176,46 +179,46 @@ class ClusterRows:
         )
 
     def answer(self, agent: str) -> Answer:
-        """Return the answer to the agent's last post."""
+        """Return the answer to the last post of `agent`."""
         row = self._execute(_ANSWER, agent=agent).one_or_none()
-        if row is None:  # pruned
+        if row is None:  # the row was deleted by age
             return Answer(None, float("inf"), "")
         return Answer(row.reply, float("inf") if row.silence is None else float(row.silence), row.refused)
 
     def try_to_merge(self) -> bool:
-        """Take the run's lock unless another agent has it; from then on, posts wake this agent."""
+        """Take the run's lock unless another agent holds it; after that, posts wake this agent."""
         if self._execute(_MERGE, key=self._key, agent=self._agent, lock=self._lock).rowcount != 1:
             return False
         self._execute(text(f'LISTEN "{self._channel}"'))
         return True
 
     def disconnect_merger(self, seconds: float) -> bool:
-        """End the lock's session if its agent was silent for `seconds`: frozen, or cut off."""
+        """End the session that holds the lock if its agent sent no heartbeat for `seconds`."""
         try:
             return bool(self._execute(_DISCONNECT, key=self._key, lock=self._lock, seconds=seconds).scalar())
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # the server detects a lost host itself
+            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # the server itself detects a lost host
                 return False
             raise
 
     def still_merges(self) -> bool:
-        """Update this agent's sign of life; return whether its session still has the lock."""
+        """Update this agent's heartbeat; return whether its session still holds the lock."""
         return bool(self._execute(_BEAT, key=self._key, agent=self._agent).rowcount)
 
     def publish(self, reply: bytes) -> bool:
-        """Write the reply for every agent of the run; return whether this agent still merges."""
+        """Write the reply to every agent of the run; return whether this agent still merges."""
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
-        """Notify an agent that its report was not merged."""
+        """Record that an agent's report was not merged, and why."""
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:
-        """Let other agents merge at once."""
+        """Let another agent take over the merging immediately."""
         self._execute(_RESIGN, key=self._key, agent=self._agent)
 
     def posted(self, seconds: float) -> list[str]:
-        """Return the agents that posted in the last `seconds`."""
+        """Return the agents that posted reports in the last `seconds`."""
         return list(self._execute(_POSTED, key=self._key, seconds=seconds).scalars())
 
     def check(self) -> None:
@@ -223,7 +226,7 @@ class ClusterRows:
         self._execute(text("SELECT 1"))
 
     def expect(self, agents: Sequence[str]) -> None:
-        """Add these agents to `news`."""
+        """Mark the reports of these agents as new, so that `news` returns them."""
         self._news.update(agents)
 
     def has_news(self) -> bool:
@@ -231,7 +234,7 @@ class ClusterRows:
         return bool(self._news)
 
     def news(self) -> list[str]:
-        """Return the agents that posted since the last call, as far as the server has notified us."""
+        """Return the agents that posted since the last call, according to the server's notifications."""
         found = list(self._news)
         self._news.clear()
         return found
@@ -263,7 +266,7 @@ class ClusterRows:
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
-        """Break the connection after `seconds`: psycopg 3.1 waits for an answer without limit."""
+        """Break the connection after `seconds`, because psycopg 3.1 waits for an answer without limit."""
         late = threading.Event()
 
         def give_up() -> None:
@@ -283,7 +286,7 @@ class ClusterRows:
             timer.cancel()
 
 
-_MAY_NOT = "42501"  #: insufficient_privilege
+_MAY_NOT = "42501"  #: the SQLSTATE insufficient_privilege
 _FINAL_STATES = (_MAY_NOT, "28P01", "28000", "3D000", "3F000")
 _FINAL_WORDS = (
     "password authentication failed",
@@ -296,7 +299,7 @@ _FINAL_WORDS = (
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether the server refuses us permanently: for a login, libpq has only an English message."""
+    """Return whether the server refuses this agent permanently; libpq reports logins only in English text."""
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)

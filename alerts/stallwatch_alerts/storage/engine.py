@@ -1,4 +1,4 @@
-"""Open the database, of any kind, for several processes at once, and migrate it."""
+"""Open a database of any kind for several processes at once, and migrate it."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 HEAD = "0003"  #: the newest migration
 _LOCK = 0x57A11  # our number among PostgreSQL's advisory locks; arbitrary
 _PATIENCE_SECONDS = 5
-_NEW_FILE_SECONDS = 30.0  # for another process to create it at the same moment
+_NEW_FILE_SECONDS = 30.0  # seconds in which another process may create the same file
 _AGAIN_SECONDS = 0.02
 _MAKING = threading.Lock()
 _MIGRATING = threading.Lock()
 
 
 def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> Engine:
-    """Return an engine for a SQLAlchemy URL, not connected yet. `connect` goes to PostgreSQL's driver."""
+    """Return an unconnected engine for a SQLAlchemy URL. `connect` holds options of PostgreSQL's driver."""
     address = make_url(url)
-    if address.drivername == "postgresql":  # the driver that the extra `postgres` brings
+    if address.drivername == "postgresql":  # use the driver that the extra `postgres` installs
         address = address.set(drivername="postgresql+psycopg")
     backend = address.get_backend_name()
-    # A restarted server leaves dead connections: test connections before use, and replace them.
+    # A restarted server leaves dead connections, so connections are tested before use and replaced.
     given: dict[str, Any] = {"pool_pre_ping": backend != "sqlite"}
     if backend == "postgresql":
         given |= {"poolclass": pool, "connect_args": {"connect_timeout": _PATIENCE_SECONDS, **connect}}
@@ -46,8 +46,8 @@ def memory_engine() -> Engine:
 
 
 def _made(address: URL, **given: Any) -> Engine:
-    # Payloads are plain data; msgspec turns NaN into null, which every database accepts in JSON.
-    # Error messages must not show the contents of an incident.
+    # Payloads are plain data; msgspec turns NaN into null, which every database accepts in JSON. Error
+    # messages must not show the contents of an incident.
     engine = create_engine(
         address,
         json_serializer=lambda value: msgspec.json.encode(value).decode(),
@@ -63,12 +63,13 @@ def _made(address: URL, **given: Any) -> Engine:
 def make_file(path: Path) -> None:
     """Create SQLite's file, if missing, for the users who may enter its folder: 0600 in a folder of 0700.
 
-    The files beside it (``-wal``, ``-shm``) get the mode of this file (SQLite, ``src/os_unix.c``,
-    findCreateFileMode). If it cannot be created, opening the database reports the reason.
+    SQLite creates the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite,
+    ``src/os_unix.c``, findCreateFileMode). If the file cannot be created, opening the database reports the
+    reason.
 
-    An existing file is never opened: closing it would drop the locks of every connection that this process
-    has to it (sqlite.org/howtocorrupt.html, section 2.2). For the same reason a new file is closed before any
-    other thread connects.
+    An existing file is never opened here: closing it would drop the locks of every connection that this
+    process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason a new file is
+    closed before any other thread connects.
     """
     with _MAKING, contextlib.suppress(OSError):
         mode = 0o666 & path.parent.stat().st_mode
@@ -76,7 +77,7 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether a retry may succeed a little later: the server restarts, a lock is held, a disk is full."""
+    """Return whether a later retry may succeed: the server restarts, a lock is held, or a disk is full."""
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
@@ -86,16 +87,16 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_unwritable(error: BaseException) -> bool:
-    """Whether SQLite cannot write: its disk is full, fails or is read-only, or no descriptor is free."""
+    """Return whether SQLite cannot write: full, failing or read-only disk, or no free file descriptor."""
     reason = str(error.orig) if isinstance(error, DBAPIError) else ""
     return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction for writing. SQLite takes its lock at the beginning, when waiting is possible.
+    """Open a transaction for writing. SQLite takes its lock at the beginning, while it can still wait.
 
-    A transaction that reads first and then writes is refused at once if another process wrote in between
+    SQLite refuses a transaction that first reads and then writes if another process wrote meanwhile
     (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
     """
     with engine.execution_options(stallwatch_writing=True).begin() as connection:
@@ -103,7 +104,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 def _for_several_processes(connection: Any, _record: object) -> None:
-    # Issue BEGIN explicitly: the driver begins late, and commits around changes of the schema.
+    # BEGIN is issued explicitly, because the driver begins late, and commits around changes of the schema.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
@@ -115,8 +116,8 @@ def _for_several_processes(connection: Any, _record: object) -> None:
 def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     """Switch to write-ahead logging, so that readers do not wait for writers.
 
-    If several connections open a new file at once, SQLite refuses some without waiting, whatever the
-    `busy_timeout`: two connections that read the file cannot both wait for the other to unlock it.
+    If several connections open a new file at once, SQLite refuses some of them without waiting, whatever the
+    `busy_timeout`: two connections that read the file cannot wait for each other to unlock it.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:
@@ -137,8 +138,8 @@ def _begin(connection: Connection) -> None:
 def migrate(engine: Engine) -> None:
     """Run the missing migrations. A database of a newer Stallwatch is left unchanged.
 
-    All or nothing, even if two processes migrate at the same moment. Alembic is imported only if a migration
-    is missing: this code runs beside a training.
+    The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
+    imported only if a migration is missing, because this code runs beside a training.
     """
     with engine.connect() as connection:
         if is_migrated(connection):
@@ -151,7 +152,7 @@ def migrate(engine: Engine) -> None:
 
 
 def is_migrated(connection: Connection) -> bool:
-    """Whether no migration is missing."""
+    """Return whether the database has all migrations."""
     if not inspect(connection).has_table("alembic_version"):
         return False
     return str(connection.scalar(text("SELECT max(version_num) FROM alembic_version")) or "") >= HEAD
@@ -164,6 +165,6 @@ def _upgrade(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", "stallwatch_alerts.storage:migrations")
     config.attributes["connection"] = connection
-    # Alembic keeps state in its modules: two simultaneous migrations break each other.
+    # Alembic keeps state in its modules, so simultaneous migrations break each other.
     with _MIGRATING:
         command.upgrade(config, HEAD)

@@ -1,4 +1,4 @@
-"""Delete old data: resolved incidents with their history and records of notifications, and messages."""
+"""Delete old messages, and resolved incidents with their history and records of notifications."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from stallwatch_alerts.storage.tables import (
 )
 
 _DAY = 86400.0
-# A chat that was notified of a beginning must get the end. A spool, and a relay of alerts without incidents,
-# cannot look up whether the end is still to come: they keep the record this many times longer.
+# A chat that was notified of an incident's beginning must also be notified of its end. A spool, and a relay
+# of alerts without incidents, cannot look up whether the end will follow, so they keep the record this many
+# times longer.
 _OPEN_FOR = 4
 _BEGINNINGS = ("/open", "/open/escalated")  # see ``notice``
 _ENDS = ("/resolved", "/ended")
 
 
 def prune(engine: Engine, now: float, keep_days: float) -> int:
-    """Delete data that was over `keep_days` before `now` (Unix seconds); return the number of rows.
+    """Delete data of incidents that ended `keep_days` before `now` (Unix seconds); return the row count.
 
-    Open incidents and their records of notifications stay, however old; so do silences in force. The record
-    of a notified beginning without an end, of an incident known only elsewhere, is kept four times as long. A
-    message that still waits then is for a chat that is no longer configured: others are given up after a day.
+    Open incidents and their records of notifications stay, whatever their age; current silences also stay.
+    The record of a notified beginning without an end, of an incident in another database, is kept four times
+    as long. A message that still waits after `keep_days` is for a chat that is no longer configured: other
+    messages are discarded after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:
@@ -50,7 +52,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
 
 
 def _lacks_end() -> ColumnElement[bool]:
-    """Whether a row of NOTIFIED is a beginning whose end the chat was not notified of."""
+    """Return the condition that a row of NOTIFIED is a beginning whose end the chat was not notified of."""
     end = NOTIFIED.alias("end")
     found = []
     for beginning in _BEGINNINGS:
@@ -67,7 +69,7 @@ def _lacks_end() -> ColumnElement[bool]:
 
 
 def _incidents(connection: Connection, before: float) -> int:
-    """Delete incidents that are over, and old history and acknowledgements without an incident."""
+    """Delete resolved incidents, and old history and acknowledgements without an incident."""
     over = and_(INCIDENTS.c.status == "resolved", INCIDENTS.c.updated_at < before)
     count = connection.execute(delete(INCIDENTS).where(over)).rowcount
     known = select(INCIDENTS.c.id)

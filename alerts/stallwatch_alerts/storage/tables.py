@@ -1,4 +1,4 @@
-"""Every table of the database, in its state after the last migration."""
+"""Define every table of the database, in its state after the last migration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INCIDENTS = Table(
     Index("incidents_by_run", "run", "opened_at"),
 )
 
-#: Changes of incidents, and users' acknowledgements and notes: one row each.
+#: Changes of incidents, and users' acknowledgements and notes, one per row.
 HISTORY = Table(
     "history",
     METADATA,
@@ -36,12 +36,12 @@ HISTORY = Table(
     Index("history_by_incident", "incident", "id"),
 )
 
-#: Incidents that someone takes care of: they are not escalated.
+#: Acknowledged incidents, which are not escalated.
 ACKNOWLEDGEMENTS = Table(
     "acknowledgements",
     METADATA,
     Column("incident", String(400), primary_key=True),
-    Column("opened_at", Float, primary_key=True),  # a pruned run's name, and with it its ids, can recur
+    Column("opened_at", Float, primary_key=True),  # the ids of a deleted run can recur if its name is reused
     Column("at", Float, nullable=False),
     Column("who", String(100), nullable=False),
 )
@@ -60,13 +60,13 @@ SILENCES = Table(
     Column("comment", String(1000), nullable=False),
 )
 
-#: Messages that were accepted for a chat. Also the log of deliveries.
+#: Messages accepted for a chat, which are also the log of deliveries.
 MESSAGES = Table(
     "messages",
     METADATA,
     Column("id", Integer, primary_key=True, autoincrement=True),
-    Column("channel", String(64), nullable=False),  # see fingerprint: the URL is a secret
-    Column("name", String(300), nullable=False),  # the URL, masked
+    Column("channel", String(64), nullable=False),  # the URL's fingerprint, because the URL is a secret
+    Column("name", String(300), nullable=False),  # the masked URL
     Column("run", String(200), nullable=False),
     Column("created_at", Float, nullable=False),
     Column("notice", JSON, nullable=False),
@@ -76,38 +76,40 @@ MESSAGES = Table(
     Column("claimed_until", Float, nullable=False, default=0.0),
     Column("sent_at", Float),
     Column("reason", String(1000), nullable=False, default=""),
-    Column("not_before", Float, nullable=False, server_default="0"),  # quiet hours, escalations
+    # The end of quiet hours, or the time of an escalation.
+    Column("not_before", Float, nullable=False, server_default="0"),
     Column("tried_at", Float, nullable=False, server_default="0"),
     Column("claim", String(32), nullable=False, server_default=""),  # the holder's claim
     Column("about", String(400), nullable=False, server_default=""),  # the incident's id
-    Column("escalation", Integer, nullable=False, server_default="0"),  # 1: only if not acknowledged
-    Column("group", JSON),  # if it joins several messages: see grouping
-    Column("keys", JSON),  # the keys that it covers, for the records of another database
+    # 1 means that the message is sent only if the incident is not acknowledged.
+    Column("escalation", Integer, nullable=False, server_default="0"),
+    Column("group", JSON),  # set if the message joins several notices: see ``grouping``
+    Column("keys", JSON),  # the notification keys that it covers, for another database
     Index("messages_by_channel", "channel", "state", "id"),
     Index("messages_by_run", "run", "id"),
     Index("messages_by_incident", "about", "state"),
 )
 
-#: Which chat was notified of what, by the agent itself or through a message above.
+#: The notifications that a chat received, from the agent itself or through a message above.
 NOTIFIED = Table(
-    "told",  # the name in release 0.1
+    "told",  # the table's name in release 0.1
     METADATA,
     Column("channel", String(64), primary_key=True),
     Column("key", String(500), primary_key=True),  # such as "<incident id>/open"
     Column("at", Float, nullable=False),
 )
 
-#: Pauses of each chat, and messages given up that it was not notified of.
+#: Pauses of each chat, and discarded messages not yet reported to it.
 CHANNELS = Table(
     "channels",
     METADATA,
     Column("channel", String(64), primary_key=True),
-    Column("paused_until", Float, nullable=False, default=0.0),  # from Retry-After
+    Column("paused_until", Float, nullable=False, default=0.0),  # from the chat's Retry-After
     Column("paused_at", Float, nullable=False, default=0.0),
-    Column("expired", Integer, nullable=False, default=0),  # given up, not yet reported to the chat
+    Column("expired", Integer, nullable=False, default=0),  # discarded messages not yet reported to the chat
 )
 
-#: Times of sends to a chat, for its rate limit; kept for some minutes.
+#: Times of requests to a chat, for its rate limit, kept for some minutes.
 SENDS = Table(
     "sends",
     METADATA,
@@ -117,29 +119,30 @@ SENDS = Table(
     Index("sends_by_channel", "channel", "at"),
 )
 
-#: The newest report of each agent of a run over several hosts: see ``cluster``. Times are the server's.
+#: The newest report of each agent of a multi-host run: see ``cluster``. Times are the server's.
 CLUSTER_REPORTS = Table(
     "cluster_reports",
     METADATA,
     Column("agent", String(200), primary_key=True),
-    Column("key", String(64), nullable=False),  # of the run
+    Column("key", String(64), nullable=False),  # the run's key
     Column("host_id", String(64), nullable=False),
     Column("attempt", Integer, nullable=False),
     Column("number", BigInteger, nullable=False),
-    Column("version", Integer, nullable=False),  # of the format of `report`
+    Column("version", Integer, nullable=False),  # format version of `report`
     Column("updated_at", Float, nullable=False),
-    Column("report", LargeBinary, nullable=False),  # JSON, whatever the encoding of the database
-    Column("refused", String(1000), nullable=False, server_default=""),  # why it was not merged
+    Column("report", LargeBinary, nullable=False),  # binary JSON, independent of the database's encoding
+    Column("refused", String(1000), nullable=False, server_default=""),  # why the report was not merged
     Index("cluster_reports_by_key", "key", "updated_at"),
 )
 
-#: The agent that merges those reports, and its reply.
+#: The agent that merges the reports of a run, and its reply.
 CLUSTER_RUNS = Table(
     "cluster_runs",
     METADATA,
     Column("key", String(64), primary_key=True),
-    Column("merger", String(200), nullable=False),  # the agent
-    Column("session", Integer, nullable=False),  # its server process, which holds the lock
-    Column("merged_at", Float, nullable=False),  # about once a second; 0: the merger left
+    Column("merger", String(200), nullable=False),  # the merging agent's id
+    # The server process of the merging agent, which holds the lock.
+    Column("session", Integer, nullable=False),
+    Column("merged_at", Float, nullable=False),  # updated about once a second; 0: the merging agent left
     Column("reply", LargeBinary),
 )

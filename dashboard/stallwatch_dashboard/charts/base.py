@@ -1,4 +1,4 @@
-"""The base of all charts: quiet axes, times in the reader's zone, incidents drawn as bands, and lines."""
+"""Draw the common parts of all charts: axes, times in the reader's zone, incident bands, and lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from stallwatch_dashboard.words import Say
 from stallwatch_exporter.incident import Incident
 
 HEIGHT = 232
-_MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5  #: names of bands; characters of one
+#: Maximum number of band names; maximum and minimum characters of a name.
+_MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5
 _LETTERS = 72  #: characters that fit above a chart in a window of 1,280 pixels
 Json = dict[str, Any]
 
@@ -31,7 +32,7 @@ Json = dict[str, Any]
 class Drawing:
     """Plotly's ``data`` and ``layout`` as plain dicts. Numbers of traces are arrays, sent as bytes.
 
-    Plotly's graph objects check every key at every assignment, which takes tens of milliseconds a chart.
+    Plotly's graph objects check every key at every assignment, which takes tens of milliseconds per chart.
     Instead, the tests check charts against Plotly's schema.
     """
 
@@ -42,16 +43,19 @@ class Drawing:
         self.data.append(trace)
 
     def set(self, part: str, **values: Any) -> None:
-        """Change a part of the layout, such as ``xaxis``; keep the keys that are not named."""
+        """Change keys in a part of the layout, such as ``xaxis``; keep its other keys."""
         self.layout[part] = {**self.layout.get(part, {}), **values}
 
     def to_json(self) -> str:
-        """Return JSON for ``Plotly.react``. Outside arrays, numbers that JSON cannot represent are null."""
+        """Return JSON for ``Plotly.react``.
+
+        Outside of arrays, numbers that JSON cannot represent are null.
+        """
         return msgspec.json.encode({"data": self.data, "layout": self.layout}, enc_hook=_bytes).decode()
 
 
 def _bytes(array: object) -> Json:
-    """Encode an array as Plotly reads it since plotly.js 2.28 (plotly.py 5.24 has 2.35): base64 bytes."""
+    """Encode an array as base64 bytes, which Plotly reads since plotly.js 2.28 (plotly.py 5.24 has 2.35)."""
     if isinstance(array, np.generic):
         return array.item()  # type: ignore[no-any-return]
     if not isinstance(array, np.ndarray):
@@ -67,12 +71,12 @@ class Span:
 
     start: float
     end: float
-    live: bool = False  #: whether its end is now
-    seen_at: float | None = None  #: the last sign of the run, if it is too long ago
+    live: bool = False  #: True if the range ends now
+    seen_at: float | None = None  #: time of the run's last sign of life, if too long ago
 
     @property
     def seen(self) -> float:
-        """The time up to which anything is known."""
+        """Time up to which data of the run exist."""
         return self.end if self.seen_at is None else self.seen_at
 
 
@@ -80,7 +84,7 @@ T = TypeVar("T", float, NDArray[np.float64])
 
 
 def milliseconds(seconds: T) -> T:
-    """Convert Unix seconds for Plotly, which shows them in the browser's own time zone."""
+    """Convert Unix seconds to milliseconds for Plotly, which shows times in the browser's time zone."""
     return seconds * 1000.0
 
 
@@ -108,12 +112,12 @@ def quiet(look: Look) -> Drawing:
 
 
 def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> Drawing:
-    """Return an empty chart over `span` with the incidents in it."""
+    """Return an empty chart over `span` with bands and names of the incidents."""
     chart = quiet(look)
-    # An incident that began with the end has no duration.
+    # An incident that began with the run's end has no duration.
     incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]
     chart.layout |= {
-        "uirevision": "keep",  # lines that the reader hid stay hidden through every update
+        "uirevision": "keep",  # lines that the reader hid stay hidden after updates
         "dragmode": "zoom",
         "showlegend": True,
         "shapes": [*(band(incident, span) for incident in incidents), *_silence(look, span)],
@@ -141,7 +145,7 @@ def band(incident: Incident, span: Span) -> Json:
 
 
 def _silence(look: Look, span: Span) -> list[Json]:
-    """Return a gray area since the last sign of the run: the numbers are as old as its edge."""
+    """Return a gray area since the run's last sign of life, because no newer numbers exist."""
     if span.seen_at is None or span.seen_at >= span.end:
         return []
     return [rectangle(span.seen_at, span.end, look.grey, 0.18, 0)]
@@ -164,13 +168,13 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 
 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
-    """Return a name above the start of each band, cut where the next begins, omitted if too short.
+    """Return a name above the start of each band, cut at the next band, omitted if too short.
 
     A click on a name opens the incident whose id is in ``name``.
     """
     names = []
     shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
-    letters = _LETTERS / max(span.end - span.start, 1.0)  # a second
+    letters = _LETTERS / max(span.end - span.start, 1.0)  # letters that fit into one second
     for incident, later in zip(shown, [*shown[1:], None], strict=False):
         room = _LONGEST if later is None else (began(later) - began(incident)) * letters - 1
         text = say("stall") if incident.kind == "stall" else rule_name(incident.rule, say, incident.exception)
@@ -184,19 +188,19 @@ def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> l
 
 
 def note(text: str, colour: str, **place: Any) -> Json:
-    """Return a text at the upper edge of a chart."""
+    """Return a Plotly annotation with a text at the upper edge of a chart."""
     font = {"size": 12, "color": colour}
     return {"text": text, "font": font, "showarrow": False, "yref": "paper", "y": 1, **place}
 
 
 def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: str, *, name: str) -> None:
-    """Draw one line per rank; of many ranks, the lowest, the median, and the highest."""
+    """Draw one line per rank; if there are many ranks, draw the lowest, the median, and the highest."""
     shown = limit_ranks(frame)
     ranks = sorted(shown["rank"].dropna().unique())
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
     if (rest := shown["rank"].isna()).any():
         groups.append((name, shown[rest]))
-    if len(ranks) < (every := frame["rank"].nunique()):  # in the legend, which covers no line
+    if len(ranks) < (every := frame["rank"].nunique()):  # The note is in the legend, where it covers no line.
         title, rows = groups[len(ranks) - 1]
         groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
     for index, (title, rows) in enumerate(groups):
@@ -218,7 +222,7 @@ def line(
 ) -> None:
     """Draw a line over time or, if there is a column ``step``, over steps; draw nothing without rows.
 
-    `stepped` is for values that hold until they change.
+    `stepped` is for values that stay the same until they change.
     """
     if rows.empty:
         return

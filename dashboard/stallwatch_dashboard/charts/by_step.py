@@ -1,4 +1,4 @@
-"""Charts over steps: of two runs side by side, and of a dead run from its diagnosis."""
+"""Draw charts over steps: of two runs for comparison, and of an ended run from its diagnosis."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from stallwatch_dashboard.theme import Look
 from stallwatch_dashboard.words import Say
 from stallwatch_rules.records import Diagnosis, Series
 
-_COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")  #: frames
-_IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")  #: series
+#: names of the frames that the comparison of two runs shows
+_COMPARED = ("loss", "step_seconds", "grad_norm", "learning_rate")
+#: Series that a diagnosis contains.
+_IN_DIAGNOSES = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 
 
 def _title(name: str, say: Say) -> str:
@@ -52,7 +54,7 @@ def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) of each number in the log; mark the primary finding's step in all."""
+    """Return (key, title, figure) of each number in the log, with the primary finding's step marked."""
     mark = found.primary.step if found.primary is not None else None
     drawn = []
     for name in _IN_DIAGNOSES:
@@ -65,7 +67,7 @@ def of_diagnosis(found: Diagnosis, look: Look, say: Say) -> list[tuple[str, str,
 def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> Drawing:
     chart = quiet(look)
     for number, series in enumerate(lines):
-        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # None leaves a gap
+        rows = pd.DataFrame({"step": series.steps, "v": series.values})  # None in the values leaves a gap
         name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
         line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
     if mark is not None:

@@ -1,4 +1,4 @@
-"""A heat map of how far hosts or ranks are behind over time, with marks on those that incidents blame."""
+"""Draw a heat map of how far hosts or ranks lag behind over time, with marks on blamed hosts and ranks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from stallwatch_exporter.incident import Incident
 _MOMENTS = 120
 _ROW_PIXELS, _TALLEST = 12, 640
 _MOST_NAMED = 16  #: rows with a name at the axis
-_LONGEST = 24  #: characters of a host's name there
+_LONGEST = 24  #: characters of a host's name at the axis
 
 
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
-    """Return steps behind the leading rank: a row per rank, a column per time (Unix seconds).
+    """Return the steps behind the leading rank: a row per rank, a column per time (Unix seconds).
 
-    NaN before a rank's start. In each span of time the last known step counts, so that ranks scraped one
-    after the other within it do not seem late.
+    Cells before a rank's start are NaN. In each time span the last known step counts, so that ranks scraped
+    one after another within the span do not seem late.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -50,14 +50,14 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the map: a host, by its rank that is furthest behind, or one rank."""
+    """A row of the heat map: a host, represented by its rank that is furthest behind, or one rank."""
 
     host: str
     rank: int | None = None
 
 
 def is_folded(hosts: Mapping[int, str]) -> bool:
-    """Return whether the ranks of a run are on several hosts, so that its map has a row for each host."""
+    """Return whether a run's ranks are on several hosts, so that the heat map has a row per host."""
     return len(set(hosts.values())) > 1
 
 
@@ -75,7 +75,7 @@ def rows_of_host(found: RunFrames, host: str) -> list[Row]:
 
 
 def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> list[str]:
-    """Return the hosts of the ranks that open incidents blame, those of the newest incident first."""
+    """Return the hosts of the ranks that open incidents blame, starting with the newest incident."""
     ranks = [
         rank
         for incident in sorted(incidents, key=lambda one: -one.opened_at)
@@ -86,7 +86,7 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 
 
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
-    """Return the hosts that were silent for a minute, unlike others, or that an incident names as silent."""
+    """Return the hosts that were silent for a minute, unlike others, or that an incident names silent."""
     last = max(found.seen_at.values(), default=0.0)
     named = {
         host
@@ -100,7 +100,7 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
 def draw_lag(
     found: RunFrames, rows: Sequence[Row], incidents: Sequence[Incident], span: Span, look: Look, say: Say
 ) -> Drawing:
-    """Draw rows over time, dark where a rank is behind the leader: a rank that stays behind is a stripe."""
+    """Draw the heat map, dark where a rank is behind the leader: a rank that stays behind is a stripe."""
     chart = figure(look, span, incidents, say)
     behind = lag(found.rank_steps)
     if behind.empty or not rows:
@@ -128,7 +128,7 @@ def draw_lag(
     )
     marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide them, and uses their color itself
+    for shape in chart.layout["shapes"]:  # the map would hide bands, and uses their color itself
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
@@ -168,7 +168,7 @@ def _odd(incident: Incident) -> list[int]:
 
 
 def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
-    """Return the rows of the blamed ranks or of their hosts; none if that is every row."""
+    """Return the numbers of the rows of blamed ranks or of their hosts; none if all rows are blamed."""
     ranks = set(_odd(incident))
     guilty = {hosts[rank] for rank in ranks if rank in hosts}
     found = [
@@ -188,7 +188,7 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
 
 
 def _silences(rows: Sequence[Row], seen_at: Mapping[str, float], span: Span, look: Look) -> list[Json]:
-    """Return gray areas over the rows of hosts that are silent for a minute, while others are not."""
+    """Return gray areas over the rows of hosts that are silent for a minute while others are not."""
     last = max(seen_at.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)
@@ -202,7 +202,7 @@ def _on_row(shape: Json, number: int) -> Json:
 
 
 def _named_rows(rows: int, marked: set[int]) -> list[int]:
-    """Return the rows with a name at the axis: the marked ones, and evenly spaced others not next to them."""
+    """Return the rows with a name at the axis: marked rows, and evenly spaced rows between them."""
     apart = -(-rows // _MOST_NAMED)
     first = sorted(marked)[:_MOST_NAMED]
     others = [number for number in range(0, rows, apart) if all(abs(number - one) >= apart for one in first)]

@@ -1,4 +1,4 @@
-"""The charts of the Run page, in order."""
+"""Define the charts of the Run page, in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Fill = Callable[[Drawing, RunFrames, Span, Look, Say], None]
 _GIB, _MIB = 1024**3, 1024**2
 _SECONDS = "%{y:.3g} s"
 _BAND_PIXELS = 110
-#: Phases, distinguishable with any color vision; training, the longest phase, has the quiet color.
+#: Colors of phases, distinguishable with any color vision; training, the longest phase, has a quiet color.
 COLOURS = {
     "train": theme.SKY,
     "init": "#8A949E",
@@ -43,7 +43,7 @@ COLOURS = {
 @dataclass(frozen=True)
 class Chart:
     key: str
-    title: str  #: the key of its text
+    title: str  #: key of the title's text
     needs: tuple[str, ...]  #: frames, at least one of which must have rows
     fill: Fill = lambda *_: None
 
@@ -60,9 +60,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class LagChart(Chart):
-    """The map of lagging ranks: a row per host if the run has several, else per rank."""
+    """The heat map of lagging ranks: a row per host if the run has several, otherwise per rank."""
 
-    host: str = ""  #: in a run with several hosts: the host whose ranks have rows
+    host: str = ""  #: in a run with several hosts, the host whose ranks have rows
 
     def draw(
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
@@ -72,7 +72,7 @@ class LagChart(Chart):
 
 
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Draw steps and trace-cache invalidations: in such a stall, one line climbs while the other stops.
+    """Draw steps and trace-cache invalidations: in a stall, invalidations may climb while steps stop.
 
     Steps are on the left axis, invalidations on the right, distinguished by color and by dashes.
     """
@@ -85,7 +85,7 @@ def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
         "showgrid": False,
         "ticks": "",
         "zeroline": False,
-        # Extra headroom, so that the two lines never overlap when both are flat.
+        # The additional headroom keeps the two lines apart when both are flat.
         "range": [0, 1.35 * _highest(found)],
         "nticks": 5,
         "tickmode": "auto",
@@ -107,7 +107,7 @@ def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
 
 
 def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Say) -> None:
-    """Draw the seconds of each step, the stall threshold, and, while a run waits, its current silence."""
+    """Draw the seconds of each step, the stall threshold, and the current silence of a waiting run."""
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
@@ -115,7 +115,7 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
-        # As text: a line so far above the steps would flatten them.
+        # A threshold so far above the steps would flatten them as a line, so it is shown as text.
         words = say("threshold_above", formats.seconds(limit))
         corner = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "top"}
         chart.layout["annotations"] += [note(words, look.grey, **corner)]
@@ -134,14 +134,14 @@ def top(found: RunFrames, waited: float) -> float:
 
 
 def _waited(found: RunFrames, span: Span) -> float:
-    """Return the seconds since the last step of a live run that is not silent; else 0."""
+    """Return the seconds since the last step of a live run that is not silent; otherwise 0."""
     if not span.live or span.seen_at is not None or not found.last_step_at:
         return 0.0
     return max(0.0, span.end - found.last_step_at)
 
 
 def _of_ranks(name: str, hover: str, **axis: str) -> Chart:
-    """Return the chart of a number that each rank may have; a NaN leaves a gap."""
+    """Return the chart of a number that each rank may have; NaN leaves a gap in its line."""
 
     def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
         per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
@@ -163,7 +163,7 @@ def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
 
 
 def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say) -> None:
-    """Draw the band of phases. A phase lasts until the next begins, the last until the end of known time."""
+    """Draw the band of phases. A phase lasts until the next one, the last phase until the known time ends."""
     if not found.phases:
         return
     ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]
@@ -207,5 +207,5 @@ WIDE = ("phases", "lag", "lag_ranks")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the chart that is drawn below the map of hosts, for the host that the reader opened."""
+    """Return the chart for the host that the reader opened, which is drawn below the map of hosts."""
     return LagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",), host=host)

@@ -1,4 +1,4 @@
-"""Cache the points of runs that readers view, thinned to what a chart can show."""
+"""Cache the points of runs that readers view, thinned to the resolution of a chart."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def joined(*parts: Points) -> Points:
 
 
 def in_order(points: Points) -> Points:
-    """Sort by series and time; of several points at one time, keep the last."""
+    """Sort points by series and time; of several points at one time, keep the last."""
     points = points.at(np.lexsort((points.t, points.series)))
     if not len(points):
         return points
@@ -55,7 +55,7 @@ def in_order(points: Points) -> Points:
 
 
 def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
-    """Return columns ``rank, labels, agent, t, v``; the numbers of the series are their places in `order`."""
+    """Return columns ``rank, labels, agent, t, v``; a series number is its position in `order`."""
     points = in_order(points)
     ranks = np.array([-1 if rank is None else rank for rank, _, _ in order], "int64")[points.series]
     labels, agents = (np.array([key[at] for key in order], "object")[points.series] for at in (1, 2))
@@ -70,7 +70,7 @@ def thinned(points: Points, most: int) -> Points:
         return points
     begins = np.ones(len(points), bool)
     begins[1:] = points.series[1:] != points.series[:-1]
-    most_cells = max(1, most // (2 * int(begins.sum())) - 1)  # of one series
+    most_cells = max(1, most // (2 * int(begins.sum())) - 1)  # cells per series
     width = 2.0 ** math.ceil(math.log2(max(float(np.ptp(points.t)) / most_cells, _NARROWEST)))
     cells = np.floor(points.t / width)
     begins[1:] |= cells[1:] != cells[:-1]
@@ -88,19 +88,20 @@ def thinned(points: Points, most: int) -> Points:
 def _first(
     wanted: NDArray[np.bool_], group: NDArray[np.intp], allowed: NDArray[np.bool_]
 ) -> NDArray[np.intp]:
-    """Return the place of the first wanted point of each group that has one."""
+    """Return the index of the first wanted point in each group that has a wanted point."""
     places = np.flatnonzero(wanted & allowed)
     return places[np.unique(group[places], return_index=True)[1]]
 
 
 _MOST_RUNS = 12
-_LOADED_POINTS = 24_000  #: of one metric; a longer one keeps the extremes of each span of time
-EACH_POINTS, _MOST_LOADED = 120, 240_000  #: of each of many series, so of many ranks; and of all of them
-_MOST_FRESH = 16_000  #: points that a metric keeps apart, as tuples, until it is read
+_LOADED_POINTS = 24_000  #: maximum points of one metric; a longer metric keeps the extremes of each time span
+#: Points of each of many series, for example ranks; and the maximum for all of them.
+EACH_POINTS, _MOST_LOADED = 120, 240_000
+_MOST_FRESH = 16_000  #: points of a metric that are stored as tuples until it is read
 
 
 def _enough(series: int) -> int:
-    """Return how many points of a metric with this many series are kept."""
+    """Return how many points of a metric with this many series are cached."""
     return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
 
 
@@ -110,7 +111,7 @@ class _Metric:
 
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
-    fresh: list[Point] = field(default_factory=list)  # written since `points` were put together
+    fresh: list[Point] = field(default_factory=list)  # points written since `points` was built
     shown: tuple[int, int, Points] | None = None  # the last answer: points in the file, limit, result
 
     def fold(self) -> None:
@@ -140,12 +141,12 @@ class _Run:
 
 
 class PointCache:
-    """A cache of points. Thread-safe. `cursor` returns a new cursor on the file."""
+    """A thread-safe cache of points. `cursor` returns a new cursor on the database file."""
 
     def __init__(self, cursor: Callable[[], duckdb.DuckDBPyConnection]) -> None:
         self._cursor = cursor
         self._lock = threading.Lock()
-        self._runs: dict[str, _Run] = {}  # the last one read comes last
+        self._runs: dict[str, _Run] = {}  # runs in the order of their last reading
 
     def take(self, points: Iterable[tuple[str, str, Point]]) -> None:
         """Add points that were just written, each with its run and metric."""
@@ -154,24 +155,24 @@ class PointCache:
                 if (kept := self._runs.get(run)) is not None:
                     known = kept.metrics.setdefault(metric, _Metric())
                     known.fresh.append(point)
-                    if len(known.fresh) > _MOST_FRESH:  # no page reads this one
+                    if len(known.fresh) > _MOST_FRESH:  # no page reads this metric
                         known.fold()
 
     def forget(self) -> None:
-        """Clear the cache: the next query reads its run again."""
+        """Clear the cache, so that the next query reads the file again."""
         with self._lock:
             self._runs.clear()
 
     def points(self, run: str, metric: str, most: int) -> Points:
-        """Return one metric in order, about `most` points of it."""
+        """Return the points of one metric in order, about `most` of them."""
         with self._lock:
             kept = self._runs[run] = self._runs.pop(run, _Run())
             if len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
         if not kept.read:
-            found = self._read(run)  # points written meanwhile may be in it twice, which is harmless
+            found = self._read(run)  # may contain points written meanwhile twice, which is harmless
             with self._lock:
-                if not kept.read:  # another thread may have read it meanwhile, and continued
+                if not kept.read:  # another thread may have read the run meanwhile
                     for name, (points, many) in found.items():
                         own = kept.metrics.setdefault(name, _Metric())
                         own.points, own.many = points, many
@@ -197,7 +198,7 @@ class PointCache:
 
 _COLUMNS = {"series": "int64", "t": "float64", "v": "float64"}
 
-#: One scan of the file for all metrics of a run. Thins as `thinned` does.
+#: Reads all metrics of a run in one scan of the file. Thins points as `thinned` does.
 _QUESTION = """
 WITH own AS MATERIALIZED (
     SELECT points.series AS series, metric, t, v

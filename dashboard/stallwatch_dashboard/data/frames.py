@@ -1,4 +1,4 @@
-"""The numbers of one run as pandas frames, of the same shape if scraped or read from log copies."""
+"""Return the numbers of one run as pandas frames, of the same shape from scraping or from log copies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from stallwatch_rules.messages import Text
 
 Floats = NDArray[np.float64]
 Which = tuple[int | None, str]  #: a series of a metric: rank and remaining labels
-Key = tuple[int | None, str, str]  #: the same, and the agent of the run that reports it
+Key = tuple[int | None, str, str]  #: rank, remaining labels, and the agent that reports the series
 COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
-MOST_RANKS = 8  #: lines of one chart; a run of more ranks is shown by its lowest and highest
+MOST_RANKS = 8  #: maximum lines of one chart; of more ranks, some are shown
 
 
 def empty() -> pd.DataFrame:
@@ -28,29 +28,32 @@ def empty() -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class RunFrames:
-    """Columns ``rank`` (missing: the run's), ``t`` (Unix seconds) and ``v``, ordered by rank and time."""
+    """The numbers of a run as frames with columns ``rank``, ``t`` and ``v``, ordered by rank and time.
+
+    A missing ``rank`` marks a number of the whole run; ``t`` is in Unix seconds.
+    """
 
     steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached
     loss: pd.DataFrame = field(default_factory=empty)
     grad_norm: pd.DataFrame = field(default_factory=empty)
     learning_rate: pd.DataFrame = field(default_factory=empty)
-    step_seconds: pd.DataFrame = field(default_factory=empty)  #: at the end of each step
-    threshold: pd.DataFrame = field(default_factory=empty)  #: of a stall, in seconds
+    step_seconds: pd.DataFrame = field(default_factory=empty)  #: seconds per step, at the end of each step
+    threshold: pd.DataFrame = field(default_factory=empty)  #: stall threshold in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
     memory_kind: str = ""  #: allocated, reserved, peak or host_rss
-    invalidations: pd.DataFrame = field(default_factory=empty)  #: total so far
-    warnings: pd.DataFrame = field(default_factory=empty)  #: total so far
-    rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step of each rank
-    hosts: Mapping[int, str] = field(default_factory=dict)  #: of each rank, if the run has several
-    seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of each host
-    phases: tuple[tuple[float, str], ...] = ()  #: when each phase began, and its name
+    invalidations: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
+    warnings: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
+    rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
+    hosts: Mapping[int, str] = field(default_factory=dict)  #: the host of each rank, if the run has several
+    seen_at: Mapping[str, float] = field(default_factory=dict)  #: last sign of life of each host
+    phases: tuple[tuple[float, str], ...] = ()  #: start time and name of each phase
     total_steps: float | None = None
     last_step_at: float | None = None
-    rebuilt: bool = False  #: from log copies: nothing was scraped
+    rebuilt: bool = False  #: True if read from log copies, because nothing was scraped
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> float | None:
-        """Return the bytes of the rank that held most at the last step, before the processes ended."""
+        """Return the bytes of the rank that used most at the last step, before the processes ended."""
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
             held = early
@@ -62,10 +65,11 @@ class RunFrames:
 
 
 _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
-_TOLD = ("loss", "grad_norm", "learning_rate")  #: numbers that are reported with a step, not between two
+#: Numbers that are reported with a step, not between two steps.
+_TOLD = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
-_POINTS = 1200  #: of a metric: two per pixel of a chart
-_RANK_POINTS = 20_000  #: of few ranks: enough for 80 moments of 128
+_POINTS = 1200  #: points of a metric: two per pixel of a chart
+_RANK_POINTS = 20_000  #: points of a metric for few ranks: enough for 80 times of 128 ranks
 SILENT_SECONDS = 60.0  #: an agent silent for this much longer than others is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
@@ -75,22 +79,22 @@ class NumberStore(Protocol):
 
     @property
     def problem(self) -> Text | None:
-        """The reason for missing numbers, for the page."""
+        """Reason for missing numbers, for the page; `None` if none are missing."""
 
     def series(self, run: str, metric: str, *, points: int = 1200) -> pd.DataFrame:
         """Return a metric of a run as columns ``rank, labels, agent, t, v``; at most about `points` rows."""
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest value by rank and remaining labels, folded over several agents: see `fold`."""
+        """Return the newest value by rank and remaining labels, combined over several agents by `fold`."""
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of a row for each of these runs."""
+        """Return the numbers of the table row of each run."""
 
     def last_seen(self) -> dict[str, float]:
-        """Return the last sign of each run."""
+        """Return the time of each run's last sign of life."""
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of each host of a multi-host run; empty for a run on one host."""
+        """Return the last sign of life of each host of a multi-host run; empty for a run on one host."""
 
     def first_seen(self, run: str) -> float | None:
         """Return the time of the run's oldest number."""
@@ -100,7 +104,7 @@ class NumberStore(Protocol):
 
 
 def from_store(store: NumberStore, run: str) -> RunFrames:
-    """Return everything that the Run page draws."""
+    """Return all numbers that the Run page draws."""
 
     def get(name: str) -> pd.DataFrame:
         return store.series(run, f"stallwatch_{name}", points=_POINTS)
@@ -138,7 +142,7 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """Return `late` with the part of `early` before `at`: scraping began when the run was under way."""
+    """Return `late` with the part of `early` before `at`, when scraping began during the run."""
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -154,7 +158,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
 
 
 def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
-    """Return when each phase began: a state set has a series per phase, 1 while the run is in it."""
+    """Return the start time and name of each phase; each phase has a series, 1 while the run is in it."""
     on = frame[frame["v"] == 1].sort_values("t", kind="stable")
     found: list[tuple[float, str]] = []
     for time, labels in zip(on["t"], on["labels"], strict=True):
@@ -164,27 +168,28 @@ def phases(frame: pd.DataFrame) -> tuple[tuple[float, str], ...]:
     return tuple(found)
 
 
-_SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")  #: each agent counts its own
+#: Metrics that each agent counts for itself.
+_SUMMED = ("log_lines_total", "log_bytes_total", "dropped_records_total")
 
 
 def fold(metric: str, values: Iterable[float]) -> float:
-    """Fold the reports of several agents on one series as the recording rules and alerts do."""
+    """Combine the values of one series that several agents report, as the recording rules and alerts do."""
     return sum(values) if metric.endswith(_SUMMED) else max(values)
 
 
 def host_of(agent: str) -> str:
-    """Return the host of an agent, which is ``host:port``."""
+    """Return the host of an agent, whose name is ``host:port``."""
     return agent.rpartition(":")[0]
 
 
 def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
-    """Return the sort key of a series: by rank, none last; then by the rest."""
+    """Return the sort key of a series: by rank, without a rank last; then by the remaining labels."""
     rank, *rest = key
     return (rank is None, rank or 0, tuple(rest))
 
 
 def of_run(times: Any, values: Any, rank: int | None = None) -> pd.DataFrame:
-    """Return one line, of the run or of a rank."""
+    """Return a frame that holds one line of points, for the run or for a rank."""
     ranks = np.full(len(times), -1 if rank is None else rank, "int64")
     known = pd.arrays.IntegerArray(ranks, ranks < 0)
     return pd.DataFrame(
@@ -210,7 +215,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
             continue
         times = np.union1d(own[0], counted[0])
         seconds, steps = _held(own, times), _held(counted, times)
-        # Plateaus are closed by a repeated point: only points where a step was counted give a duration.
+        # A repeated point closes each plateau, so only points at which a step was counted give a duration.
         fresh = np.flatnonzero((np.diff(steps, prepend=np.nan) != 0) & ~np.isnan(seconds + steps))
         taken, done = np.diff(seconds[fresh]), np.diff(steps[fresh])
         up = done > 0
@@ -219,7 +224,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep at most `MOST_RANKS` ranks; of more, those with the lowest, median, and highest last value."""
+    """Keep at most `MOST_RANKS` ranks: those with the lowest, median, and highest last value."""
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
@@ -251,7 +256,7 @@ def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
-    """Return the times and values of each series, without NaN. Rows of one series must be contiguous."""
+    """Return the times and values of each series, without NaN. Rows of a series must be contiguous."""
     frame = frame[frame["v"].notna()]
     ranks, labels = frame["rank"].to_numpy("int64", na_value=-1), frame["labels"].to_numpy()
     times, values = frame["t"].to_numpy("float64"), frame["v"].to_numpy("float64")
@@ -268,13 +273,13 @@ def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
 
 
 def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
-    """Return the values of a line at these times: its last value until then; NaN before its first."""
+    """Return the values of a line at these times, each the last value before; NaN before the first."""
     values = np.append(line[1], np.nan)
     return values[np.searchsorted(line[0], times, side="right") - 1]
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a line for each rank, whichever agents report it, and one for values without a rank."""
+    """Return one line per rank, whichever agents report it, and one line for values without a rank."""
     if frame["agent"].nunique() > 1:
         whole = frame["rank"].isna()
         frame = pd.concat([frame[~whole], _speaker(frame[whole])])
@@ -283,14 +288,14 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
-    """Remove the plateau after the last step, where nothing is measured and old values only repeat."""
+    """Remove the plateau after the last step, which only repeats old values without measurements."""
     if last_step_at is None or frame.empty:
         return frame
     times, values = frame["t"].to_numpy(), frame["v"].to_numpy()
     late = times > last_step_at + _LATE_SECONDS
     if late.all():
         return frame.drop_duplicates("rank").reset_index(drop=True)
-    # The next point of a constant number may be after the last step: the number held until that step.
+    # The next point of a constant number may be after the last step, so the number is extended to that step.
     ranks = frame["rank"].to_numpy("int64", na_value=-1)
     stays = (values[1:] == values[:-1]) | (np.isnan(values[1:]) & np.isnan(values[:-1]))
     held = late[1:] & ~late[:-1] & (ranks[1:] == ranks[:-1]) & stays

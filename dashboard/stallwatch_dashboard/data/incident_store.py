@@ -1,4 +1,4 @@
-"""Incidents in the database: their changes, notifications, and what people wrote."""
+"""Read and change incidents in the database: their changes, notifications, and users' notes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from stallwatch_rules.text.redact import redact
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = (SQLAlchemyError, msgspec.MsgspecError, OSError)
-_LATE_SECONDS = 300.0  #: an incident's last messages may leave this long after its end
+_LATE_SECONDS = 300.0  #: seconds after an incident's end in which its last messages may be sent
 T = TypeVar("T")
 
 
 class NotKept(Exception):
-    """A change by a person could not be written; the message has no addresses or secrets."""
+    """A change by a user could not be written; the message contains no addresses or secrets."""
 
 
 class LazyIncidentStore:
@@ -47,7 +47,7 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first; omit those of single hosts that were merged into another."""
+        """Return incidents, newest first, without those of single hosts that were merged into others."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for one in found for alias in one.aliases}
         return [one for one in found if one.id not in merged]
@@ -68,7 +68,7 @@ class LazyIncidentStore:
         return self._read(lambda store: store.history(key), ())
 
     def deliveries(self, incident: Incident) -> list[Delivery]:
-        """Return the run's messages of the incident's time, oldest first."""
+        """Return the messages of the run during the incident, oldest first."""
         until = float("inf") if incident.resolved_at is None else incident.resolved_at + _LATE_SECONDS
         found: list[Delivery] = self._read(
             lambda store: Outbox(store.engine).deliveries(incident.run, 200), []
@@ -79,7 +79,7 @@ class LazyIncidentStore:
         return self._read(lambda store: People(store.engine).is_acknowledged(key), False)
 
     def silences(self, incident: Incident, now: float) -> list[Silence]:
-        """Return the silences that apply to the incident now."""
+        """Return the silences that apply to the incident at `now`."""
         found: list[Silence] = self._read(lambda store: People(store.engine).silences(now), [])
         return [one for one in found if one.quiets(incident, now)]
 
@@ -95,7 +95,8 @@ class LazyIncidentStore:
         self._write(lambda store: People(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
-        def act(store: IncidentStore) -> None:  # another person may just have ended one, which is fine
+        # Another person may already have ended a silence, which is harmless.
+        def act(store: IncidentStore) -> None:
             for silence in silences:
                 People(store.engine).expire(silence.id, now)
 
@@ -124,6 +125,6 @@ class LazyIncidentStore:
 
 
 def _plain(error: Exception) -> str:
-    """Return the driver's first line: SQLAlchemy's texts hold statements and values, even addresses."""
+    """Return the driver's first line, because SQLAlchemy's texts contain statements, values and addresses."""
     own = getattr(error, "orig", None) or (error if isinstance(error, OSError) else "")
     return redact((str(own).splitlines() or [type(error).__name__])[0][:200])

@@ -1,4 +1,4 @@
-"""Read a run's log copies: their last lines, and their lines around a moment."""
+"""Read a run's log copies: their last lines, and the lines around a given time."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.redact import redact
 
-MOST_BYTES = 512 * 1024  #: of one copy around a moment, half before and half after it
-MOST_COPIES = 128  #: ranks that are read for one view
-MOST_LINES = 2000  #: of one view
-_END_BYTES = 256 * 1024  #: of one copy for its end
-_MOST_CHARACTERS = 2000  #: of one line
-_FOLD_SECONDS = 1.0  #: the same line of several ranks within this time is one
+MOST_BYTES = 512 * 1024  #: bytes of one copy around a time, half before and half after it
+MOST_COPIES = 128  #: ranks whose copies are read for one view
+MOST_LINES = 2000  #: lines of one view
+_END_BYTES = 256 * 1024  #: bytes of one copy for its last lines
+_MOST_CHARACTERS = 2000  #: characters of one line
+_FOLD_SECONDS = 1.0  #: within this time, the same line of several ranks is shown once
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True)
 class LogCopy:
     path: Path
-    rank: int | None  #: None: lines whose rank is not known
-    host: str = ""  #: if the run has several
+    rank: int | None  #: None: lines of unknown rank
+    host: str = ""  #: set if the run has several hosts
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Path, bytes, and time in ns, which change with the file; zeros if it is gone."""
+        """Path, bytes, and time in ns, which change with the file; zeros if the file is gone."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -46,7 +46,7 @@ class LogCopy:
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
     """Return the log copies of a run: ranks in order, then the lines of unknown rank.
 
-    `hosts` are those of the folders, if the run has several.
+    `hosts` are the hosts of the folders, if the run has several hosts.
     """
     ranks, rest = list[LogCopy](), list[LogCopy]()
     for folder, host in zip(folders, hosts or [""] * len(folders), strict=True):
@@ -57,7 +57,7 @@ def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
 
 
 def _end_of(path: Path) -> bytes:
-    """Return the whole lines within the last bytes of a file; nothing if it cannot be read."""
+    """Return the complete lines within the last bytes of a file; nothing if it cannot be read."""
     try:
         with open_regular(path) as copy:
             size = copy.seek(0, 2)
@@ -69,7 +69,7 @@ def _end_of(path: Path) -> bytes:
 
 
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
-    """Return the last lines of one copy with the time of day before each; mask secrets.
+    """Return the last lines of one copy with secrets masked and the time of day before each line.
 
     Of a progress bar, which redraws one line, only the last state is shown.
     """
@@ -81,7 +81,7 @@ def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
 
 
 def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, float, bool, str]]:
-    """Yield the first and last time, completeness and text of each line that its records make."""
+    """Yield the first and last time, completeness and text of each line, built from its records."""
     begun, first, last = b"", None, 0.0
     for piece in raw.split(b"\n"):
         record = parse_record(piece)
@@ -100,24 +100,24 @@ def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, flo
 
 
 def as_drawn(raw: bytes) -> str:
-    """Return the last state in which a terminal shows a line that may return to its start."""
+    """Return the last state in which a terminal shows a line that contains carriage returns."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line in the last state that a terminal showed, with its secrets masked."""
+    """A line in the last state that a terminal showed, with its secrets masked."""
 
     time: float
-    ranks: tuple[int | None, ...]  #: of a folded line, all that printed it
+    ranks: tuple[int | None, ...]  #: for a folded line, all ranks that printed it
     text: str
 
 
 def around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOST_BYTES) -> list[Line]:
     """Return the lines of these copies from `at - seconds` to `at + seconds`, in order of time.
 
-    Read at most `most` bytes of each copy, near the moment, and `MOST_COPIES` of them.
+    Read at most `most` bytes of each copy, near the time `at`, and at most `MOST_COPIES` copies.
     """
     found: list[Line] = []
     for copy in copies[:MOST_COPIES]:
@@ -137,7 +137,7 @@ def matching(lines: Iterable[Line], search: str) -> list[Line]:
 
 
 def fold(lines: Sequence[Line]) -> list[Line]:
-    """Fold lines of several ranks that are close in time and differ only in numbers; keep the first text."""
+    """Fold lines of several ranks that are close in time and differ only in numbers; keep the first."""
     found: list[Line] = []
     latest: dict[str, int] = {}
     for line in lines:
@@ -154,7 +154,7 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return the time, ranks, and text of each line, with the moment marked; of too many, the nearest."""
+    """Return time, ranks, and text of each line, with the time `at` marked; of too many, the nearest."""
     before = sum(line.time < at for line in lines)
     first = max(0, min(before - MOST_LINES // 2, len(lines) - MOST_LINES))
     texts = []
@@ -174,7 +174,7 @@ def _read(lines: BinaryIO, begin: int, until: float, most: int, rank: int | None
 
 
 def _offset(lines: BinaryIO, time: float) -> int:
-    """Return where the first record at or after `time` starts; the file is nearly in order of time."""
+    """Return the offset of the first record at or after `time`; the file is nearly in order of time."""
     blocks = range(0, lines.seek(0, 2), 4096)
     later = bisect_left(blocks, time, key=lambda block: _time_after(lines, block))
     start = blocks[later - 1] if later else 0
@@ -190,7 +190,7 @@ def _offset(lines: BinaryIO, time: float) -> int:
 
 
 def _time_after(lines: BinaryIO, offset: int) -> float:
-    """Return the time of the first whole record after `offset`; infinite if there is none."""
+    """Return the time of the first complete record after `offset`; infinite if there is none."""
     lines.seek(offset)
     lines.readline(1 << 20)
     while line := lines.readline(1 << 20):

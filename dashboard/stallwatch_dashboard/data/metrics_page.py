@@ -19,9 +19,9 @@ PREFIX = "stallwatch_"
 IDENTITY = "stallwatch_run_info"
 MOST_READINGS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
-MOST_SECONDS = 3.0  #: for the whole answer
+MOST_SECONDS = 3.0  #: seconds for the whole answer
 _SOCKET_SECONDS = 1.5
-# Buckets are many and no chart needs them: sum and count give the step time.
+# Histograms have many buckets, which no chart needs: sum and count give the step time.
 _LEFT_OUT = ("_bucket", "_created")
 _NOT_IN_SERIES = ("__name__", "run", "rank", "instance", "job")  #: includes labels that Prometheus adds
 
@@ -30,9 +30,9 @@ class Reading(NamedTuple):
     run: str
     metric: str
     rank: int | None
-    labels: str  #: the labels other than run and rank, as sorted JSON; "" when there are none
+    labels: str  #: the labels other than run and rank, as sorted JSON; "" if there are none
     value: float
-    agent: str = ""  #: ``host:port`` if the run may have several agents, else ""
+    agent: str = ""  #: ``host:port`` if the run may have several agents, otherwise ""
 
 
 class ScrapeError(Exception):
@@ -42,7 +42,7 @@ class ScrapeError(Exception):
 
 
 def parse(text: str, port: int | str = "") -> list[Reading]:
-    """Return our readings in a metrics page from that port. Raises `ScrapeError` for any other page."""
+    """Return Stallwatch's readings in a metrics page from that port; raise `ScrapeError` for other pages."""
     readings: list[Reading] = []
     agents: dict[str, str] = {}
     try:
@@ -68,7 +68,7 @@ def parse(text: str, port: int | str = "") -> list[Reading]:
 
 
 def agent_of(labels: Mapping[str, str], port: int | str) -> str:
-    """Return ``host:port`` of an agent from its labels of ``run_info``; "" if its run has no other."""
+    """Return ``host:port`` of an agent from its labels of ``run_info``; "" if it is the run's only agent."""
     return f"{labels.get('host', '')}:{port}" if labels.get("job_id") else ""
 
 
@@ -90,7 +90,7 @@ _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedire
 
 
 def endpoint(target: str) -> str:
-    """Return the metrics address of a target such as "node7:19400", "http://node7:19400", or a full URL."""
+    """Return the metrics address of a target such as "node7:19400" or a full URL."""
     url = target if "://" in target else f"http://{target}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
@@ -119,13 +119,14 @@ def fetch(
         raise ScrapeError("source_http_status", status=error.code) from error
     except ScrapeError:
         raise
-    except Exception as error:  # refused, reset, timed out, bad headers, bad addresses: all mean no page
+    # Refused, reset or late connections, bad headers and bad addresses all mean that there is no page.
+    except Exception as error:
         reason = str(getattr(error, "reason", None) or type(error).__name__)
         raise ScrapeError("source_no_answer", reason=reason) from error
 
 
 def _body(answer: Any, deadline: float, most_bytes: int) -> bytes:
-    """Read in small pieces: a server that drips would otherwise hold a thread indefinitely."""
+    """Return the body, read in small pieces, so that a slow server cannot block a thread indefinitely."""
     chunks: list[bytes] = []
     size = 0
     while chunk := answer.read1(64 * 1024):

@@ -1,4 +1,4 @@
-"""The state of every run in one row each, for the Runs page and the head of the Run page."""
+"""Determine the state of every run in one row each, for the Runs page and the head of the Run page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
 from stallwatch_rules.text.redact import redact
 
-#: Most urgent first: the order of the table.
+#: States of runs, most urgent first: the order of the table.
 State = Literal[
     "stalled",
     "failed",
@@ -32,12 +32,12 @@ State = Literal[
 #: States by the kind of the recorded end; any other end is a failure.
 ENDINGS: dict[str, State] = {
     "finished": "finished",
-    "interrupted": "interrupted",  # by a person, not a failure, whatever the exit code is
+    "interrupted": "interrupted",  # stopped by a person; no failure, whatever the exit code
     "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
 }
 
 _WAITED_SECONDS = 60.0  # a shorter silence is not reported
-_UNTIMED_SECONDS = 180.0  # the same if no step was timed: lines may be minutes apart
+_UNTIMED_SECONDS = 180.0  # the same without a measured step: lines may be minutes apart
 _WAITED_STEPS = 20
 
 
@@ -48,37 +48,37 @@ class Numbers:
     step: float | None = None
     total_steps: float | None = None
     loss: float | None = None
-    step_seconds: float | None = None  #: of the last few steps
-    baseline_seconds: float | None = None  #: of this run's own first steps
+    step_seconds: float | None = None  #: seconds per step of the last few steps
+    baseline_seconds: float | None = None  #: seconds per step of this run's own first steps
     invalidations: float | None = None  #: None: not counted
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
     host_memory_limit_bytes: float | None = None
     phase: str = ""
     losses: tuple[float, ...] = ()  #: the course of the loss, a few dozen values at most
-    stalled_seconds: float | None = None  #: time lost to stalls so far
-    stepping_seconds: float | None = None  #: time spent in steps so far
-    started_at: float | None = None  #: when its first number was seen
+    stalled_seconds: float | None = None  #: time lost to stalls
+    stepping_seconds: float | None = None  #: time spent in steps
+    started_at: float | None = None  #: time of the run's first number
     ended_at: float | None = None
-    ended_as: str = ""  #: finished, failed, …: how it ended, if the numbers show it
-    overdue: bool = False  #: whether the last step is longer ago than the learned threshold
-    progressed_at: float | None = None  #: its last sign of progress
-    alarm_at: float | None = None  #: when the silence since then becomes a stall
+    ended_as: str = ""  #: how the run ended, such as finished or failed, if the numbers show it
+    overdue: bool = False  #: True if the last step is longer ago than the learned threshold
+    progressed_at: float | None = None  #: time of the last sign of progress
+    alarm_at: float | None = None  #: when the silence since the last progress becomes a stall
 
 
 @dataclass(frozen=True)
 class RunRow(Numbers):
     run: str
     state: State
-    host: str = ""  #: the first one
+    host: str = ""  #: the first host of the run
     command: tuple[str, ...] = ()
     open_incidents: tuple[Incident, ...] = ()
-    incident: Incident | None = None  #: the one that explains the trouble now, or at the end of the run
-    cause: str = ""  #: of a run that failed: the rule of that incident, else of its diagnosis
-    exception: str = ""  #: in short, if no rule knows that cause
-    seen: float | None = None  #: last sign of the agent
-    ending: Ending | None = None  #: how it ended
-    hosts: tuple[str, ...] = ()  #: if the run has several
+    incident: Incident | None = None  #: the incident that explains the trouble now, or at the end of the run
+    cause: str = ""  #: rule of the incident, or of the diagnosis, that explains a failure
+    exception: str = ""  #: short form of the exception, if no rule matches the cause
+    seen: float | None = None  #: time of the agent's last sign of life
+    ending: Ending | None = None  #: how the run ended
+    hosts: tuple[str, ...] = ()  #: set if the run has several hosts
 
     def seconds(self, now: float) -> float | None:
         if self.started_at is None:
@@ -104,14 +104,14 @@ class RunRow(Numbers):
 
     @property
     def pace(self) -> float | None:
-        """Step time over its baseline: 2 is twice as slow as this run was."""
+        """Step time divided by its baseline: at 2, steps take twice as long as this run's first steps."""
         if not self.step_seconds or not self.baseline_seconds:
             return None
         return self.step_seconds / self.baseline_seconds
 
     @property
     def headroom(self) -> float | None:
-        """Bytes of host memory that the command may still take; None if no limit is known."""
+        """Bytes of host memory that the command may still use; None if no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
@@ -147,7 +147,7 @@ def state_of(
 
 @dataclass(frozen=True)
 class Agent:
-    """One agent of a run, by its record on this host or in a shared state folder."""
+    """One agent of a run, with its record on this host or in a shared state folder."""
 
     folder: Path
     info: AgentInfo
@@ -163,7 +163,7 @@ class Agent:
 
 
 def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
-    """Return the agents of the newest of several starts of a job under one label."""
+    """Return the agents of the newest of several starts of a job with one run name."""
     if len(agents) < 2 or not all(one.info.key for one in agents):
         return agents
     kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
@@ -172,10 +172,10 @@ def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
 
 
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
-    """Return a run's record as its first agent would have it, knowing what all know; None without agents.
+    """Return a run's record that combines the records of all its agents; None without agents.
 
-    The run is over once an agent has ended and none is running, or once one reports a failure. Of several
-    starts of a job under one label, the newest counts.
+    The run is over if an agent has ended and none is running, or if an agent reports a failure. Of several
+    starts of a job with one run name, the newest counts.
     """
     if not agents:
         return None
@@ -200,14 +200,14 @@ def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
 
 
 def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
-    """Return the hosts of a run, in its order; empty if it has one."""
+    """Return the hosts of a run, in the order of their nodes; empty if the run has one host."""
     ordered = sorted(agents, key=lambda one: (one.info.node is None, one.info.node or 0, one.info.host))
     hosts = tuple(dict.fromkeys(one.info.host for one in ordered))
     return hosts if len(hosts) > 1 else ()
 
 
 def with_the_end(scraped: Numbers, logged: Progress) -> Numbers:
-    """Return the numbers of a run that is over: only the diagnosis has those after the last scrape."""
+    """Return the numbers of an ended run with those after the last scrape, from the diagnosis."""
     return replace(
         scraped,
         step=scraped.step if logged.last_step is None else max(scraped.step or 0, logged.last_step),
@@ -227,7 +227,7 @@ def make_row(
     now: float,
     hosts: Sequence[str] = (),
 ) -> RunRow:
-    """Combine what is known of a run; the records of its agents count if they were not scraped."""
+    """Return a run's row from all its data; the agents' records count if they were not scraped."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     if info is not None:
         known_steps = [step for step in (numbers.step, info.step) if step is not None]
@@ -277,9 +277,10 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has been silent for longer than all its steps took.
 
-    A few steps establish no rhythm, and a hang among them is reported half an hour later. A log with rare
-    lines is not silent for longer than the time between two of them. If no step took any measured time, the
-    time until the last step counts for all: a log that is only read now, and no longer written, has none.
+    A few steps establish no regular interval, and a hang among them is reported only after half an hour. A
+    log with rare lines must be silent for longer than the time between two lines. If no step has a measured
+    duration, the time until the last step replaces the duration of all steps: a complete log that is only
+    read now has none.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -292,9 +293,10 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 
 
 def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
-    """Return the state of a run that is no longer watched, from the diagnosis of its log, the only source.
+    """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
-    ``cause``: whether the diagnosis names one. It does if the system stopped the run, not if its user did.
+    ``cause``: whether the diagnosis names a cause. It does if the system stopped the run, but not if its user
+    did.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -317,17 +319,17 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
 
 
 def last_word(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the incident of a run's end, else one that was still open when the run ended, else None."""
+    """Return the incident of a run's end, otherwise an incident that outlasted the run, otherwise None."""
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 
 def stalled_since(incident: Incident) -> float:
-    """Return the time of the last step before a stall, or when other trouble was noticed; Unix seconds.
+    """Return the time of the last step before a stall, or of the report of other trouble (Unix seconds).
 
-    While a stall is open, its length is updated now and then and with every other change, so the two times do
-    not always match: take the earlier.
+    While a stall is open, its length is updated only at intervals and with every other change, so the two
+    times may differ: the earlier time counts.
     """
     start = incident.opened_at - (incident.threshold_seconds or 0.0)
     if incident.stalled_seconds is None:
@@ -336,20 +338,20 @@ def stalled_since(incident: Incident) -> float:
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix seconds at which the trouble began: for a stall the last step, not its report."""
+    """Return the Unix time at which the trouble began: for a stall the last step, not its report."""
     return stalled_since(incident) if incident.kind == "stall" else incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the seconds until the end, or `now`; None for the end of a run without earlier trouble."""
+    """Return the seconds to the end or `now`; None for a run's end without trouble before."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
-    return max(0.0, (incident.resolved_at or end) - began(incident))  # never less, as clocks may differ
+    return max(0.0, (incident.resolved_at or end) - began(incident))  # at least 0, because clocks may differ
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
-    """Return the newest run that reused this name, with a number behind it; `names` are newest first."""
+    """Return the newest run that reuses this name with a number appended; `names` are newest first."""
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run
     same = re.compile(re.escape(base) + r"-(?:[2-9]|[1-9]\d+)")
@@ -360,7 +362,7 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
     """Sort the runs that need attention first; within a state, the newest first.
 
-    Failed runs come before those that ended well or by hand, which are sorted only by time.
+    Failed runs come before those that finished or that a user stopped, which are sorted only by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

@@ -75,7 +75,7 @@ def trends(
     return found
 
 
-PRESENT = "stallwatch_log_lines_total"  #: every agent has it from the start
+PRESENT = "stallwatch_log_lines_total"  #: every agent reports this metric from the start
 DAY = 86400.0
 HISTORY_SECONDS = 60.0  #: how long answers about the past are cached
 
@@ -87,12 +87,13 @@ class Departed:
         self._questions = questions
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
-        self._seen: dict[str, float] = {}  # the last sign of each run
-        self._exact: dict[tuple[str, float], float] = {}  # the same, by run and its last moment on the grid
-        self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign
+        self._seen: dict[str, float] = {}  # the last sign of life of each run
+        # The last sign of life, by run and its last time on the grid.
+        self._exact: dict[tuple[str, float], float] = {}
+        self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
-        """Return the last sign of each run of the last day; runs under way are queried each time."""
+        """Return the last sign of life of each run of the last day; running runs are queried each time."""
         day = None
         if self._day.get("") is None:
             question = f"group by (run) (last_over_time({PRESENT}[1d]))"
@@ -125,9 +126,10 @@ class Departed:
         return {run: known[key] for run, key in wanted.items() if key in known}
 
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
-        """Return the last sign of each of these runs, which are no longer scraped.
+        """Return the last sign of life of each of these runs, which are no longer scraped.
 
-        In two steps: a query for the time of each number of a whole day takes Prometheus 9 ms a run (2.42).
+        It takes two queries, because a query for the time of each number of a whole day takes Prometheus 9 ms
+        per run (2.42).
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -152,10 +154,10 @@ _LOOK_BACK = 30 * DAY  #: how far back a run's beginning is searched
 _MEMORY_SECONDS = 10.0  #: how long the memory of all ranks, the largest answer, is cached
 _SAME_SECONDS = 0.5  #: queries of a page within this time share an answer
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: moments of a chart; and of one with a series per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: times of a chart; and of a chart with a series per rank
 _MEMORY = tuple(name for name in METRICS if re.fullmatch(r"memory_\w+_bytes", name))
 _NOW = tuple(name for name in METRICS if name not in _MEMORY)
-#: Metrics that a Run page draws without a line per rank: read with one query.
+#: Metrics that a Run page draws without a line per rank, read with one query.
 _TOGETHER = (
     "step",
     "loss",
@@ -174,7 +176,7 @@ _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps"
 
 
 class PrometheusStore:
-    """Numbers from a Prometheus, which is queried for the past once. The page shows if it is gone."""
+    """Reads numbers from a Prometheus, and caches answers about the past. The page shows if it is down."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -184,7 +186,7 @@ class PrometheusStore:
         self._departed = Departed(self._questions, clock)
         self._ranges = Ranges(self._questions.moments)
         self._first: dict[str, float] = {}
-        # By the queried run; "" for all of them.
+        # The caches' keys are the queried run; "" is the key for all runs.
         self._trends = Remembered[dict[str, Numbers]](clock, HISTORY_SECONDS)
         self._memory = Remembered[Every](clock, _MEMORY_SECONDS)
         self._moment = Remembered[list[Any]](clock, _SAME_SECONDS)
@@ -208,8 +210,8 @@ class PrometheusStore:
         for pairs, values in self._ranges.points(question, start, now, moments).items():
             labels = dict(pairs)
             if labels.get("__name__") == metric:
-                found[_key(labels, agents)].append(values)  # several if an agent was restarted
-        for sample in self._now(run, metric):  # moments are spaced, and the last is before now
+                found[_key(labels, agents)].append(values)  # several series if an agent was restarted
+        for sample in self._now(run, metric):  # the spaced times end before now
             at, value = sample["value"]
             found[_key(sample["metric"], agents)].append((np.array([float(at)]), np.array([float(value)])))
         return frame(found)
@@ -224,7 +226,7 @@ class PrometheusStore:
         return {which: fold(metric, reported) for which, reported in values.items()}
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of each host of a multi-host run."""
+        """Return the last sign of life of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
         question = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
         for sample in self._questions.instant(question) if question else ():
@@ -234,7 +236,7 @@ class PrometheusStore:
         return found
 
     def _agents_of(self, run: str) -> dict[str, str]:
-        """Return the agents of a run that may have several, by the instance label of Prometheus."""
+        """Return the agents of a run that may have several, by Prometheus's instance label."""
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}
@@ -245,7 +247,7 @@ class PrometheusStore:
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return current values, and trends once a minute; for a single run, query that run alone."""
+        """Return current values, and trends once a minute; for a single run, query only that run."""
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""
         trends = self._all_trends(wanted)
@@ -261,7 +263,7 @@ class PrometheusStore:
         return self._departed.last_seen()
 
     def first_seen(self, run: str) -> float | None:
-        """Return the time of the first number: search three times, each time closer, then cache it."""
+        """Return the time of the run's first number, found by three increasingly fine queries and cached."""
         with self._lock:
             if run in self._first:
                 return self._first[run]
@@ -299,7 +301,7 @@ class PrometheusStore:
         return {run: {**(memory or {}).get(run, {}), **newest_values} for run, newest_values in found.items()}
 
     def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
-        """Query the trends; the returned function waits for the answers."""
+        """Query the trends, and return a function that waits for the answers."""
         for known in (self._trends.get(""), self._trends.get(wanted)):
             if known is not None:
                 return lambda kept=known: kept  # type: ignore[misc]

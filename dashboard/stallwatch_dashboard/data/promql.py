@@ -1,4 +1,4 @@
-"""Queries to a Prometheus in PromQL, and caches of their answers."""
+"""Write queries to a Prometheus in PromQL, and cache the answers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return the query for the highest newest value of each of these metrics of each run, over all ranks."""
+    """Return the query for the highest newest value of each of these metrics per run, over all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
-    elif _END in names:  # an end of one host is the run's if it failed, or no other host continues
+    elif _END in names:  # a host's end is the run's if it is a failure, or if no other host continues
         run = f"{{{wanted}}}"
         others = f"{IDENTITY}{run} unless on (run, instance) {PREFIX}{_END}{run}"
         ended = f'{PREFIX}{_END}{{ending=~"{"|".join(ENDINGS)}"{"," if wanted else ""}{wanted}}}'
@@ -52,7 +52,7 @@ def among(runs: Collection[str]) -> str:
 
 
 def portions(runs: list[str]) -> list[list[str]]:
-    """Split the runs into lists that one query can name."""
+    """Split the runs into lists that are short enough for one query."""
     return [runs[first : first + MOST_NAMES] for first in range(0, len(runs), MOST_NAMES)]
 
 
@@ -66,18 +66,21 @@ _SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 
 
 class Questions:
-    """Queries. Thread-safe. Times are Unix seconds. Without an answer, the result is empty or None."""
+    """Queries to a Prometheus.
+
+    Thread-safe. Times are Unix seconds. Without an answer, results are empty or None.
+    """
 
     def __init__(self, server: Prometheus, clock: Callable[[], float]) -> None:
         self._server = server
         self._clock = clock
         self._lock = threading.Lock()
-        self._failed: dict[str, tuple[float, Text]] = {}  # when, and why, by query
+        self._failed: dict[str, tuple[float, Text]] = {}  # time and reason of failures, by query
         self.askers = ThreadPoolExecutor(_AT_ONCE, "prometheus")
 
     @property
     def problem(self) -> Text | None:
-        """The reason for missing numbers: the newest failure of queries whose last try had no answer."""
+        """Reason for missing numbers: the newest failure of a query whose last attempt got no answer."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -145,12 +148,12 @@ class Remembered(Generic[T]):
 
 Labels = tuple[tuple[str, str], ...]
 Floats = NDArray[np.float64]
-Points = tuple[Floats, Floats]  #: Unix seconds, and the values then
+Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 Ask = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: a number may reach the server this late, so this time is queried again
-_SAME_SECONDS = 0.5  #: an answer is reused for this long: a page repeats a query for many of its lines
-_MOST_KEPT = 256  #: queries: those of some dozen pages
+_LATE_SECONDS = 60.0  #: a number may reach the server this late, so this time span is queried again
+_SAME_SECONDS = 0.5  #: how long an answer is reused: a page repeats a query for many of its lines
+_MOST_KEPT = 256  #: queries, enough for some dozen pages
 
 
 @dataclass(frozen=True)
@@ -180,7 +183,7 @@ class Ranges:
         elif end - kept.until < _SAME_SECONDS:
             return kept.points
         begin = max(first, math.floor((kept.until - _LATE_SECONDS) / width) * width)
-        if end < begin:  # not one moment yet
+        if end < begin:  # no complete interval yet
             return {}
         found = self._fetch(question, begin, end, width)
         if found is None:
@@ -191,7 +194,7 @@ class Ranges:
             points[labels] = _joined(points.get(labels), series["values"])
         with self._lock:
             self._kept.pop(question, None)
-            self._kept[question] = _Answer(first, width, end, points)  # the last query stays longest
+            self._kept[question] = _Answer(first, width, end, points)  # the newest query is deleted last
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         return points
@@ -203,7 +206,7 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """Append the points of an answer, whose values are written as text ("NaN" and "+Inf" among them)."""
+    """Append the points of an answer, whose values are text, including "NaN" and "+Inf"."""
     times = np.array([at for at, _ in values], "float64")
     numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):

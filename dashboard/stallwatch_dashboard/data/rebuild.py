@@ -1,4 +1,4 @@
-"""Rebuild the numbers of a run that was not scraped from its log copies."""
+"""Read the numbers of a run that was not scraped from its log copies."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
-MOST_BYTES = 128 * 1024 * 1024  #: of one run's copies; the rest is omitted, with a note
+MOST_BYTES = 128 * 1024 * 1024  #: bytes of one run's copies; the rest is omitted, with a note
 _CHUNK = 1024 * 1024
-_KEPT_FRAMES = 16  #: runs
+_KEPT_FRAMES = 16  #: runs whose frames are cached
 
 Row = tuple[int | None, float, float]  # rank, time, value
 
 
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folders`, or the part `before` a time, which never changes.
+    """Return the frames of the run in `folders`, or only the part `before` a time, which never changes.
 
     The result is cached as long as the files do not change.
     """
@@ -54,7 +54,7 @@ def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _versi
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
-    """Read the copies as the agent did, and put their numbers on the time line."""
+    """Read the copies as the agent did, and return their numbers by time."""
     catalogue = load_catalogue(rules)
     matcher = Matcher(catalogue)
     result = LogNumbers()
@@ -116,7 +116,7 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """Return about `points` rows: the lowest and highest value of each span of time, so peaks survive."""
+    """Return about `points` rows: the lowest and highest value of each time span, so that peaks survive."""
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)
@@ -149,7 +149,7 @@ def _values(samples: Sequence[Sample], name: str) -> pd.DataFrame:
 
 
 def _between(steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds per step from the times at which steps were reported."""
+    """Return the seconds per step, computed from the times at which steps were reported."""
     done = steps[["t", "v"]].diff()
     fresh = done["v"] > 0
     return steps[fresh].assign(v=(done["t"] / done["v"])[fresh]).reset_index(drop=True)

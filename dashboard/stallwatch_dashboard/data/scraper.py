@@ -29,22 +29,22 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class TargetStatus:
-    """The scrape status of one endpoint for one run: a port may be another agent's later."""
+    """The scrape status of one endpoint for one run; another agent may use the port later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
     answered: float | None = None  #: time of the last numbers
     scrapes: int = 0
     failures: int = 0
-    error: Message | None = None  #: of the last scrape; None after a good one
+    error: Message | None = None  #: error of the last scrape; None after a success
 
     def lag(self, now: float) -> float | None:
-        """Return the seconds since the last answer; wrong until the next one if the clock was set back."""
+        """Return the seconds since the last answer; wrong until the next answer if the clock was set back."""
         return None if self.answered is None else abs(now - self.answered)
 
 
 class Scraper:
-    """Scrapes in a thread of its own; `scrape_once` is a complete round."""
+    """Scrapes in a separate thread; `scrape_once` is a complete round."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Scraper:
         get: Callable[[str, str], str] = fetch,
         server: ServerSettings = ServerSettings(),  # noqa: B008 - it is frozen
     ) -> None:
-        """`server`: send its first credential to agents, which accept one from the same files."""
+        """Create the scraper. It sends agents the first credential in the files of `server`."""
         self._store = store
         self._home = home
         self._targets = tuple(targets)
@@ -86,7 +86,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint that has no query under way; wait for the answers, but not for slow ones."""
+        """Query every endpoint without a pending query; wait for the answers, but not for slow endpoints."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -110,7 +110,7 @@ class Scraper:
             began = time.monotonic()
             try:
                 self.scrape_once()
-            except Exception:  # one failed round must not end the thread
+            except Exception:  # a failed round must not end the thread
                 _log.exception("a round of scraping failed")
             self._stop.wait(max(0.05, self._every - (time.monotonic() - began)))
 
@@ -121,18 +121,18 @@ class Scraper:
                 found[endpoint(target)] = None
             except ScrapeError as error:
                 self._status.setdefault((target, None), TargetStatus(target, None)).error = error.why
-        # Newest first: of two runs that name the same port, the older run's agent is gone.
+        # The newest run comes first: if two runs name the same port, the older run's agent is gone.
         for info in list_runs(self._home):
             if info.endpoint and _wanted(info, self._clock()):
                 named = found.setdefault(info.endpoint, info)
                 older = self._status.get((info.endpoint, info.run))
-                # In a multi-host run, each agent may name its own 127.0.0.1.
+                # In a multi-host run, each agent may report its own 127.0.0.1.
                 if older is not None and (named is None or named.run != info.run):
                     older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """Scrape an endpoint. `host`: the only host that can reach the agent, if it is not this one."""
+        """Scrape an endpoint. `host` is the only host that can reach the agent, if it is another host."""
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
@@ -158,14 +158,14 @@ class Scraper:
 
 
 def _wanted(info: AgentInfo, now: float) -> bool:
-    """Return whether a run is under way or just ended: its last numbers may still be served."""
+    """Return whether a run is running or just ended, because its last numbers may still be served."""
     return info.ended_at is None or now - info.ended_at < 3
 
 
 def _has_port(info: AgentInfo | None) -> bool:
-    """Return whether an endpoint is an agent's: a configured target, or a live process on this host.
+    """Return whether an endpoint belongs to an agent: a configured target, or a live process here.
 
-    Any account may listen on the port that a dead agent had, and would receive the credentials.
+    Any account may listen on the port of a dead agent, and would receive the credentials.
     """
     if info is None:
         return True
@@ -174,14 +174,14 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _only_there(info: AgentInfo | None) -> str:
-    """Return the other host that alone can reach an agent's endpoint; empty if there is none."""
+    """Return the only host that can reach an agent's endpoint; empty if this host can."""
     if info is None or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """Return the readings of the expected run; another agent may have the same port by now."""
+    """Return the readings of the expected run; another agent may use the same port now."""
     if run is None:
         return [reading for reading in readings if reading.run]
     own = [reading for reading in readings if reading.run == run]

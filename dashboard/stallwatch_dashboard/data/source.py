@@ -44,13 +44,13 @@ from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-_LATE_SECONDS = 5.0  #: scraping that began later than this after the run misses its beginning
+_LATE_SECONDS = 5.0  #: seconds after a run's start from which scraping misses its beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
-_KEPT_JOURNALS = 1000  #: runs
+_KEPT_JOURNALS = 1000  #: runs whose journals are cached
 
 
 class Source:
-    """The data of the pages, one source per process. Any thread may call any method."""
+    """Provides the data of the pages, one source per process. Any thread may call any method."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -71,7 +71,7 @@ class Source:
                 server=settings.server,
             )
         self.cases = LazyIncidentStore(settings.incidents_url, settings.home)
-        self._ended: dict[str, RunRow] = {}  # computed once per ended run
+        self._ended: dict[str, RunRow] = {}  # rows of ended runs, which are computed only once
 
     def start(self) -> None:
         if self.scraper is not None:
@@ -91,17 +91,17 @@ class Source:
         return self.scraper.status() if self.scraper is not None else []
 
     def agents(self, run: str) -> list[Agent]:
-        """Return the agents of a run whose folders are here: several if hosts share the state folder."""
+        """Return the agents of a run whose folders are here; hosts may share the state folder."""
         return [Agent(folder, info) for folder, info in folders_of(self.settings.home, run)]
 
     def copies(self, run: str) -> list[LogCopy]:
-        """Return the log copies of a run, of all its hosts."""
+        """Return the log copies of a run from all its hosts."""
         agents = self.agents(run)
         hosts = [one.info.host for one in agents] if hosts_of(agents) else []
         return copies(*(one.folder for one in agents), hosts=hosts)
 
     def info(self, run: str) -> AgentInfo | None:
-        """Return the run's record: see `as_one`."""
+        """Return the run's record, combined by `as_one`."""
         return as_one(self.agents(run))
 
     def ended(self) -> set[str]:
@@ -116,13 +116,13 @@ class Source:
         return found
 
     def run_names(self) -> list[str]:
-        """Return every run known here, newest first."""
+        """Return the names of all runs known here, newest first."""
         local = list(self._agents())
         seen = self.store.last_seen()
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """Return one row per run, those that need attention first."""
+        """Return one row per run, runs that need attention first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents = self._open_by_run()
@@ -150,7 +150,7 @@ class Source:
         return self._row(run, agents, seen, self.incidents(run), numbers, whole=True)
 
     def frames(self, run: str) -> RunFrames:
-        """Return the run's numbers: scraped, else from its log copies."""
+        """Return the run's numbers from scraping, or from its log copies."""
         found = frames.from_store(self.store, run)
         agents = self.agents(run)
         folders, info = [one.folder for one in agents], as_one(agents)
@@ -165,11 +165,11 @@ class Source:
         return found
 
     def incidents(self, run: str) -> list[Incident]:
-        """Return the run's incidents, newest first: from the database, else from the run's own journal."""
+        """Return the run's incidents, newest first, from the database, or from the run's own journal."""
         return self.cases.incidents(run) or journal(*(one.folder for one in newest_start(self.agents(run))))
 
     def incident(self, key: str) -> Incident | None:
-        """Return the incident of this id, or the one it merged into: from the database, else the journal."""
+        """Return the incident of this id, or the incident into which it was merged."""
         run = key.partition("/")[0]
         stored = self.cases.incident(key)
         if stored is None and run not in self.run_names():
@@ -186,7 +186,7 @@ class Source:
         *,
         whole: bool = False,
     ) -> RunRow:
-        """Return a row; if not scraped, from all log copies if `whole`, else from the agents' records."""
+        """Return a run's row; without scraped numbers, from log copies if `whole`, otherwise from records."""
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
@@ -197,7 +197,7 @@ class Source:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
                 numbers = with_the_end(numbers, end.progress)
-        if ended:  # log copies, too, have fewer steps than the probe
+        if ended:  # the probe counts more steps than the log copies show
             numbers = with_the_end(numbers, end.progress)
         # A Prometheus is queried only for the page of one run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
@@ -217,10 +217,10 @@ class Source:
 
 
 def journal(*folders: Path) -> list[Incident]:
-    """Return the incidents in the journals of a run's folders, newest first; cached until those change.
+    """Return the incidents in the journals of a run's folders, newest first, cached until they change.
 
     For a multi-host run, read the coordinator's journal. If its folder is not here, reports of several hosts
-    on one incident become one incident: the newest report counts.
+    on one incident become one incident, for which the newest report counts.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -255,21 +255,21 @@ class _Ended(msgspec.Struct):
 
     @property
     def cause(self) -> str:
-        """The rule of the primary cause; empty without a diagnosis."""
+        """Rule of the primary cause; empty without a diagnosis."""
         if self.primary is not None:
             return self.primary.rule
         return UNKNOWN_FAILURE if self.verdict else ""
 
     @property
     def exception(self) -> str:
-        """A short form of the exception, if no rule knows the cause."""
+        """Short form of the exception, if no rule matches the cause."""
         return exception_in_short(self.unknown[0]) if self.unknown and self.primary is None else ""
 
 
 def final_diagnosis(*folders: Path) -> _Ended:
-    """Return the diagnosis that the agent wrote when the run ended; an empty one without it.
+    """Return the diagnosis that the agent wrote when the run ended; an empty diagnosis without it.
 
-    Of several agents, prefer one that knows why the run failed.
+    Of several agents' diagnoses, prefer one that explains why the run failed.
     """
     found = []
     for folder in folders:
@@ -284,7 +284,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the process's one source, started on first use with the settings from the environment."""
+    """Return the process's only source, started on first use with the settings from the environment."""
     global _source
     with _lock:
         if _source is None:

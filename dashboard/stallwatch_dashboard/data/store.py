@@ -1,4 +1,4 @@
-"""The numbers of all runs in one local DuckDB file, written on change and read as pandas frames."""
+"""Store the numbers of all runs in one local DuckDB file, written on change and read as pandas frames."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from stallwatch_dashboard.data.overview import ENDINGS, Numbers
 from stallwatch_dashboard.data.summaries import METRICS, Trends, label_of, summary_of
 from stallwatch_rules.messages import Message, Text, message
 
-HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written this often
-POINTS = 1200  #: of one query: two per pixel of a chart
-_MOST_POINTS = 20_000  #: of one query of many series
-_LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports it as it exits
+HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written at this interval
+POINTS = 1200  #: points of one query: two per pixel of a chart
+_MOST_POINTS = 20_000  #: points of one query of many series
+_LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports this metric as it exits
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS series (
@@ -53,7 +53,7 @@ class _Series:
 
 
 class MetricStore:
-    """Change-only series in DuckDB. Several threads may read while one writes.
+    """Stores series in DuckDB, with points only on changes. Several threads may read while one writes.
 
     A constant number costs one point a minute: its plateau is closed with a second point when it changes, so
     that a chart shows the change at its time. NaN is stored as NULL.
@@ -65,12 +65,12 @@ class MetricStore:
         self.problem: Text | None = None  #: why this store cannot keep the numbers, for the page
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[Key, _Series]] = {}
-        self._agents: dict[str, dict[str, float]] = {}  # when each agent of each run was last scraped
-        self._seen: dict[str, float] = {}  # when each run was last scraped
-        self._first: dict[str, float] = {}  # the time of each run's oldest number
+        self._agents: dict[str, dict[str, float]] = {}  # time of the last scrape, by run and agent
+        self._seen: dict[str, float] = {}  # time of the last scrape, by run
+        self._first: dict[str, float] = {}  # time of the oldest number, by run
         self._trends = Trends()
         self._next_id = 1
-        # Leave the machine to the training: two threads and half a GiB are plenty for these data.
+        # Two threads and half a GiB suffice, and leave the rest of the host to the training.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
@@ -80,7 +80,7 @@ class MetricStore:
 
     @classmethod
     def open(cls, path: Path) -> MetricStore:
-        """Return the store at `path`; if it cannot be opened, one in memory that reports why."""
+        """Return the store at `path`; if it cannot be opened, a store in memory that reports why."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             return cls(path)
@@ -90,7 +90,7 @@ class MetricStore:
             return store
 
     def write(self, readings: Iterable[Reading], time: float) -> int:
-        """Write the readings of one scrape; return how many points went into the file."""
+        """Write the readings of one scrape; return the number of points written to the file."""
         readings = list(readings)
         with self._lock:
             fresh: list[_Series] = []
@@ -104,7 +104,7 @@ class MetricStore:
             try:
                 self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
-                for series in fresh:  # not in the file: the next scrape tries again
+                for series in fresh:  # not in the file: the next scrape writes it again
                     del self._series[series.name][series.key]
                 raise
             self._cache.take(points)
@@ -113,10 +113,10 @@ class MetricStore:
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
         """Return a metric of a run, columns ``rank, labels, agent, t, v``, in order, about `points` rows.
 
-        A longer series is cut into equal spans of time; each keeps its lowest and highest value, so that
-        peaks survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together;
-        `EACH_POINTS` each if more than `POINTS` are wanted. The last value is repeated at the last scrape
-        that showed it, so that a plateau reaches to now.
+        A longer series is cut into equal time spans; each keeps its lowest and highest value, so that peaks
+        survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together; `EACH_POINTS`
+        each if more than `POINTS` are requested. The last value is repeated at the last scrape that showed
+        it, so that a plateau extends to now.
         """
         with self._lock:
             family = sorted(
@@ -136,7 +136,7 @@ class MetricStore:
             return self._latest(run, metric)
 
     def _latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return newest values, folded over the agents that are not silent; for ends, see `_over`."""
+        """Return the newest values, combined over the agents that are not silent; for ends, see `_over`."""
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         there = {agent for agent, seen in agents.items() if seen >= since}
@@ -155,7 +155,7 @@ class MetricStore:
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
 
     def hosts(self, run: str) -> dict[str, float]:
-        """Return the last sign of each host of a multi-host run."""
+        """Return the last sign of life of each host of a multi-host run."""
         found: dict[str, float] = {}
         with self._lock:
             for agent, seen in self._agents.get(run, {}).items():
@@ -168,7 +168,7 @@ class MetricStore:
             return dict(self._seen)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return the numbers of a row for each of these runs, without reading the file."""
+        """Return the numbers of each run's row, without reading the file."""
         with self._lock:
             trends = {run: replace(self._trends.trend(run), started_at=self._first.get(run)) for run in runs}
             return {run: summary_of(self._newest(run), trend, now=now) for run, trend in trends.items()}
@@ -185,7 +185,7 @@ class MetricStore:
             return self._first.get(run)
 
     def prune(self, before: float) -> None:
-        """Delete everything older than `before`."""
+        """Delete all points and series older than `before`."""
         with self._lock:
             cursor = self._connection.cursor()
             self._cache.forget()
@@ -251,7 +251,7 @@ class MetricStore:
             cursor.close()
 
     def _load(self) -> None:
-        """Continue where an earlier process stopped."""
+        """Load the state at which an earlier process stopped."""
         rows = self._connection.execute(_NEWEST).fetchall()
         for number, run, metric, rank, labels, agent, first, time, value in rows:
             self._first[run] = min(first, self._first.get(run, first))
@@ -269,7 +269,7 @@ _FIRST = """
 SELECT run, min(t) FROM series JOIN (SELECT series, min(t) AS t FROM points GROUP BY series) ON id = series
 GROUP BY run
 """
-#: Two scans of the file, which take half as long as one with ``arg_max`` (duckdb 2.0).
+#: Two scans of the file take half as long as one scan with ``arg_max`` (duckdb 2.0).
 _NEWEST = """
 WITH ends AS (SELECT series, min(t) AS first, max(t) AS last FROM points GROUP BY series)
 SELECT id, run, metric, rank, labels, agent, first, last, coalesce(v, 'nan'::DOUBLE)
@@ -278,7 +278,7 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether a run is over: one agent reports a failure, or all that are not silent report an end."""
+    """Return whether the run is over: an agent reports a failure, or all agents except silent ones an end."""
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

@@ -1,4 +1,4 @@
-"""The part of each run's history that the Runs page needs, and the row of numbers made from it."""
+"""Summarize each run's history for the Runs page, and make the row of numbers from it."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.overview import ENDINGS, Numbers
 
 MOST_LOSSES = 40
-_BASELINE_STEPS = 20  #: spans of steps that make the baseline; the very first, which compiles, is left out
+#: Time spans of steps in the baseline, without the very first, which includes compilation.
+_BASELINE_STEPS = 20
 _RECENT_STEPS = 5
 
 
 @dataclass
 class Trend:
-    """The bounded history of one run."""
+    """The bounded history of one run's losses and step times."""
 
     _losses: list[float] = field(default_factory=list)
     _stride: int = 1  #: one of this many losses is kept
     _skipped: int = 0
     _last_loss: float | None = None
-    _counted: tuple[float, float] | None = None  #: seconds and steps, when the steps last went up
+    _counted: tuple[float, float] | None = None  #: seconds and steps when the step count last rose
     _early: list[float] = field(default_factory=list)
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second one: the course remains."""
+        """Add the next loss. If there are too many, drop every second loss, which preserves the course."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -47,7 +48,7 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the histogram's sum and count, which start again after a restart of the agent."""
+        """Add the sum and count of the step time histogram, which restart at 0 if the agent restarts."""
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -73,7 +74,7 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a whole history: of losses, and of (seconds, count) of the steps, in order."""
+    """Return the trends of a complete history: losses, and (seconds, count) of the steps, in order."""
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -84,7 +85,7 @@ def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> N
 
 Latest = Mapping[str, Mapping[Which, float]]  #: newest values of one run by metric, without ``stallwatch_``
 
-#: Every metric that a row is made of.
+#: All metrics that are part of a row.
 METRICS = (
     "step",
     "target_steps",
@@ -108,14 +109,14 @@ _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """Return one run's `trend` with its newest values. Pure."""
+    """Return one run's `trend` with its newest values added; a pure function."""
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
 
     loss = latest.get("loss", {})
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
-    # After the first scrape there is no difference yet: take the mean of all steps so far.
+    # After only one scrape there is no difference, so the mean of all steps is used.
     mean = stepping / steps if stepping is not None and steps else None
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
@@ -148,13 +149,13 @@ def _phase(states: Mapping[Which, float]) -> str:
 def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
-    # The end of a failed host is the end of the run, whenever the others ended.
+    # The end of a failed host is the end of the run, whenever other hosts ended.
     which = max(moments, key=lambda one: (label_of(one, "ending") not in ENDINGS, moments[one]))
     return label_of(which, "ending"), moments[which]
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the last progress, and when the silence since then becomes a stall; Unix seconds."""
+    """Return the Unix time of the last progress, and when the silence since then becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
@@ -181,14 +182,14 @@ def _place(rank: int | None) -> float:
 
 
 class Trends:
-    """The trends of all runs. Not thread-safe: the owner has a lock."""
+    """The trends of all runs. Not thread-safe: the owner must lock it."""
 
     def __init__(self) -> None:
         self._trends: dict[str, Trend] = {}
-        self._losses: dict[str, tuple[float, float]] = {}  # place of the rank in use, and its last loss
+        self._losses: dict[str, tuple[float, float]] = {}  # sort key of the rank in use, and its last loss
 
     def load(self, connection: duckdb.DuckDBPyConnection) -> None:
-        """Read the points that an earlier process wrote."""
+        """Load the points that an earlier process wrote."""
         for run, rank, value in connection.execute(_LOSSES, [_LOSS, 2 * MOST_LOSSES]).fetchall():
             self._losses[run] = (_place(rank), value)
             self._trend(run).loss(value)
@@ -223,14 +224,14 @@ class Trends:
         return self._trends.setdefault(run, Trend())
 
     def _loss(self, reading: Reading) -> None:
-        """Add the loss of the lowest rank, which represents the run; skip a value that only repeats."""
+        """Add the loss of the lowest rank, which represents the run; skip a repeated value."""
         order, (first, last) = _place(reading.rank), self._losses.get(reading.run, (math.inf, None))
         if order <= first and reading.value != last:
             self._losses[reading.run] = (order, reading.value)
             self._trend(reading.run).loss(reading.value)
 
 
-#: Values that a run has only once: of several agents, the first counts.
+#: Selects values that a run has only once; of several agents, the first counts.
 _SPEAKS = """(rank IS NOT NULL OR agent = (
     SELECT min(agent) FROM series AS every WHERE every.run = series.run AND every.metric = series.metric
 ))"""

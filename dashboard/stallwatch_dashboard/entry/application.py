@@ -1,4 +1,4 @@
-"""The application that ``streamlit run`` serves: the script, uploads, redirects, and the login.
+"""Define the application that ``streamlit run`` serves: the script, uploads, redirects, and the login.
 
 Streamlit finds the application by its name and class in this file (streamlit 1.58, app_discovery.py). The
 login's secrets are passed in memory: they are in no file and on no command line.

@@ -1,4 +1,4 @@
-"""Grafana boards: all runs, and one run. Their addresses (uid) never change, so links to them hold.
+"""Build the Grafana boards: all runs, and one run. Their uids never change, so links to them stay valid.
 
 `panels.json` describes their panels. They are built with grafana-foundation-sdk for Grafana 11.4, whose
 schema later versions also read.
@@ -23,10 +23,11 @@ from stallwatch_dashboard import theme
 from stallwatch_rules.decoding import from_json
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
-TAG = "stallwatch"  #: of boards, and of the annotations for incidents
-#: The data source that the reader chose at the top of the board.
+TAG = "stallwatch"  #: tag of the boards, and of the annotations for incidents
+#: The data source that the reader selects at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
-_SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}  #: of 24 columns; rows
+#: Width in 24ths of a board, and height in rows.
+_SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}
 
 
 class _Panel(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,15 +35,15 @@ class _Panel(msgspec.Struct, forbid_unknown_fields=True):
     title: str
     about: str
     query: str = ""  #: PromQL
-    queries: dict[str, str] = {}  #: of curves, by legend
+    queries: dict[str, str] = {}  #: PromQL queries of curves, by legend
     legend: str = ""
     unit: str = ""
-    limits: dict[str, str] = {}  #: of a figure: colors of `theme`, by the value at which they start
+    limits: dict[str, str] = {}  #: for a figure: colors of `theme`, by the value at which they start
     links: dict[str, str] = {}
 
 
 def boards() -> dict[str, dict[str, Any]]:
-    """Return every board by its uid, as Grafana's JSON model."""
+    """Return all boards by uid, as Grafana's JSON model."""
     path = Path(__file__).with_name("panels.json")
     panels = from_json(path.read_bytes(), dict[str, list[_Panel]])
     runs = _board(RUNS, "Stallwatch: runs", "Every run, those that need someone first.")
@@ -67,7 +68,7 @@ def _json(board: builders.Dashboard, panels: list[_Panel]) -> dict[str, Any]:
         board = board.with_panel(_panel(panel))
     plain: dict[str, Any] = json.loads(json.dumps(board.build(), cls=JSONEncoder))
     for number, model in enumerate(plain["panels"], 1):
-        model["id"] = number  # else Grafana renumbers them, and links to a panel break
+        model["id"] = number  # otherwise Grafana renumbers the panels, and links to a panel break
     return plain
 
 
@@ -102,7 +103,7 @@ def _panel(panel_spec: _Panel) -> Any:
     if panel_spec.kind in ("figure", "curves"):
         panel = panel.unit(panel_spec.unit or "short")
     if panel_spec.kind == "figure":
-        steps = [models.Threshold(value=None, color=theme.BLUE)]  # no value: the lowest level
+        steps = [models.Threshold(value=None, color=theme.BLUE)]  # the lowest level has no value
         for value, colour in panel_spec.limits.items():
             steps.append(models.Threshold(value=int(value), color=getattr(theme, colour)))
         limits = builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(steps)

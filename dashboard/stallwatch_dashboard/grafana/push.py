@@ -49,7 +49,7 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Set up the data source for a Prometheus (or a compatible server), as Grafana reaches it."""
+        """Create or update the data source for a Prometheus-compatible server, as Grafana reaches it."""
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -61,7 +61,7 @@ class Grafana:
         return Done("data source", name, "updated")
 
     def board(self, uid: str, board: Mapping[str, Any]) -> Done:
-        """Create a board, or replace the board with this uid; Grafana keeps its history."""
+        """Create a board, or replace the board with this uid; Grafana stores its history."""
         known = self._got(lambda: self._api.dashboard.get_dashboard(uid))
         if known is not None and _same(known["dashboard"], board):
             return Done("board", board["title"], "kept")
@@ -89,7 +89,7 @@ class Grafana:
         return Done("annotation", incident.id, "updated")
 
     def _got(self, request: Any) -> Any:
-        """Return the answer; ``None`` if Grafana has no such object."""
+        """Return Grafana's answer; ``None`` if Grafana has no such object."""
         with suppress(_Missing):
             return self._answer_of(request)
         return None
@@ -123,7 +123,7 @@ def push(
     prometheus: str = "",
     incidents: Iterable[Incident] = (),
 ) -> Iterable[Done]:
-    """Push everything in order, and yield each result as it is done. Raises ``PushError``."""
+    """Push folder, data source, boards and annotations; yield each result. Raises ``PushError``."""
     yield grafana.folder()
     if prometheus:
         yield grafana.source(prometheus)
@@ -139,7 +139,7 @@ def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _mark(incident: Incident) -> str:
-    """Return the tag of this incident's annotation: a hash, as ids hold characters that URLs cannot."""
+    """Return the tag of an incident's annotation: a hash, because URLs do not allow all characters of ids."""
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

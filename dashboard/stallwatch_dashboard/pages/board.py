@@ -1,6 +1,6 @@
-"""All charts of a run in one frame, updated in place.
+"""Draw all charts of a run in one frame, and update them in place.
 
-``st.plotly_chart`` makes a new chart for every new number: the old one is discarded with its zoom, and the
+``st.plotly_chart`` makes a new chart for every new number: it discards the old chart with its zoom, and the
 page flickers (docs/decisions/0008). This component keeps the charts and gives them new data.
 """
 
@@ -16,7 +16,7 @@ import streamlit.components.v1 as components
 from stallwatch_dashboard.charts.base import Drawing
 from stallwatch_dashboard.words import Say
 
-# The second component is never drawn: it serves plotly.min.js from the Python package to the first.
+# The second component is never drawn; it serves plotly.min.js from the Python package to the first component.
 _board = components.declare_component("board", path=Path(__file__).with_name("board_frontend"))
 _plotly = components.declare_component("plotly", path=Path(str(files("plotly"))) / "package_data")
 
@@ -24,7 +24,7 @@ _plotly = components.declare_component("plotly", path=Path(str(files("plotly")))
 def draw_board(
     charts: Sequence[tuple[str, str, Drawing]], *, key: str, say: Say, wide: Sequence[str] = ()
 ) -> str | None:
-    """Draw (key, title, figure) two in a row, those in `wide` alone; the same `key` keeps the same charts.
+    """Draw (key, title, figure) in rows of two, those in `wide` alone; the same `key` keeps the charts.
 
     Return the id of the incident whose name was clicked, once for each click.
     """

@@ -1,4 +1,4 @@
-"""Parts that every page draws: the head, the reader's language and zone, the verdict."""
+"""Draw the parts that all pages share: the head, the reader's language and zone, the verdict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 T = TypeVar("T")
 _CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
-CLICKED = ("open_incident",)  #: session keys in which a click in a fragment names where the page goes
+CLICKED = ("open_incident",)  #: session keys in which a click in a fragment stores the page to open
 
 #: Pages in the order of the navigation, with their icons.
 PAGES = {
@@ -41,32 +41,32 @@ PAGES = {
 
 def page(name: str, *, default: bool = False) -> StreamlitPage:
     path = Path(__file__).with_name(f"{name}.py")
-    address = None if default else name  # the first page is at the bare address, and only there
+    address = None if default else name  # the first page has no path, and only the first page has none
     return st.Page(path, title=say(name), icon=PAGES[name], url_path=address, default=default)
 
 
 def switch(name: str, **query: str) -> NoReturn:
-    """Go to the page of that name with this query in its address; fragments of this page do not follow."""
+    """Open the page of that name with this query in its address, and stop this page's fragments."""
     leave_fragments()
     st.switch_page(page(name), query_params=query)
 
 
 def leave_fragments() -> None:
-    """Before something else is drawn: stop answering reruns of this page's fragments.
+    """Stop answering reruns of this page's fragments, before another page is drawn.
 
-    The browser requests reruns of a page's fragments until it receives the new page. A rerun that arrives in
-    the meantime would be answered after the new page, with the last page's address: the browser would go back
-    to that, or discard the new page, draw nothing, and report a "Bad delta path index"; and a click that it
-    still reports would count again (streamlit 1.67, ScriptRunner._run_script, ScriptRequests.request_rerun).
-    A fragment that is not kept is not rerun (AppSession.request_rerun), and pending requests give way to the
-    new page.
+    The browser requests reruns of a page's fragments until it receives the new page. A rerun that arrives
+    meanwhile would be answered after the new page, with the last page's address: the browser would return to
+    that address, or discard the new page, draw nothing, and report a "Bad delta path index"; and a click that
+    the browser still reports would count again (streamlit 1.67, ScriptRunner._run_script,
+    ScriptRequests.request_rerun). A fragment that is not stored is not rerun (AppSession.request_rerun), and
+    the new page replaces pending requests.
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
 
 
 def leave_last_page() -> None:
-    """Call `leave_fragments` if the browser itself went to another page, and discard earlier clicks."""
+    """Call `leave_fragments` if the browser itself opened another page, and discard earlier clicks."""
     context = get_script_run_ctx()
     if context is not None and st.session_state.get(_DRAWN) != context.page_script_hash:
         leave_fragments()
@@ -76,19 +76,21 @@ def leave_last_page() -> None:
 
 
 def note_page() -> None:
-    """Remember the current page, once the navigation has found it.
+    """Store the current page, after the navigation has found it.
 
-    For an address that was just opened, Streamlit reports the main script until then, and the page from the
-    next run on (streamlit 1.67, PagesManager): mistaken for another page, that would discard the first click.
+    For an address that was just opened, Streamlit first reports the main script, and the page only from the
+    next run on (streamlit 1.67, PagesManager): if that counted as another page, the first click would be
+    discarded.
     """
     if (context := get_script_run_ctx()) is not None:
         st.session_state[_DRAWN] = context.page_script_hash
 
 
 def into_address(name: str, value: str | None) -> None:
-    """Keep a value in the page's address; None or an empty value removes it.
+    """Store a value in the page's address; None or an empty value removes it.
 
-    A value that is in the address is not set again: each setting is a step of the browser's history.
+    A value that is already in the address is not set again, because each setting adds a step to the browser's
+    history.
     """
     if value and st.query_params.get(name) != value:
         st.query_params[name] = value
@@ -97,7 +99,7 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """Return the reader's choice, else that of this or an earlier address, of the browser, or the setting."""
+    """Return the language that the reader chose, or that of an address, the browser, or the settings."""
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
         st.session_state[_TOLD] = named  # the next page's address does not repeat it
     chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_TOLD) or _of_browser()
@@ -106,12 +108,12 @@ def language() -> str:
 
 
 def _of_browser() -> str | None:
-    """Return Chinese if it is the browser's language; None for others: English is no choice there."""
+    """Return Chinese if it is the browser's language; otherwise None: English is often a default."""
     return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
 
 
 def _choose_language() -> None:
-    """Remember the choice: the switch is a new widget on every page, and forgets it."""
+    """Store the chosen language, because the switch is a new widget on every page and loses it."""
     st.session_state[_CHOSEN] = st.session_state["language"] or language()
 
 
@@ -132,7 +134,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the reader's time zone from the browser; without one, None for the zone of this host."""
+    """Return the reader's time zone from the browser; None (this host's zone) if it reports none."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -176,7 +178,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
 
 
 def chosen_row(table: str, rows: Sequence[T]) -> T | None:
-    """Return the row that the reader chose in the table of this key."""
+    """Return the row that the reader selected in the table with this key; `None` if none is selected."""
     chosen = st.session_state.get(table, {}).get("selection", {}).get("rows", [])
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
@@ -186,7 +188,7 @@ _FEW_FIXES = 3
 
 
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
-    """Draw the trouble, its impact here, and what to change first; the rest on demand."""
+    """Draw the trouble, its impact on the run, and what to change first; the rest can be opened."""
     with st.container(border=True, key=f"verdict-{found.level}"):
         st.markdown(f"### {icon} {markdown(found.headline)}")
         if caption := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
@@ -221,10 +223,10 @@ _ASKED = "missing_page"
 
 
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
-    """Return a page of the name in the address for the navigation, if none of `pages` has that name.
+    """Return a hidden page for the name in the address, if none of `pages` has that name.
 
-    No menu shows it. The browser sends the name once, and then a number derived from it. So the page is kept
-    for as long as the reader's session (streamlit 1.67, PagesManager).
+    The browser sends the name once, and then a number derived from it. The page therefore exists as long as
+    the reader's session (streamlit 1.67, PagesManager).
     """
     context = get_script_run_ctx()
     name = context.pages_manager.intended_page_name if context is not None else None

@@ -1,4 +1,4 @@
-"""One incident: its impact and fixes, its timeline, evidence, stacks, and what people wrote."""
+"""Draw one incident: its impact and fixes, its timeline, evidence, stacks, and users' notes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: b
 
 
 def _hosts(incident: Incident) -> str:
-    """Return the host of the rank and the number of hosts; of a single host, only the name."""
+    """Return the host of the rank and the number of hosts; for a single host, only its name."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -66,7 +66,7 @@ def _hosts(incident: Incident) -> str:
 def draw_incidents(
     incidents: Sequence[Incident], *, key: str, with_run: bool = True, height: int | Literal["auto"] = "auto"
 ) -> None:
-    """Draw the table; leave the incident that is chosen in it for the page to open."""
+    """Draw the table, and store the incident that the reader selects, for the page to open."""
 
     def remember() -> None:
         if (chosen := chosen_row(key, incidents)) is not None:
@@ -90,7 +90,7 @@ def _state(incident: Incident, say: Say) -> str:
 
 
 def missing() -> bool:
-    """Return whether incidents cannot be read, and show why: that does not mean that there are none."""
+    """Return whether incidents cannot be read, and show why, because incidents may still exist."""
     why = shared().cases.unreadable()
     if why is not None:
         st.warning(markdown(say("incidents_unreadable", why)), icon=":material/warning:")
@@ -98,7 +98,7 @@ def missing() -> bool:
 
 
 def draw_incident(key: str) -> None:
-    """Draw the page of the incident of this id, again every few seconds while it is open."""
+    """Draw the page of the incident with this id; redraw it every few seconds while it is open."""
     incident = shared().incident(key)
     if incident is None:
         if missing():
@@ -126,7 +126,7 @@ def _live(key: str) -> None:
         _timeline(incident)
     with right:
         _deliveries(incident)
-    if len(incident.evidence) > MOST_EVIDENCE:  # else the verdict has shown all of it
+    if len(incident.evidence) > MOST_EVIDENCE:  # otherwise the verdict shows all evidence
         st.markdown(f"#### {say('evidence')}")
         st.code(
             verbatim("\n".join(render(line) for line in incident.evidence)), language=None, wrap_lines=True
@@ -137,7 +137,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Draw where the ranks of a host were: in a sentence, then their stacks."""
+    """Draw a sentence about where the ranks of a host were, and then their stacks."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)
@@ -145,7 +145,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 
 def _timeline(incident: Incident) -> None:
-    """Draw an incident's changes and notes; of an older version's incident, as the database has them."""
+    """Draw an incident's changes and notes; for an older version's incident, those in the database."""
     kept = shared().cases.history(incident.id)
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
@@ -183,7 +183,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the icon: a tick only if the incident was fixed, or its run finished in spite of it."""
+    """Return the icon: a tick only if the incident was fixed, or if its run finished despite it."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:
@@ -224,7 +224,7 @@ _HOURS = (1, 4, 24, 168)
 
 
 def draw_actions(incident: Incident) -> None:
-    """Draw the controls, or who may use them; nothing if no database has the incident."""
+    """Draw the controls, or who may use them; nothing if the incident is in no database."""
     cases = shared().cases
     if cases.incident(incident.id) is None:
         return
@@ -246,7 +246,7 @@ def draw_actions(incident: Incident) -> None:
 
 
 def _who() -> str:
-    """Return the person who acts: as signed in, else the name typed here."""
+    """Return the name of the acting person: the login, or the name typed here."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in
@@ -280,7 +280,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
 
 
 def _do(act: Callable[[], object]) -> None:
-    """Run an action if the person may; show its error, else redraw the page."""
+    """Run an action if the person has permission; show its error, or redraw the page."""
     if not may_operate():
         return
     try:

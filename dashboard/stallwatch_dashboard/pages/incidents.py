@@ -1,4 +1,4 @@
-"""All incidents or, with ``?incident=``, one of them."""
+"""Draw all incidents or, with ``?incident=``, one of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
 
 
 def _choose() -> tuple[list[str], list[str]]:
-    """Return the words and kinds to show, which the address keeps."""
+    """Return the search words and the kinds of incidents to show, which are stored in the address."""
     query = st.query_params
     left, right = st.columns([4, 6], vertical_alignment="bottom")
     search = left.text_input(

@@ -1,4 +1,4 @@
-"""Upload the logs of a dead run: the verdict first, then cause, fixes, evidence, and all other findings."""
+"""Diagnose uploaded logs of an ended run: the verdict first, then cause, fixes, evidence, and findings."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from stallwatch_rules.report.phrases import (
 )
 from stallwatch_rules.text.digest import fold_ranks
 
-_TOGETHER = ""  #: the choice of all files as one run: no job has this name
-_CHOICE = "which_job"  #: its key in the session
-_ROW_PIXELS = 35  #: as Streamlit draws them
+_TOGETHER = ""  #: the choice of all files as one run; no job has this name
+_CHOICE = "which_job"  #: session key of the choice
+_ROW_PIXELS = 35  #: height of a row in Streamlit's tables
 _MOST_ROWS = 6
 _SHOWN_REPORTS = 20
-_KNOWN_REPORTS = 8  #: of jobs of one upload, cached for when the reader returns to them
+_KNOWN_REPORTS = 8  #: cached reports of jobs of one upload, for when the reader returns to them
 
 
 def _draw(shown: Table) -> None:
     st.dataframe(
         pd.DataFrame([[cell(text) for text in row.cells] for row in shown.rows], columns=shown.heads),
         hide_index=True,
-        height=_ROW_PIXELS * (1 + min(len(shown.rows), _MOST_ROWS)) + 2,  # it scrolls
+        height=_ROW_PIXELS * (1 + min(len(shown.rows), _MOST_ROWS)) + 2,  # the table scrolls
     )
 
 
 def _choose_job(jobs: Sequence[JobSummary]) -> str:
-    """Return the name of the job whose report is wanted; `_TOGETHER` for all jobs as one run."""
+    """Return the name of the job that the reader selected; `_TOGETHER` for all jobs as one run."""
     names = {job.name: f"{shown_name(job, language())} · {render(job.badge)}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
     chosen: str | None = st.selectbox(
@@ -78,7 +78,8 @@ def _choose_job(jobs: Sequence[JobSummary]) -> str:
 
 
 def _findings(found: Diagnosis) -> None:
-    bounds = any(f.at_least for f in found.findings)  # else numbers, by which a reader can sort
+    # Without bounds, counts are numbers, which a reader can sort.
+    bounds = any(f.at_least for f in found.findings)
     st.dataframe(
         {
             say("rule"): [f.rule for f in found.findings],
@@ -113,7 +114,7 @@ def _unknown(found: Diagnosis) -> None:
 
 
 def _new_lines(found: Diagnosis) -> None:
-    """Draw the lines that are new to the run, or to the healthy run it was compared with."""
+    """Draw the lines that are new in the run, or new compared with the healthy run."""
     st.markdown(f"#### {word('new-lines', language())}")
     for line in found.new_lines:
         st.caption(markdown(new_line_where(line, language())))
@@ -142,7 +143,7 @@ def _draw_problems(problems: list[InputProblem]) -> None:
 
 
 def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
-    """Draw all of a report, the verdict first; `lines` are those around the evidence."""
+    """Draw a complete report, the verdict first; `lines` are the lines around the evidence."""
     pages = catalogue(shared().settings.rules).pages
     draw_verdict(verdict.of_diagnosis(found, pages, reader()))
     _draw_problems(problems)
@@ -204,7 +205,7 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """Return the report of one of several jobs, or the command's own; read it unless it was viewed lately."""
+    """Return the report of one of several jobs, or the default report; read it unless it is cached."""
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:
@@ -215,12 +216,12 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
         if len(known) > _KNOWN_REPORTS:
             del known[next(iter(known))]
         known[job] = answer
-    known[job] = known.pop(job)  # the last one viewed stays longest
+    known[job] = known.pop(job)  # the report viewed last is deleted last
     return known[job]
 
 
 def _compared(answer: Answer) -> None:
-    """Show what the report omits: that nothing is new, or that the other run is not healthy either."""
+    """Show that no line is new, or that the run used for comparison is not healthy either."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:
@@ -304,7 +305,7 @@ if not _files:
     st.session_state.pop("reports", None)
     _kept(_reports)
 else:
-    # Side by side: the verdict should be as high as possible.
+    # The uploaders are side by side, so that the verdict is as high as possible on the page.
     _left, _right = st.columns([1, 3], vertical_alignment="top")
     with _right, st.expander(say("compare_healthy"), icon=":material/compare_arrows:"):
         _healthy = st.file_uploader(say("healthy_logs"), accept_multiple_files=True, key="healthy") or []

@@ -1,4 +1,4 @@
-"""The catalogue: find a rule, read its page, try a pattern on lines, draft a page for an unknown failure."""
+"""Draw the catalogue: find a rule, read its page, try a pattern on lines, draft a page for a failure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import fixes_for, written
 from stallwatch_rules.pages.page import RulePage
 
-_ROWS = 8  #: of the list while a page is open beneath it
+_ROWS = 8  #: rows of the list while a page is open below it
 
 
 @st.cache_resource(show_spinner=False)
@@ -43,7 +43,7 @@ def _harm(page: RulePage) -> str:
 
 
 def _chosen(pages: list[RulePage]) -> None:
-    """Put the rule of the chosen row into the address, so that the link can be shared."""
+    """Store the rule of the selected row in the address, so that the link can be shared."""
     if (chosen := chosen_row("rules_table", pages)) is not None:
         st.query_params["rule"] = chosen.id
 
@@ -84,7 +84,7 @@ def _section(heading: str, text: str, chinese: str = "") -> None:
     text = render(bilingual(text, chinese))
     if written(text):
         st.markdown(f"#### {say(heading)}")
-        st.markdown(own_words(text))  # the page's own words: a local file that was reviewed
+        st.markdown(own_words(text))  # the page is a local, reviewed file
 
 
 def _page(page: RulePage) -> None:

@@ -1,4 +1,4 @@
-"""One live run: the verdict, its numbers, the charts, the incidents, another run beside it, and its log."""
+"""Draw one live run: the verdict, its numbers, charts, incidents, a comparison run, and its log."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from stallwatch_rules.text.digest import fold_ranks
 _FRESH_SECONDS = 4.0  #: the age of younger numbers is not shown
 _LAST_WORDS_SECONDS = 15.0  #: a run's last numbers, lines, and incidents may arrive this long after its end
 _FEW_LINES, _MANY_LINES = 15, 1000
-_FEW_HOSTS = 6  #: whose names are written out
-_SPANS = (10, 60, 600)  #: seconds before and after a moment
+_FEW_HOSTS = 6  #: maximum number of hosts listed by name
+_SPANS = (10, 60, 600)  #: seconds before and after a time
 
 
 def _choose() -> str | None:
-    """Return the run that the reader chose, the address names, or that is newest; None if it is missing."""
+    """Return the run that the reader chose, the address names, or that is newest; None if missing."""
     names = shared().run_names()
     state, in_address = st.session_state, _named()
-    # It has changed: a link, or the browser's back button.
+    # A changed address means a link, or the browser's back button.
     linked = in_address if in_address != state.get("address_run") else None
     if linked is not None or state.get("chosen_run") not in names:
         wanted = linked or in_address or (names[0] if names else None)
@@ -55,7 +55,7 @@ def _choose() -> str | None:
     chosen = st.selectbox(
         say("choose_run"),
         names,
-        index=0 if state["chosen_run"] else None,  # a clear button is of no use while a run is shown
+        index=0 if state["chosen_run"] else None,  # a clear button is useless while a run is shown
         key="chosen_run",
         format_func=plain,
         label_visibility="collapsed",
@@ -68,22 +68,23 @@ def _choose() -> str | None:
 
 
 def _named() -> str | None:
-    """Return the run that the address names, by itself or by one of its incidents.
+    """Return the run that the address names, directly or by one of its incidents.
 
-    On the way to an incident, Streamlit puts the next page's query into this page's address before it leaves
-    the page (1.67, `st.switch_page`): the browser's back button leads there.
+    Before it opens an incident, Streamlit puts the next page's query into this page's address (1.67,
+    `st.switch_page`), to which the browser's back button leads.
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:
         if (incident := shared().incident(key)) is not None:
             query["run"] = incident.run
-        st.query_params.from_dict(query)  # at once: each setting is a step of the browser's history
+        # All values are set at once, because each setting adds a step to the browser's history.
+        st.query_params.from_dict(query)
     return query.get("run")
 
 
 @st.fragment(run_every="2s")
 def _awaited(run: str | None) -> None:
-    """Show that there is nothing yet; when the run appears, draw its page."""
+    """Show that there is no data yet; when the run appears, draw its page."""
     names = shared().run_names()
     if run in names or (names and run is None):
         st.rerun()
@@ -95,9 +96,10 @@ def _awaited(run: str | None) -> None:
 
 
 def _about(row: RunRow, now: float) -> list[str]:
-    """Return where the run is, its duration, and the age of the numbers shown."""
+    """Return the host of the run, its duration, and the age of the numbers shown."""
     facts = []
-    if row.host and not any(incident.hosts for incident in row.open_incidents):  # the verdict counts those
+    # If incidents name hosts, the verdict counts the hosts.
+    if row.host and not any(incident.hosts for incident in row.open_incidents):
         facts = [say("hosts_reported", len(row.hosts)) if row.hosts else row.host]
     if (seconds := row.seconds(now)) is not None:
         facts.append(say("going_for" if row.ended_at is None else "took", formats.seconds(seconds)))
@@ -107,7 +109,7 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """Link to the newest attempt: a reused name gets a number, which an address may lack."""
+    """Draw a link to the newest attempt: a reused name gets a number, which an address may lack."""
     newest = later_attempt(run, shared().run_names())
     if newest is not None:
         st.page_link(
@@ -119,7 +121,7 @@ def _later(run: str) -> None:
 
 
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
-    """Draw six numbers, each with another beneath to judge it by."""
+    """Draw six numbers, each with a second number below for comparison."""
     over = row.ended_at is not None
     left = None if row.seconds_left is None else say("left", formats.seconds(row.seconds_left))
     base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
@@ -148,7 +150,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     eye, span = look(), _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # below the map, which opens a host
+    if is_folded(found.hosts):  # below the map, in which the reader opens a host
         ready = (
             [one for one in ready if one.key == "lag"]
             + ([ranks_of_host(host)] if host else [])
@@ -166,9 +168,9 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 
 
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
-    """Draw what is known of the hosts of a multi-host run; return the host whose ranks are drawn.
+    """Draw the facts about the hosts of a multi-host run; return the host whose ranks are drawn.
 
-    That is the reader's choice, which the address keeps, else the blamed host.
+    That is the reader's choice, which is stored in the address, or else the blamed host.
     """
     hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
     if len(hosts) < 2:
@@ -204,7 +206,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """Draw a row per host, those that need attention first: ranks, last answer, and folder."""
+    """Draw a row per host, hosts that need attention first: ranks, last answer, and folder."""
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():
@@ -236,7 +238,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _stacks(incidents: list[Incident]) -> None:
-    """Draw where the ranks were at each stall, the newest first: the sentence, then the stacks."""
+    """Draw where the ranks were at each stall, the newest first: a sentence, then the stacks."""
     for incident in sorted(incidents, key=lambda one: -one.opened_at):
         if incident.stacks is None:
             continue
@@ -248,7 +250,7 @@ def _live(run: str, known: int) -> None:
     source = shared()
     row, now = source.row(run), source.clock()
     if row is None or len(source.run_names()) != known:
-        st.rerun()  # a run appeared or disappeared: the list of runs at the top changes
+        st.rerun()  # a run appeared or disappeared, so the list of runs at the top changes
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
     shown = verdict.of_run(row, pages, reader(), found.last_step_at)
@@ -294,7 +296,7 @@ def _log(run: str) -> None:
 
 
 def _comparison(run: str) -> None:
-    """Draw a choice of the other run, which the address keeps, and the charts of both."""
+    """Draw the choice of a second run, which is stored in the address, and the charts of both runs."""
     others = [name for name in shared().run_names() if name != run]
     if not others:
         return
@@ -325,7 +327,7 @@ def _compared(run: str, other: str) -> None:
 
 
 def _moment(run: str) -> None:
-    """Draw the controls and the lines. Nothing is read before the reader opens it."""
+    """Draw log lines around a time, with controls. No file is read before the reader opens it."""
     found = shared().copies(run)
     if not found:
         return
@@ -366,7 +368,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time at which things stopped before an incident; without one, the end of the run."""
+    """Return the time at which progress stopped before an incident; without one, the end of the run."""
     if incident is not None:
         return stalled_since(incident)
     info = shared().info(run)
@@ -395,7 +397,7 @@ _run = head(say("run"), _choose)
 if _run is None:
     _awaited(st.query_params.get("run"))
 else:
-    # A run that is over is drawn once.
+    # An ended run is drawn only once.
     _every = None if _over(_run) else "2s"
     _later(_run)
     st.fragment(_live, run_every=_every)(_run, len(shared().run_names()))

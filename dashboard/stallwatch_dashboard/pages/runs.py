@@ -1,4 +1,4 @@
-"""Every run in one row, those that need attention first. The address keeps the choices, for sharing."""
+"""Draw every run in one row, urgent runs first. The choices are stored in the address, for sharing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _empty() -> None:
 def _live() -> None:
     source = shared()
     rows = source.rows()
-    with st.container():  # always there, so that the table keeps its place
+    with st.container():  # this container always exists, so that the table keeps its place
         missing()
     if not rows:
         _empty()

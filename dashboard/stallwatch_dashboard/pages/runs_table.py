@@ -1,4 +1,4 @@
-"""The table of runs: the content of its cells, their sort values, and the text that is searched."""
+"""Build the table of runs: the content of its cells, their sort values, and the searchable text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name
 from stallwatch_dashboard.words import Reader, Say
 
-#: Shape and word together: color is never the only sign.
+#: A shape and a word for each state, because color must never be the only sign.
 ICONS = {
     "starting": "◌",
     "training": "▶",
@@ -32,7 +32,7 @@ ICONS = {
     "unwatched": "◇",
     "stale": "?",
 }
-#: Orders that are offered, by their names in the address. Clicks on the heads of columns give the others.
+#: Orders in the menu, by their names in the address. Clicks on column heads sort by other columns.
 ORDERS = (
     "urgency",
     "run",
@@ -46,7 +46,7 @@ ORDERS = (
     "lost",
 )
 _FRONTEND = Path(__file__).with_name("runs_frontend")
-_MOST_FOUND = 2000  #: characters of a run that can be searched
+_MOST_FOUND = 2000  #: searchable characters of a run
 
 
 def _seconds_lost(value: float) -> str:
@@ -61,14 +61,14 @@ def _percent(share: float) -> str:
 class Column:
     """A column of numbers, or of words if `field` is empty. The highest number comes first."""
 
-    name: str  #: the key of its heading
-    width: int  #: pixels; those up to the invalidations fit into a window of 1,440
-    order: str = ""  #: its name in the address; a column without one cannot be sorted
-    field: str = ""  #: of `RunRow` with the number
+    name: str  #: key of the heading's text
+    width: int  #: pixels; the columns up to the invalidations fit into a window of 1,440
+    order: str = ""  #: the column's name in the address; a column without one cannot be sorted
+    field: str = ""  #: the field of `RunRow` that holds the number
     shown: Callable[[float], str] = formats.number
-    rising: bool = False  #: the lowest comes first
+    rising: bool = False  #: True if the lowest number comes first
     help: str = ""
-    long: bool = False  #: may be wider than its column
+    long: bool = False  #: True if the text may be wider than its column
 
 
 COLUMNS = (
@@ -97,7 +97,7 @@ COLUMNS = (
 def draw_table(table: dict[str, Any], *, key: str) -> None:
     """Draw the data from `table`; the same `key` keeps the table, and the reader's choices."""
     html, css, js = _sources()
-    # Registered each time: Streamlit's tests have another registry of components for each page (1.58).
+    # Registered at each draw, because Streamlit's tests have a registry of components per page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
     draw(data=table, key=key)
 
@@ -105,7 +105,7 @@ def draw_table(table: dict[str, Any], *, key: str) -> None:
 def table(rows: Sequence[RunRow], reader: Reader) -> dict[str, Any]:
     """Return the data for the browser, which searches and sorts; `rows` start with the most urgent.
 
-    Everything in it is shown as text, except `key`, which leads to the run.
+    All of it is shown as text, except `key`, which leads to the run.
     """
     say = reader.say
     return {
@@ -174,7 +174,7 @@ def _shown(column: Column, value: float | None) -> str:
 
 
 def _incidents(row: RunRow, say: Say) -> str:
-    """Return the open incidents; of a run that is over, its cause or what was wrong at its end."""
+    """Return the open incidents; for an ended run, its cause or the trouble at its end."""
     known = row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
     found = {(one.rule, one.exception) for one in known}
     if row.cause:
@@ -183,12 +183,12 @@ def _incidents(row: RunRow, say: Say) -> str:
 
 
 def _phase(phase: str, say: Say) -> str:
-    """Return the phase in words; a phase of a custom trainer by its own name."""
+    """Return the translated phase; for a custom trainer's phase, its own name."""
     return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
 
 
 def _course(values: Sequence[float]) -> str:
-    """Return heights in percent between the lowest of the `values` and the highest."""
+    """Return the heights of the loss curve in percent between the lowest and the highest value."""
     if not values:
         return ""
     low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""Sign-in: only people whom the configuration names get past this page."""
+"""Draw the sign-in page, which only people named in the configuration can pass."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stallwatch_dashboard.pages.common import say
 from stallwatch_dashboard.safetext import markdown
 from stallwatch_dashboard.uploads.gate import LEDGER
 
-# The provider sends people back to the first page: Streamlit's callback always leads to its root (1.67,
-# web/server/starlette/starlette_auth_routes.py). So the browser keeps the requested address, for this tab
-# alone, and goes there once the person is let in.
+# The provider sends people back to the first page, because Streamlit's callback always leads to its root
+# (1.67, web/server/starlette/starlette_auth_routes.py). The browser therefore stores the requested address,
+# for this tab only, and opens it after the login.
 _KEEP = """
 export default function ({ data }) {
   const here = location.pathname + location.search;
@@ -22,7 +22,7 @@ export default function ({ data }) {
   else sessionStorage.setItem("stallwatch-wanted", here);
 }
 """
-# The kept address has no host, so that no link leads through the sign-in to another site. A person who has
+# The stored address has no host, so that no link leads through the sign-in to another site. A person who has
 # left the first page before this runs is not redirected.
 _GO = """
 export default function ({ data }) {
@@ -35,12 +35,12 @@ export default function ({ data }) {
 
 
 def keep_address() -> None:
-    """Have the browser keep the address that it shows; drawn under the sign-in button."""
+    """Make the browser store the address that it shows; drawn below the sign-in button."""
     _run("stallwatch_keep_address", _KEEP)
 
 
 def go_to_address() -> None:
-    """Redirect a person who was just let in to the requested address."""
+    """Redirect a person who was just admitted to the requested address."""
     _run("stallwatch_go_to_address", _GO)
 
 
@@ -51,7 +51,7 @@ def _run(name: str, script: str) -> None:
 
 
 def role() -> Role | None:
-    """Return the role of this page's reader, by the configuration at this moment.
+    """Return the role of this page's reader, by the current configuration.
 
     Without a login, the reader is the owner and may do everything.
     """
@@ -64,7 +64,7 @@ def role() -> Role | None:
 
 
 def may_operate() -> bool:
-    """Return whether this person may act. Every action checks it on the server, whatever the browser sent."""
+    """Return whether this person may act; the server checks every action, whatever the browser sent."""
     return role() == "operator"
 
 
@@ -94,7 +94,7 @@ def admit() -> bool:
 
 
 def draw_person() -> None:
-    """Draw who is signed in, the role, and the sign-out button; nothing without a login."""
+    """Draw the name of the signed-in person, the role, and the sign-out button; nothing without a login."""
     found = role()
     if not shared().settings.login.on or found is None:
         return

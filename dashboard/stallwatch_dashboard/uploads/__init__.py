@@ -1,1 +1,1 @@
-"""Uploaded files: who may send them, how many, and how they are read."""
+"""Accept uploaded files: permissions, limits, and reading."""

@@ -1,4 +1,4 @@
-"""Read the lines around a place in an uploaded log, as they were printed."""
+"""Return the lines around a place in an uploaded log, as they were printed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def around(
 ) -> str:
     """Return the lines `number - before` to `number + after` of a diagnosed file, line `number` marked.
 
-    Mask secrets. Return an empty string if there is no such line.
+    Secrets are masked. The text is empty if there is no such line.
     """
     problems: list[InputProblem] = []
     for name, stream in streams:
@@ -38,7 +38,7 @@ def around(
         for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
                 masker = LineMasker()
-                # With one more line before, which may be part of a private key.
+                # An additional line before is read, because it may be part of a private key.
                 lines = [
                     structs.replace(line, text=masker(line.text))
                     for line in _read(log, problems, number, before + 1, after)
@@ -64,7 +64,7 @@ def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, 
 def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
     """Return how many lines were skipped without inspection, at most `most`, and the chunks after them.
 
-    Skip nothing in encodings in which a line's end is more than one byte.
+    No line is skipped in encodings in which a line's end has more than one byte.
     """
     count, rest = 0, b""
     for portion in chunks:

@@ -1,8 +1,8 @@
 """Guard Streamlit's upload address: which sessions may send files, and how much in total.
 
-Streamlit takes a file from any open session, even one that has not signed in, and keeps it in memory
-(streamlit 1.67, web/server/starlette/starlette_routes.py). Here a session may send files after a page offers
-it, and all sessions together have a size limit.
+Streamlit accepts a file from any open session, even one without a login, and keeps it in memory (streamlit
+1.67, web/server/starlette/starlette_routes.py). Here a session may send files only after a page offers an
+upload, and all sessions together have a size limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATH = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 
 
 class Ledger:
-    """The sessions that may send files, and the bytes that each keeps here."""
+    """Records the sessions that may send files, and the bytes that each session stores."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class Ledger:
             self._kept.setdefault(session, {})
 
     def take(self, session: str, file: str, size: int, most: int, alive: Callable[[str], bool]) -> int:
-        """Register a file about to arrive. Return the HTTP status of a refusal, or 0 to accept it."""
+        """Register a file about to arrive. Return the HTTP status of a refusal, or 0 to accept the file."""
         with self._lock:
             if session not in self._kept:
                 return 403
@@ -47,7 +47,7 @@ class Ledger:
             self._kept.get(session, {}).pop(file, None)
 
 
-LEDGER = Ledger()  #: of this process
+LEDGER = Ledger()  #: the ledger of this process
 _REFUSALS = {
     403: "this session may not upload",
     411: "the length of the upload is missing",
@@ -61,7 +61,7 @@ class UploadGate:
     ) -> None:
         self._app = app
         self._ledger = ledger
-        self._most = most  #: bytes that all sessions may keep together
+        self._most = most  #: maximum bytes that all sessions may store together
         self._alive = alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,8 +1,8 @@
-"""The process that reads uploaded files, so that they can harm only this process and not the pages.
+"""Read uploaded files in a separate process, so that they can harm only this process and not the pages.
 
-Started by `reading` in the folder that holds the files. Standard input holds the `Task` (JSON). Standard
-output gets one JSON line for each progress report, ``[read, of]`` in bytes, and ends with the line
-``"done"``; the answer (`Answer`, msgpack) is in the file that the task names.
+`reading` starts this process in the folder that holds the files. Standard input holds the `Task` (JSON).
+Standard output receives one JSON line for each progress report, ``[read, of]`` in bytes, and ends with the
+line ``"done"``; the answer (`Answer`, msgpack) is in the file that the task names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stallwatch_rules.decoding import from_json
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, JobSummary
 
-_NICER = 5  # lower priority than the pages, which people wait for
+_NICER = 5  # gives the pages, for which people wait, a higher priority
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Task:
     limits: Limits
     workers: int
     answer: str  #: path of the file to write
-    healthy: list[str] = field(default_factory=list)  #: paths of a run to compare with
-    job: str = ""  #: the job to read, of several; empty: the job that the command would report
-    together: bool = False  #: read all files as one run
+    healthy: list[str] = field(default_factory=list)  #: paths of a healthy run for comparison
+    job: str = ""  #: which of several jobs to read; empty: the job that the command would report
+    together: bool = False  #: True reads all files as one run
 
 
 class Answer(msgspec.Struct):
@@ -86,12 +86,13 @@ def _read(task: Task) -> Answer:
     answer = Answer(found, result.problems, jobs=result.jobs)
     if known is not None:
         answer.problems = [*result.problems, *known.problems]
-        # Of a file that could not be read, the problem is reported; nothing was compared.
+        # If the healthy run could not be read, the problem is reported and nothing was compared.
         answer.healthy = known.verdict if known.baseline.exemplars else ""
     if found.primary is None:
         return answer
     with ExitStack() as opened:
-        holding = [name for name in task.names if found.primary.file.startswith(name)]  # or its archive
+        # The file of the primary finding may be inside an uploaded archive.
+        holding = [name for name in task.names if found.primary.file.startswith(name)]
         streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in holding]
         answer.context = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
     return answer

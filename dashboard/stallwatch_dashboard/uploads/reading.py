@@ -1,4 +1,4 @@
-"""Read uploaded files in a separate process, a few at a time, and pass on its reports."""
+"""Read uploaded files in a separate process, a few at a time, and pass on its progress reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """Return the last part of an upload's name as a safe file name; its rank and extensions stay readable."""
+    """Return the last part of an upload's name as a safe file name that keeps its rank and extensions."""
     last = _UNFIT.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
@@ -43,7 +43,7 @@ def safe_name(name: str, number: int) -> str:
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
     """Write the files to a private folder, removed at the end; yield it and their paths within it.
 
-    Files of the same name get folders of their own.
+    Files with the same name are stored in separate folders.
     """
     home.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder = Path(tempfile.mkdtemp(prefix=".upload-", dir=home))
@@ -64,10 +64,10 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 
 
 _AT_ONCE = 2
-_STARTS_SAFELY = sys.version_info >= (3, 11)  # whether Python obeys PYTHONSAFEPATH
+_STARTS_SAFELY = sys.version_info >= (3, 11)  # True if Python obeys PYTHONSAFEPATH
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
-_RATIO_FROM = 64 * _MIB  # uploads may come from anyone
+_RATIO_FROM = 64 * _MIB  # smaller than the default, as uploads may come from anyone
 
 
 class ReadingFailed(Exception):
@@ -96,11 +96,11 @@ def read_uploads(
 ) -> Answer:
     """Diagnose the files, compared with those of a `healthy` run if there are any.
 
-    Of the files of several jobs, read only those of `job`, or all as one run if `together`. Call ``waiting``
-    if other uploads must be read first.
+    If the files belong to several jobs, read only those of `job`, or all as one run if `together`. Call
+    ``waiting`` if other uploads must be read first.
 
-    Any exception from ``progress``, such as when the reader of the page is gone, kills the process at once.
-    Raises `ReadingFailed` if that process died, and ``OSError`` if the disk takes no files.
+    Any exception from ``progress``, for example because the reader closed the page, kills the process at
+    once. Raises `ReadingFailed` if that process died, and ``OSError`` if the disk accepts no files.
     """
     if not _turns.acquire(blocking=False):
         waiting()
@@ -132,7 +132,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
     with subprocess.Popen(
         own_main("stallwatch_dashboard.uploads.reader"),
         cwd=folder,
-        # Its child processes must not import modules from the folder of the uploaded files, either.
+        # The process's children must not import modules from the folder of the uploaded files, either.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Return why the files (name, bytes) are too large together; ``None`` if they are not."""
+    """Return a problem if the files (name, bytes) are too large together; otherwise ``None``."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None

@@ -1,4 +1,4 @@
-"""Reports that readers kept: one file each under ``<home>/reports``, without secrets."""
+"""Store reports for readers: one file each under ``<home>/reports``, without secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 32 << 20  #: a report has some hundred kilobytes; a larger file is
 class Kept(msgspec.Struct):
     id: str
     at: float  #: Unix seconds
-    names: list[str]  #: of the files that were read
+    names: list[str]  #: names of the files that were read
     language: str
     diagnosis: Diagnosis
     context: str = ""  #: the lines around the evidence
@@ -37,7 +37,7 @@ class Reports:
         self._clock = clock
 
     def keep(self, found: Diagnosis, names: Sequence[str], language: str, context: str = "") -> Kept:
-        """Save a report; raise ``OSError`` if it cannot be written."""
+        """Save a report and return it; raise ``OSError`` if it cannot be written."""
         now = self._clock()
         moment = datetime.fromtimestamp(now, timezone.utc)
         kept = Kept(

@@ -1,4 +1,4 @@
-"""Facts about other software, as data files: each names the source that it was read in."""
+"""Load facts about other software from data files, which name their sources."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _HERE = Path(__file__).parent
 
 
 def facts(name: str, type: type[T]) -> T:
-    """Return the content of `<name>.yaml`."""
+    """Return the content of `<name>.yaml` as `type`."""
     return convert(yaml.load((_HERE / f"{name}.yaml").read_bytes(), LOADER), type)
 
 
 class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names that scripts call and read."""
+    """Names that training scripts call and read, from `calls.yaml`."""
 
     ranks: frozenset[str]
     rank_calls: frozenset[str]
@@ -42,7 +42,7 @@ class _Calls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An argument of transformers' own classes; the table explains the fields."""
+    """A renamed argument of transformers' own classes; `trainers.yaml` explains the fields."""
 
     old: str
     new: str
@@ -51,7 +51,7 @@ class Renamed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An argument of classes whose names end in `ending`."""
+    """A changed argument of classes whose names end in `ending`."""
 
     ending: str
     old: str
@@ -60,7 +60,7 @@ class Changed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The arguments that trainers take, and their defaults."""
+    """The arguments that trainers accept, and their defaults, from `trainers.yaml`."""
 
     taken: frozenset[str]
     last_known: str

@@ -1,9 +1,9 @@
-"""A chat per file: the requests that its documentation defines, and the meaning of its answers.
+"""One module per chat: it writes the requests that the chat documents, and interprets the answers.
 
-Apprise reads the URL. Stallwatch writes the request if Apprise 2.2.0 does not follow the chat's
-documentation: it takes every 200 of Feishu, Lark, DingTalk and WeCom for a success although their errors come
-in a 200, cannot sign for Feishu and Lark, loses ``Retry-After`` and error codes everywhere, and sends plain
-text to chats that have cards.
+Apprise parses the URL. Stallwatch writes the request if Apprise 2.2.0 does not follow the chat's
+documentation: Apprise takes every HTTP 200 of Feishu, Lark, DingTalk and WeCom for a success although these
+chats report errors in a 200, cannot sign requests to Feishu and Lark, discards ``Retry-After`` and error
+codes of all chats, and sends plain text to chats that support cards.
 """
 
 from __future__ import annotations
@@ -31,10 +31,11 @@ from stallwatch_alerts.channels.chats.wecom import WeCom
 
 
 def chat_of(plugin: Any, url: str) -> Chat | None:
-    """Return the chat for the Apprise plugin of a URL; `None` if Apprise itself sends.
+    """Return the chat for the Apprise plugin of a URL; `None` if Apprise itself must send.
 
-    Apprise sends for every other service, and for URLs with features that only Apprise has: a template of the
-    user's own, Slack's workflows, Slack's users by e-mail address, or Telegram's search for the bot's owner.
+    Apprise sends to every other service, and to URLs with features that only Apprise supports: a template of
+    the user's own, Slack workflows, Slack users by e-mail address, or the search for the owner of a Telegram
+    bot.
     """
     if isinstance(plugin, (NotifyFeishu, NotifyLark)):
         return Feishu(plugin, secret=_query(url, "secret"))

@@ -1,4 +1,4 @@
-"""The interface of all chats: a notice becomes requests, an answer becomes a failure or `None`."""
+"""Define the interface of all chats: convert a notice to requests, and an answer to an error or `None`."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ _SIGNS = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢
 
 
 def headline(notice: Notice) -> str:
-    """Return the title after the sign of its level."""
+    """Return the notice's title with the emoji of its level in front."""
     return f"{_SIGNS[notice.level]} {notice.message.title}"
 
 
 class Chat:
-    """Writes the requests for a notice, and reads the answers.
+    """Writes the requests for a notice, and reads the chat's answers.
 
-    A chat that can edit its messages returns where each is (`place`), and overrides `edits` and `replies`.
+    A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
+    and `replies`.
     """
 
-    name: str  #: its section of ``advice.json``
-    title: str  #: its name in the reasons of failures
-    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait by error code, if the answer has none
+    name: str  #: the chat's section of ``advice.json``
+    title: str  #: the chat's name in error messages
+    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait, by error code, if the answer names no time
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one request for each of the URL's targets."""
+        """Return one request for each target of the URL."""
         raise NotImplementedError
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
@@ -44,19 +45,19 @@ class Chat:
         raise NotImplementedError
 
     def place(self, answer: Answer) -> Place | None:  # noqa: ARG002
-        """Return where the message of this answer is; `None` if the chat does not report it."""
+        """Return the location of the message in a chat's answer; `None` if the chat does not report it."""
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request for each of the places, to replace the message there by this notice."""
+        """Return one request per place that replaces the message there with the notice."""
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return the requests of ``requests``, but in the threads of these places if the chat has threads."""
+        """Return the requests for the notice, as replies to the messages at `places` if possible."""
         return self.requests(notice)
 
     def failure(self, answer: Answer) -> ChannelError | None:
-        """Return the error in an answer; `None` if the message was accepted."""
+        """Return the error that an answer reports; `None` if the chat accepted the message."""
         refusal = self.refusal(answer)
         if refusal is None:
             return None
@@ -71,13 +72,13 @@ class Chat:
 
 
 class CodedChat(Chat):
-    """A chat that answers errors with a code in a 200; 0 is success."""
+    """A chat that reports errors as a code in the body of an HTTP 200; code 0 means success."""
 
     code_keys: ClassVar[Sequence[str]] = ("errcode",)
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the code in the body, whatever the HTTP status."""
+        """Return the error code and message in the body, whatever the HTTP status; `None` on success."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:
@@ -88,14 +89,14 @@ class CodedChat(Chat):
 
 @dataclass(frozen=True)
 class Markdown:
-    """A chat's dialect of Markdown: how it escapes text, shows literal lines and ends a line."""
+    """A chat's dialect of Markdown: the escapes, the form of literal lines, and the line break."""
 
     escape: Callable[[str], str]
     code: Callable[[Sequence[str]], str]
     line_end: str = "\n"
 
     def __call__(self, blocks: Sequence[Block]) -> str:
-        """Return the blocks as one text."""
+        """Return the Markdown text of the blocks."""
         return joined(blocks, self._block)
 
     def _block(self, block: Block) -> str:
@@ -107,7 +108,7 @@ class Markdown:
 
 
 def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
-    """Return the blocks as one text, with a blank line between blocks, but not before code."""
+    """Return the text of all blocks, with a blank line between blocks, except before code."""
     found = ""
     for block in blocks:
         between = "" if not found else "\n" if isinstance(block, Code) else "\n\n"
@@ -118,15 +119,15 @@ def joined(blocks: Sequence[Block], write: Callable[[Block], str]) -> str:
 def fit(
     notice: Notice, limit: int, write: Callable[[Sequence[Block]], Written], size: Callable[[Written], int]
 ) -> Written:
-    """Write as much of the notice's text as fits: `size` of the written text is at most `limit`."""
+    """Write as much of the notice's text as fits, so that `size` of the result is at most `limit`."""
     return write(fitted(blocks_of(notice.message.text), limit, lambda blocks: size(write(blocks))))
 
 
 def json_bytes(body: Mapping[str, Any]) -> int:
-    """Return the size of a request's body."""
+    """Return the size of a request's body in bytes, encoded as JSON."""
     return len(json.dumps(body, ensure_ascii=False).encode())
 
 
 def utf16_units(text: str) -> int:
-    """Return the length in UTF-16 code units, as some chats count."""
+    """Return the length of the text in UTF-16 code units, in which some chats count."""
     return len(text.encode("utf-16-le")) // 2

@@ -1,14 +1,15 @@
-r"""DingTalk: custom robots.
+r"""Send notices to custom robots of DingTalk.
 
 Documented at open.dingtalk.com, "Custom robot access" (document/robots/custom-robot-access) and "Security
-settings" (customize-robot-security-settings): the signature in the address (the HMAC-SHA256 of
-``timestamp\nsecret`` with the secret as its key, milliseconds, an hour off is too much), at most 20,000
-bytes, 20 messages a minute and then none for ten, errors as ``errcode`` in a 200: 310000 (signature, key word
-or address), 130101 (too many), 300001 and 400xxx (token).
+settings" (customize-robot-security-settings): the URL is signed with the HMAC-SHA256 of
+``timestamp\nsecret``, keyed by the secret, with a timestamp in milliseconds that must be less than an hour
+off; a message has at most 20,000 bytes; after 20 messages in a minute a robot is blocked for ten minutes;
+errors are reported as ``errcode`` in a 200: 310000 (signature, keyword or address), 130101 (too many
+messages), 300001 and 400xxx (token).
 
 Apprise 2.2.0 takes every 200 for a success, and encodes the signature twice (``quote`` in ``get_signature``,
-again in ``requests``). A Markdown message must also mention in its text the people to call; Apprise leaves
-them out.
+again in ``requests``). A Markdown message must also mention the called people in its text; Apprise does not
+mention them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 19_500
-# An underscore within a word is no mark: option names stay unchanged.
+# An underscore within a word is not markup: option names stay unchanged.
 _MARKS = lazy(r"([\\*~`<]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
 _SETTINGS = {"sign": "sign", "timestamp": "sign", "keywords?": "keyword", "ip": "ip"}
 
 
 class DingTalk(CodedChat):
-    """One robot of one group."""
+    """Sends notices to one robot in one DingTalk group."""
 
     name = "dingtalk"
     title = "DingTalk"
@@ -48,13 +49,13 @@ class DingTalk(CodedChat):
         self._clock = clock
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one Markdown message."""
+        """Return a single request with a Markdown message for the robot."""
         body = fit(notice, _LIMIT, lambda blocks: self._body(notice, blocks), json_bytes)
         signed = signature(self._secret, int(self._clock() * 1000)) if self._secret else {}
         return [Request(self._url, body, params=self._params | signed)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the code in the body; for 310000, return the setting that the message names."""
+        """Return the error code and message; for 310000, return the rejected security setting as the code."""
         refusal = super().refusal(answer)
         if refusal is not None and refusal[0] == "310000":
             for word, setting in _SETTINGS.items():
@@ -74,7 +75,7 @@ class DingTalk(CodedChat):
 
 
 def signature(secret: str, now: int) -> dict[str, str]:
-    """Return ``timestamp`` (milliseconds) and ``sign``, not yet URL-encoded."""
+    """Return the URL parameters ``timestamp`` (milliseconds) and ``sign``, not yet URL-encoded."""
     digest = hmac.new(secret.encode(), f"{now}\n{secret}".encode(), hashlib.sha256).digest()
     return {"timestamp": str(now), "sign": base64.b64encode(digest).decode()}
 
@@ -87,4 +88,5 @@ def _quote(lines: Sequence[str]) -> str:
     return "  \n".join(f"> {_escaped(line)}" for line in lines)
 
 
-_MARKDOWN = Markdown(_escaped, _quote, "  \n")  # quotes: code is not documented; two spaces end a line
+# Code is sent as quotes, because DingTalk documents no code blocks; two spaces end a line.
+_MARKDOWN = Markdown(_escaped, _quote, "  \n")

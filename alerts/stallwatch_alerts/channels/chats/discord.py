@@ -1,11 +1,11 @@
-"""Discord webhooks.
+"""Send notices to Discord webhooks.
 
-Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true`` a
-message that is not saved is no error; with it the answer is the message), "Edit Webhook Message" (a PATCH),
-"Message resource", "Embed limits" (title 256, description 4096, 6000 in all) and "Allowed mentions", "Rate
-limits" (429 with ``retry_after`` in seconds in the body and ``Retry-After``).
+Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true``
+Discord reports no error if it does not save a message; with it the answer is the message), "Edit Webhook
+Message" (a PATCH), "Message resource", "Embed limits" (title 256, description 4096, 6000 in all) and "Allowed
+mentions", "Rate limits" (429 with ``retry_after`` in seconds in the body and ``Retry-After``).
 
-Apprise sends without ``wait=true`` and without ``allowed_mentions``, and on a 429 it resends immediately.
+Apprise sends without ``wait=true`` and without ``allowed_mentions``, and after a 429 it resends immediately.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from stallwatch_alerts.neutral import clipped
 from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
-_TITLE, _DESCRIPTION = 256, 4096  # UTF-16 units: an upper bound, however Discord counts
+# The limits are in UTF-16 units, which is an upper bound for any way in which Discord may count.
+_TITLE, _DESCRIPTION = 256, 4096
 _COLOURS = {"failure": 0xD92D20, "warning": 0xF79009, "info": 0x2E90FA, "success": 0x12B76A}
 _MARKS = lazy(r"([\\*_~`|<]|(?<=\])\(|^[#>])")
 
 
 class Discord(Chat):
-    """One webhook, with its thread if the URL names one."""
+    """Sends notices to one webhook, and to a thread if the URL names one."""
 
     name = "discord"
     title = "Discord"
@@ -36,23 +37,23 @@ class Discord(Chat):
         self._thread = {"thread_id": str(plugin.thread_id)} if plugin.thread_id else {}
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one embed, which can mention no one."""
+        """Return a single request with an embed that cannot mention any user."""
         return [Request(self._url, _body(notice) | self._user, params={"wait": "true", **self._thread})]
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the message's id."""
+        """Return the id of the posted message; `None` if the answer has none."""
         body = answer.json()
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return a PATCH of the message. Webhooks cannot reply, so ``replies`` are separate messages."""
+        """Return one PATCH per message. Webhooks cannot reply, so ``replies`` are separate messages."""
         return [
             Request(f"{self._url}/messages/{place['id']}", _body(notice), params=self._thread, method="PATCH")
             for place in places
         ]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Discord's own code if it gave one."""
+        """Return Discord's error code, or a code for the HTTP status, and the message; `None` on success."""
         body = answer.json()
         if answer.status == 204 or (answer.ok and "id" in body):
             return None

@@ -1,11 +1,13 @@
-r"""Feishu and Lark, which is Feishu outside of China: custom bots.
+r"""Send notices to custom bots of Feishu and of Lark, which is Feishu outside of China.
 
-Documented at open.feishu.cn, "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): a request of at
-most 20 KB, the signature in the body (the HMAC-SHA256 of an empty message, with ``timestamp\nsecret`` as its
-key), errors as ``code`` in a 200: 9499 bad request, 11232 too many, 19021 signature, 19022 address, 19024 key
-word. "Rich text (Markdown) component" lists the entities for a card's own marks.
+Documented at open.feishu.cn, "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): a request has at
+most 20 KB; its body holds the signature (the HMAC-SHA256 of an empty message, keyed by
+``timestamp\nsecret``); errors are reported as ``code`` in a 200: 9499 bad request, 11232 too many, 19021
+signature, 19022 address, 19024 keyword. "Rich text (Markdown) component" lists the entities that escape the
+markup of a card.
 
-Apprise takes every 200 for a success, cannot sign (``?secret=`` is ours), and sends text without a card.
+Apprise takes every 200 for a success, cannot sign (``?secret=`` is our addition), and sends text without a
+card.
 """
 
 from __future__ import annotations
@@ -24,45 +26,45 @@ from stallwatch_alerts.channels.http import Request
 from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
-_LIMIT = 19_000  # of 20 KB; leaves room for the signature
+_LIMIT = 19_000  # bytes, of the 20 KB allowed; the rest is for the signature
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})
 
 
 class Feishu(CodedChat):
-    """One bot of one group."""
+    """Sends notices to one bot in one Feishu or Lark group."""
 
     name = "feishu"
     code_keys = ("code", "StatusCode")
     message_key = "msg"
-    # The limit is per minute; how long a refusal lasts is not documented.
+    # The limit is per minute; Feishu does not document how long it refuses messages.
     pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
     def __init__(self, plugin: Any, secret: str = "", clock: Callable[[], float] = time.time) -> None:
         lark = isinstance(plugin, NotifyLark)
         self.title = "Lark" if lark else "Feishu"
-        # Without the slash that Apprise appends for Feishu: the documented address has none.
+        # The documented address does not end in the slash that Apprise appends for Feishu.
         self._url = plugin.webhook_url if lark else plugin.notify_url.format(token=plugin.token).rstrip("/")
         self._secret = secret
         self._clock = clock
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one card."""
+        """Return a single request with a card that shows the notice."""
         card = fit(notice, _LIMIT, lambda blocks: _card(notice, blocks), json_bytes)
         signed = signature(self._secret, int(self._clock())) if self._secret else {}
         return [Request(self._url, {"msg_type": "interactive", "card": card, **signed})]
 
 
 def signature(secret: str, now: int) -> dict[str, str]:
-    """Return ``timestamp`` (seconds; an hour off is too much) and ``sign``."""
+    """Return the fields ``timestamp`` (seconds, less than an hour off) and ``sign`` of the request's body."""
     digest = hmac.new(f"{now}\n{secret}".encode(), digestmod=hashlib.sha256).digest()
     return {"timestamp": str(now), "sign": base64.b64encode(digest).decode()}
 
 
 def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
     elements: list[dict[str, Any]] = [_element(block) for block in blocks]
-    # Bots can require a key word in each message: this note is always there.
+    # A bot can require a keyword in each message, so every card has this note.
     note = {"tag": "plain_text", "content": "Stallwatch"}
     return {
         "config": {"wide_screen_mode": True},
@@ -76,8 +78,8 @@ def _card(notice: Notice, blocks: Sequence[Block]) -> dict[str, Any]:
 
 def _element(block: Block) -> dict[str, Any]:
     if isinstance(block, Code):
-        # Escapes do not work in a fence, and older clients know no fences: characters that could end it, or
-        # begin a tag or a link, become look-alikes.
+        # Escapes do not work in a fence, and older clients do not support fences, so look-alikes replace
+        # characters that could end a fence or start a tag or a link.
         code = "\n".join(block.lines).translate(_LOOK_ALIKES).replace("](", "] (")
         return {"tag": "markdown", "content": f"```\n{code}\n```"}
     if isinstance(block, Links):

@@ -1,15 +1,14 @@
-"""Slack: incoming webhooks, and bots by ``chat.postMessage``.
+"""Send notices to incoming webhooks of Slack, or through bots by ``chat.postMessage``.
 
 A bot edits its messages by ``chat.update``, and replies in a thread that also shows in the channel.
-
 Documented at docs.slack.dev: "Sending messages using incoming webhooks" (a plain ``ok``, or an error code as
 text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200, ``channel`` and ``ts``
 of the posted message, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate limits" (429 with
 ``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message text" (``&``, ``<``
 and ``>`` are escaped in ``text``).
 
-Rich text is literal: Slack looks for no marks, mentions or links in it. Apprise sends mrkdwn, in which a
-log's ``_`` and ``*`` have a meaning that cannot be escaped.
+Rich text is literal: Slack interprets no markup, mentions or links in it. Apprise sends mrkdwn, in which the
+``_`` and ``*`` of a log line cannot be escaped.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
-_TEXT = 10_000  # of all blocks together; beyond some 13,000, Slack answers "msg_blocks_too_long"
+_TEXT = 10_000  # characters in all blocks; above about 13,000, Slack answers "msg_blocks_too_long"
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
 class Slack(Chat):
-    """One webhook, or one bot and its channels."""
+    """Sends notices to one webhook, or through one bot to its channels."""
 
     name = "slack"
     title = "Slack"
@@ -52,7 +51,7 @@ class Slack(Chat):
 
     @classmethod
     def of(cls, plugin: Any) -> Slack | None:
-        """Return the chat; `None` if a target is no channel: Apprise looks users up by e-mail address."""
+        """Return the chat; `None` if a target is a user's e-mail address, which only Apprise can resolve."""
         targets: list[tuple[str | None, str | None]] = []
         for channel in plugin.channels:
             if channel is None:
@@ -62,13 +61,13 @@ class Slack(Chat):
             if found is None:
                 return None
             name = found["channel"]
-            # As in Apprise: an id begins with "+", and a bare name is a channel.
+            # This follows Apprise: an id begins with "+", and a name without a prefix is a channel.
             name = name[1:] if name[0] == "+" else name if name[0] in "#@" else f"#{name}"
             targets.append((name, found["thread_ts"]))
         return cls(plugin, targets)
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one request for each channel."""
+        """Return one request for each channel of the URL."""
         body = self._body(notice)
         found = []
         for channel, thread in self._targets:
@@ -78,12 +77,12 @@ class Slack(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the channel's id and the message's time; webhooks do not return them."""
+        """Return the message's channel id and timestamp; `None` for webhooks, which return neither."""
         body = answer.json()
         return {"channel": body["channel"], "ts": body["ts"]} if {"channel", "ts"} <= body.keys() else None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return requests to ``chat.update``."""
+        """Return one ``chat.update`` request for each posted message."""
         body = {"text": _escaped(headline(notice)), "blocks": _blocks(notice)}
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
@@ -108,7 +107,7 @@ class Slack(Chat):
         return body
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Slack's own code if it gave one."""
+        """Return Slack's error code, or a code for the HTTP status, and the message; `None` on success."""
         body = answer.json()
         if answer.ok and (body.get("ok") is True if self._bot else answer.text.strip() == "ok"):
             return None

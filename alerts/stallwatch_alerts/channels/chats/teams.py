@@ -1,11 +1,11 @@
-"""Microsoft Teams, through a workflow of Power Automate.
+"""Send notices to Microsoft Teams through a Power Automate workflow.
 
 Documented at learn.microsoft.com: "Create incoming webhooks with Workflows for Microsoft Teams" and "Create
 and send messages" of incoming webhooks (a card in ``attachments``, 28 KB, more than four requests a second
 are refused with a 429), "Trigger a workflow with a request" (202; errors as ``error.code``),
 adaptivecards.io, "RichTextBlock" and "TextRun".
 
-Text runs are literal; text blocks, as Apprise sends them, read Markdown.
+Teams shows text runs literally, but interprets Markdown in text blocks, which Apprise sends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CODE = lazy(r"[A-Za-z0-9_.-]{1,60}")
 
 
 class Teams(Chat):
-    """One workflow."""
+    """Sends notices to one workflow."""
 
     name = "teams"
     title = "Teams"
@@ -46,12 +46,12 @@ class Teams(Chat):
         }
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one adaptive card."""
+        """Return a single request with an adaptive card."""
         body = fit(notice, _LIMIT, lambda blocks: _body(notice, blocks), json_bytes)
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Power Automate's own code. A 202 means that the workflow started, not that it succeeded."""
+        """Return Power Automate's error code; a 202 means that the workflow started, not its success."""
         if answer.status in (200, 202):
             return None
         error = answer.json().get("error")

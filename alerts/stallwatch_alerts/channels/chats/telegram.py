@@ -1,12 +1,12 @@
-"""Telegram bots.
+"""Send notices through Telegram bots.
 
-Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters after entities are parsed; they
-are counted in UTF-16), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&`` are
+Documented at core.telegram.org/bots/api: "sendMessage" (1 to 4096 characters, counted in UTF-16 after
+entities are parsed), "editMessageText", "ReplyParameters", "HTML style" (only ``<``, ``>`` and ``&`` are
 escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``, ``description``,
 ``retry_after``, ``migrate_to_chat_id``).
 
-Words with a dot are sent as code: otherwise Telegram makes links of ``train.py`` and the like, as .py is a
-country's domain.
+Words with a dot are sent as code: otherwise Telegram turns words such as ``train.py`` into links, because .py
+is a country's domain.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 4096
-# Only from the beginning of a word: from each letter, the time is quadratic in the length of a long word.
+# A match starts only at the beginning of a word. Otherwise the time is quadratic in the length of a word.
 _DOTTED = lazy(r"(?<![\w/\\-])[\w/\\-]*\w\.[A-Za-z]\w*(?:[\w./:-]*\w)?")
 _TAG = lazy(r"<[^>]*>")
 
 
 class Telegram(Chat):
-    """One bot and its chats."""
+    """Sends notices through one bot to its chats."""
 
     name = "telegram"
     title = "Telegram"
@@ -41,7 +41,7 @@ class Telegram(Chat):
         self._silent = bool(plugin.silent)
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one request for each chat."""
+        """Return one request for each chat of the URL."""
         body = self._body(notice)
         found = []
         for chat, topic in self._targets:
@@ -52,7 +52,7 @@ class Telegram(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the ids of the chat and the message."""
+        """Return the ids of the chat and the message; `None` if the answer has none."""
         result = answer.json().get("result")
         chat = result.get("chat") if isinstance(result, dict) else None
         if not isinstance(result, dict) or not isinstance(chat, dict) or "message_id" not in result:
@@ -60,11 +60,11 @@ class Telegram(Chat):
         return {"chat_id": chat.get("id"), "message_id": result["message_id"]}
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return requests to ``editMessageText``."""
+        """Return one ``editMessageText`` request for each posted message."""
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return replies to the message in each chat; plain messages if it no longer exists."""
+        """Return one reply per posted message; Telegram sends a plain message if that one is deleted."""
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}
@@ -81,7 +81,7 @@ class Telegram(Chat):
         }
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return Telegram's description."""
+        """Return Telegram's error code and description; `None` on success."""
         body = answer.json()
         if answer.ok and body.get("ok") is True:
             return None

@@ -1,4 +1,4 @@
-"""WeCom (WeChat Work): group robots.
+"""Send notices to group robots of WeCom (WeChat Work).
 
 Documented at developer.work.weixin.qq.com, "Group robot configuration" (document/path/91770): Markdown of at
 most 4096 bytes of UTF-8 with three colors, headings, bold, links, quotes and inline code, 20 messages a
@@ -6,8 +6,7 @@ minute; and "Global error codes" (path/90313): errors as ``errcode`` in a 200, s
 (too many), 40058 (parameter).
 
 Apprise takes every 200 for a success, and sends text of at most 2048 characters, but the limit is in bytes.
-
-Its Markdown has no escapes, so characters that would be marks become look-alikes.
+WeCom's Markdown has no escapes, so look-alikes replace the characters that would be markup.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _HEADING = lazy(r"^(\s*)#(?=#*\s)")
 
 
 class WeCom(CodedChat):
-    """One robot of one group."""
+    """Sends notices to one robot in one WeCom group."""
 
     name = "wecom"
     title = "WeCom"
@@ -39,14 +38,14 @@ class WeCom(CodedChat):
         self._params = dict(part.split("=", 1) for part in query.split("&"))
 
     def requests(self, notice: Notice) -> list[Request]:
-        """Return one Markdown message."""
+        """Return a single request with a Markdown message for the robot."""
         head = f'<font color="{_COLOURS[notice.level]}">**{_plain(headline(notice))}**</font>\n'
         text = head + fit(notice, _LIMIT - len(head.encode()), _MARKDOWN, lambda text: len(text.encode()))
         body: dict[str, Any] = {"msgtype": "markdown", "markdown": {"content": text}}
         return [Request(self._url, body, params=self._params)]
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the code and the message, cut before the hint and the requester's address."""
+        """Return the error code and the message without WeCom's hint and the requester's address."""
         refusal = super().refusal(answer)
         return refusal and (refusal[0], refusal[1].split(", hint")[0])
 

@@ -1,4 +1,4 @@
-"""Incidents, messages and records of notifications: the tables of databases that have no version yet."""
+"""Create the tables of incidents, messages and records of notifications, which first had no version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """Create the missing tables."""
+    """Create the tables that are missing."""
     op.create_table(
         "incidents",
         sa.Column("id", sa.String(400), primary_key=True),

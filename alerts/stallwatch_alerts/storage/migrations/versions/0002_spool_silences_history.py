@@ -1,4 +1,4 @@
-"""Groups, pauses and rate limits of chats; silences, acknowledgements and the history of incidents."""
+"""Add groups, pauses and rate limits of chats; silences, acknowledgements, and the incidents' history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports of the agents of a multi-host run, and the agent that merges them."""
+"""Add tables for the agents' reports of a multi-host run, and for the agent that merges them."""
 
 from __future__ import annotations
 
