@@ -55,6 +55,7 @@ SLOW = (
     "security/test_host_and_origin.py",
     "security/test_secrets.py::test_a_secret_is_read_from_no_report",
     "security/test_wrong_in_0_1.py",
+    "test_wheel.py",
     "tools/test_docs_site.py",
 )
 if CHECKOUT := os.environ.get("TESTED_CHECKOUT"):  # whose commands tests run: security/test_wrong_in_0_1.py

@@ -11,9 +11,10 @@ from typing import Literal, get_args
 
 from stallwatch_dashboard.data.frames import NumberStore
 from stallwatch_dashboard.data.scraper import TargetStatus
+from stallwatch_rules import __version__
 
 LATE_SECONDS = 10.0  #: a source without an answer for this long is out of date
-_PACKAGES = ("stallwatch", "streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
+_PACKAGES = ("streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
 
 SourceState = Literal["silent", "late", "answers"]
 
@@ -38,7 +39,7 @@ def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the pages' packages; omit packages that are not installed."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "stallwatch": __version__}
     for name in _PACKAGES:
         try:
             found[name] = version(name)

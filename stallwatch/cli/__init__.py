@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from stallwatch.cli.context import CONTEXT, App, print_notice
+from stallwatch.cli.context import CONTEXT, App, Group, print_notice
 
 # Commands in the order in which a new user needs them, each with the module that defines it.
 _COMMANDS = {
@@ -44,7 +44,7 @@ _OBJECTS = 100_000  #: objects created between two garbage collections
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write raises
 
 
-class StallwatchGroup(click.Group):
+class StallwatchGroup(Group):
     """Imports a command when it is called, and prints errors as one message on stderr."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002

@@ -13,6 +13,7 @@ import click
 
 from stallwatch.cli.context import (
     App,
+    Group,
     address_options,
     catalogue_of,
     extra,
@@ -28,7 +29,7 @@ from stallwatch.cli.context import (
     show_table,
 )
 from stallwatch.cli.incidents import ack, current_user, list_incidents, note, opened, run_named, silence
-from stallwatch.config.chats import connecting, misnamed, places
+from stallwatch.config.chats import connecting, misnamed, not_loaded, places
 from stallwatch.config.handover import alert_settings, exporter_settings, notified_elsewhere, open_spool
 from stallwatch_exporter import steady
 
@@ -41,7 +42,7 @@ _NAME = 12  # characters of a chat's fingerprint that distinguish it from other 
 _FIRST_TRY_SECONDS = 20.0
 
 
-@click.group()
+@click.group(cls=Group)
 def alerts() -> None:
     """Test the configured chats; list, acknowledge and silence incidents; see what was delivered."""
 
@@ -113,8 +114,9 @@ def test(
         raise click.UsageError(say("no-chat", spoken))
     with extra("alerts", spoken):
         from stallwatch_alerts.trial import test_message
-    names = misnamed(config, catalogue_of(config))
-    print_notices(names)
+    catalogue = catalogue_of(config)
+    names = misnamed(config, catalogue)
+    print_notices([*names, *not_loaded(config, catalogue)])
     deliveries = test_message(urls, config["alerts.language"])
     for url, delivery in zip(urls, deliveries, strict=True):
         if delivery.delivered:

@@ -7,13 +7,21 @@ from typing import Any
 
 import click
 
-from stallwatch.cli.context import PATH, App, plain_table, print_notice, report_wrong_alerts, show_table
+from stallwatch.cli.context import (
+    PATH,
+    App,
+    Group,
+    plain_table,
+    print_notice,
+    report_wrong_alerts,
+    show_table,
+)
 from stallwatch.config import trust as trusting
 from stallwatch.config.keys import KEYS, Key
 from stallwatch_rules.text.controls import printable
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """Show the effective configuration, and trust files that others can write."""
 

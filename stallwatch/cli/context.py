@@ -49,6 +49,26 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
     return float(found[1]) * _UNITS[found[2] or "s"]
 
 
+class Group(click.Group):
+    """A group of commands that names what replaces a command of an earlier release."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that the arguments name."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError:
+            from stallwatch_rules.changed_names import changed_name
+
+            path = ["stallwatch", *ctx.command_path.split()[1:], args[0]]
+            row = changed_name("command", " ".join(path))
+            if row is None:
+                raise
+            message = f"{row.old} is {row.new} since {row.since}. {row.advice}"
+            raise click.UsageError(message, ctx) from None
+
+
 _CHATS = ("alerts.urls", "alerts.routes")
 # Sections that configure notifications and their storage; "" is a mistake that may affect any section.
 _OF_PEOPLE = ("", "alerts", "relay", "run")
@@ -168,10 +188,14 @@ def report_wrong_alerts(loaded: Config) -> bool:
         return False  # in the usual case, the imports below are unnecessary
     from importlib.util import find_spec
 
-    from stallwatch.config.chats import misnamed, names_any, unusable
+    from stallwatch.config.chats import misnamed, names_any, not_loaded, unusable
     from stallwatch.config.handover import alert_settings
 
-    found = misnamed(loaded, catalogue_of(loaded)) if names_any(loaded) else []
+    found = []
+    if names_any(loaded):
+        catalogue = catalogue_of(loaded)
+        found = misnamed(loaded, catalogue)
+        print_notices(not_loaded(loaded, catalogue))
     if alert_settings(loaded).all_urls and find_spec("apprise") is not None:
         found += unusable(loaded)
     print_notices(found)

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import click
 
-from stallwatch.cli.context import FOLDER, App, address_options, any_key, extra, print_notice, write_text
+from stallwatch.cli.context import (
+    FOLDER,
+    App,
+    Group,
+    address_options,
+    any_key,
+    extra,
+    print_notice,
+    write_text,
+)
 
 
 @click.command()
@@ -35,7 +44,7 @@ def dashboard(app: App, insecure: bool) -> None:
     raise click.exceptions.Exit(serve(dashboard_settings(config, insecure)))
 
 
-@click.group()
+@click.group(cls=Group)
 def grafana() -> None:
     """Create the boards in Grafana, or write them as files."""
 

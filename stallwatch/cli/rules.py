@@ -14,6 +14,7 @@ from stallwatch.cli.context import (
     FOLDER,
     PATH,
     App,
+    Group,
     any_key,
     catalogue_of,
     print_line,
@@ -37,7 +38,7 @@ _STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progr
 _STATUS = ("stable", "incubating", "retired")
 
 
-@click.group()
+@click.group(cls=Group)
 def rules() -> None:
     """List, show, check, test, draft and export rules.
 
@@ -177,6 +178,10 @@ def _lines(file: Path) -> Iterator[Line]:
 def _page(catalogue: Catalogue, rule: str) -> RulePage:
     page = catalogue.pages.get(rule)
     if page is None:
+        from stallwatch_rules.pages.catalogue import packs_by_rule
+
+        if pack := packs_by_rule().get(rule):
+            raise click.UsageError(f"rule {rule!r} is in the pack {pack}; add --rules-pack {pack}")
         hint = _did_you_mean(rule, catalogue.pages)
         raise click.UsageError(f"no rule {rule!r}; {hint}stallwatch rules list names all")
     return page

@@ -23,10 +23,11 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident may have."""
+    """Return the ids of all rules that an incident may have, those of packs that are not loaded included."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
+    from stallwatch_rules.pages.catalogue import packs_by_rule
 
-    return [*sorted(catalogue.pages), RANK_GONE, UNKNOWN_FAILURE]
+    return [*sorted({*catalogue.pages, *packs_by_rule()}), RANK_GONE, UNKNOWN_FAILURE]
 
 
 def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
@@ -57,6 +58,25 @@ def misnamed(config: Config, catalogue: Catalogue) -> list[ConfigError]:
     return found
 
 
+def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
+    """Return the rules in ``[[alerts.routes]]`` that are only in a pack that is not loaded, with lines."""
+    from stallwatch_rules.pages.catalogue import packs_by_rule
+
+    found, packs = [], packs_by_rule()
+    for number, route in enumerate(config["alerts.routes"]):
+        for name in route.rules:
+            pack = next((pack for rule, pack in packs.items() if fnmatchcase(rule, name)), None)
+            if pack is not None and not any(fnmatchcase(rule, name) for rule in catalogue.pages):
+                message = f"rule {name!r} is in the pack {pack}, which is not loaded"
+                found.append(_error(config, number, "rules", message, remedy=load_pack(pack)))
+    return found
+
+
+def load_pack(pack: str) -> str:
+    """Return how to load a pack."""
+    return f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
+
+
 def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:
     """Report wrong names in routes, and return the settings of the senders.
 
@@ -65,7 +85,7 @@ def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str
     """
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)
-    for problem in problems:
+    for problem in [*problems, *not_loaded(config, catalogue)]:
         notice(str(problem))
     if problems and not settings.urls:
         notice("until then, messages that match no route go to all chats")
@@ -78,8 +98,10 @@ def names_any(config: Config) -> bool:
     return any(route.families or route.rules for route in config["alerts.routes"])
 
 
-def _error(config: Config, number: int, key: str, message: str, near: Sequence[str]) -> ConfigError:
-    remedy = f"did you mean {', '.join(near)}?" if near else "stallwatch rules list shows them"
+def _error(
+    config: Config, number: int, key: str, message: str, near: Sequence[str] = (), remedy: str = ""
+) -> ConfigError:
+    remedy = remedy or (f"did you mean {', '.join(near)}?" if near else "stallwatch rules list shows them")
     line = _line(config, number, key)
     return ConfigError(str(config.file), line, f"alerts.routes[{number + 1}].{key}: {message}", remedy)
 

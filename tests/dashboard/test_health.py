@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+import stallwatch
 from stallwatch_dashboard import health
 from stallwatch_dashboard.data.scraper import TargetStatus
 
@@ -53,4 +54,5 @@ def test_the_disk_and_the_versions(tmp_path: Path) -> None:
     (tmp_path / "metrics.duckdb.wal").write_bytes(b"x" * 11)
     assert (found := health.disk(tmp_path)) is not None and found[0] == 111
     assert health.disk(tmp_path / "missing") is None
-    assert {"python", "stallwatch", "streamlit"} <= health.versions().keys()
+    assert {"python", "streamlit"} <= health.versions().keys()
+    assert health.versions()["stallwatch"] == stallwatch.__version__

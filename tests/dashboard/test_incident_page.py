@@ -104,7 +104,7 @@ def test_an_episode_is_one_row_with_its_history(home: Path, make_incident: Calla
     store.close()
     assert len(page("incidents").dataframe[0].value) == 1
     table = page("incidents", incident=found.id, lang="en").dataframe[0].value
-    assert list(table["State"]) == ["opened", "also opened", "stacks of the ranks", "ended"]
+    assert list(table["State"]) == ["opened", "stalled", "stacks of the ranks", "ended"]
     assert list(table["Note"]) == [
         "step-time-rising",
         "silent-hang-no-error (rank 1)",

@@ -22,7 +22,7 @@ from stallwatch_dashboard.data.overview import (
     state_of,
 )
 from stallwatch_dashboard.data.summaries import summary_of
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
@@ -243,16 +243,21 @@ def test_whether_a_quiet_run_is_stalled_is_what_its_agent_publishes(
     assert summary_of(latest, Numbers(), now=NOW).overdue is overdue
 
 
+FINDING = Event(1030.0, "opened", "finding", "step-time-degraded", "warning")
+STALL = Event(1060.0, "opened", "stall", "silent-hang-no-error", "critical")
+
+
 @pytest.mark.parametrize(
     ("changes", "seconds"),
     [
         ({"stalled_seconds": 47.0, "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 47.0),
         ({"stalled_seconds": 30.0, "opened_at": 1030.0, "updated_at": 1030.0}, 100.0),
+        ({"history": [FINDING, STALL], "threshold_seconds": 10.0, "stalled_seconds": 15.0}, 50.0),
         ({"kind": "finding", "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 17.0),
         ({"kind": "ended", "opened_at": 1030.0, "updated_at": 1030.0}, None),
         ({"id": "stuck/finding/x/1", "kind": "ended", "opened_at": 1030.0, "updated_at": 1035.0}, 5.0),
     ],
-    ids=["stall", "open stall", "finding", "end", "finding that the run died of"],
+    ids=["stall", "open stall", "stall that joined", "finding", "end", "finding that the run died of"],
 )
 def test_an_incident_lasts_from_the_last_step_as_its_message_says(
     make_incident: Callable[..., Incident], changes: dict[str, Any], seconds: float | None

@@ -317,6 +317,8 @@ def test_a_rule_is_found_by_words_and_read_by_its_link() -> None:
     assert not app.exception
     assert app.dataframe[0].value["Rule"][0] == "zero3-trace-cache-invalidated"
     assert "What to change" in texts(app, "markdown") and "Invalidate trace cache" in texts(app, "code")
+    app = page("rules", rule="jax-processes-lost")  # of a pack, which an agent elsewhere loads
+    assert not app.exception and "What to change" in texts(app, "markdown")
     app = page("rules", rule="no-such-rule")
     assert not app.exception and "no\\-such\\-rule" in texts(app, "info")
 

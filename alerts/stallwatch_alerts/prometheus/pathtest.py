@@ -15,6 +15,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Gauge
 
 from stallwatch_alerts.prometheus.clients import Alertmanager, NoAnswer, Prometheus, RelayServer
+from stallwatch_alerts.prometheus.rulefiles import alerts_written_by_hand
 from stallwatch_exporter.serving.server import serve
 from stallwatch_exporter.settings import ExporterSettings
 
@@ -107,7 +108,12 @@ class PathTest:
         sick = [rule for rule in ours if rule.get("health") == "err"]
         if sick:
             raise Broken(f"its rule {sick[0]['name']} fails: {sick[0].get('lastError', '')}")
-        return f"{self._prometheus.url}, {len(ours)} alerting rules"
+        counted = f"{self._prometheus.url}, {len(ours)} alerting rules"
+        loaded = {rule["name"] for rule in ours}
+        absent = [name for name in alerts_written_by_hand() if name not in loaded]
+        if absent:
+            return f"{counted} of an older release, without {absent[0]}: export them again and reload it"
+        return counted
 
     def _sends(self) -> str:
         # Prometheus needs some seconds after its start to discover Alertmanagers.

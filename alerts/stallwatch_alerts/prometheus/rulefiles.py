@@ -46,8 +46,7 @@ _OPEN = (
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
     """Return each rule file's text by name; raise `FileNotFoundError` if the installation lacks a file."""
-    place = next((place for place in _PLACES if (place / WRITTEN_BY_HAND[0]).is_file()), _PLACES[0])
-    texts = {name: (place / name).read_text(encoding="utf-8") for name in WRITTEN_BY_HAND}
+    texts = _written_by_hand()
 
     def annotation(found: re.Match[str]) -> str:
         page = catalogue.pages.get(found["rule"] or "")
@@ -56,6 +55,17 @@ def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, 
 
     texts = {name: _RUNBOOK.sub(annotation, text) for name, text in texts.items()}
     return {**texts, FROM_CATALOGUE: catalogue_rules(catalogue, runbooks)}
+
+
+def alerts_written_by_hand() -> list[str]:
+    """Return the names of the alerts that are not of the catalogue."""
+    groups = [group for text in _written_by_hand().values() for group in yaml.safe_load(text)["groups"]]
+    return [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
+
+
+def _written_by_hand() -> dict[str, str]:
+    place = next((place for place in _PLACES if (place / WRITTEN_BY_HAND[0]).is_file()), _PLACES[0])
+    return {name: (place / name).read_text(encoding="utf-8") for name in WRITTEN_BY_HAND}
 
 
 def catalogue_rules(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> str:

@@ -331,7 +331,9 @@ def stalled_since(incident: Incident) -> float:
     While a stall is open, its length is updated only at intervals and with every other change, so the two
     times may differ: the earlier time counts.
     """
-    start = incident.opened_at - (incident.threshold_seconds or 0.0)
+    stalls = [one.at for one in incident.history if (one.what, one.kind) == ("opened", "stall")]
+    # A stall may join an incident that other trouble opened.
+    start = (stalls[-1] if stalls else incident.opened_at) - (incident.threshold_seconds or 0.0)
     if incident.stalled_seconds is None:
         return start
     return min(start, (incident.resolved_at or incident.updated_at) - incident.stalled_seconds)

@@ -177,9 +177,8 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
     if event.what == "closed":
         how = _outcome("resolved", incident.resolution)
         return event.at, _what("resolved", incident.resolution), "", f"{how}: {about}"
-    first = event is incident.history[0]
-    what = "what_open" if first else f"what_{event.what}"
-    return event.at, say(what), "", about
+    what = "stalled" if (event.what, event.kind) == ("opened", "stall") else f"what_{event.what}"
+    return event.at, say("what_open" if event is incident.history[0] else what), "", about
 
 
 def _icon(incident: Incident) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
-
 import streamlit as st
 
 from stallwatch_dashboard import rulebook
@@ -19,10 +17,11 @@ from stallwatch_dashboard.pages.common import (
     say,
 )
 from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
+from stallwatch_rules import __version__
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.messages import bilingual
-from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue, folder_of_pack, packs_by_rule
 from stallwatch_rules.pages.fixes import fixes_for, written
 from stallwatch_rules.pages.page import RulePage
 
@@ -143,7 +142,7 @@ def _draft(known: Catalogue) -> None:
         st.caption(say("draft_next"))
         return
     try:
-        proposal = rulebook.draft_of(text, known, since=version("stallwatch"))
+        proposal = rulebook.draft_of(text, known, since=__version__)
     except DraftError as error:
         st.info(markdown(str(error)), icon=":material/info:")
         return
@@ -163,6 +162,8 @@ with _browse:
     _asked = st.query_params.get("rule", "")
     if _asked in _known.pages:
         _page(_known.pages[_asked])
+    elif _pack := packs_by_rule().get(_asked):  # not loaded here, but an agent may have sent the link
+        _page(catalogue((*_extra, str(folder_of_pack(_pack)))).pages[_asked])
     elif _asked:
         st.info(markdown(say("no_such_rule", _asked)), icon=":material/search_off:")
 with _try:

@@ -1,0 +1,47 @@
+"""Public names that a release moved or removed: `changed_names.json`, which docs/upgrade.md shows, too."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from importlib import import_module
+from importlib.resources import files
+from typing import Any, Literal
+
+import msgspec
+
+Kind = Literal["command", "python", "rule", "annotation", "default"]
+
+
+class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One name, what replaces it, and what to do; an old name that works does so for one minor version."""
+
+    kind: Kind
+    old: str
+    new: str
+    since: str  #: the release that changed it
+    advice: str
+    works: bool = False
+
+
+@cache
+def changed_names() -> tuple[ChangedName, ...]:
+    """Return the table."""
+    data = files("stallwatch_rules").joinpath("changed_names.json").read_bytes()
+    return msgspec.json.decode(data, type=tuple[ChangedName, ...])
+
+
+def changed_name(kind: Kind, old: str) -> ChangedName | None:
+    """Return the row of an old name, if it has one."""
+    return next((row for row in changed_names() if (row.kind, row.old) == (kind, old)), None)
+
+
+def moved_attribute(module: str, name: str) -> Any:
+    """Return what replaces the attribute of a module, with a warning: for its ``__getattr__``."""
+    row = changed_name("python", f"{module}.{name}")
+    if row is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    message = f"{row.old} is {row.new} since {row.since}; the old name works in {row.since} only"
+    warnings.warn(message, FutureWarning, stacklevel=3)
+    place, _, new = row.new.rpartition(".")
+    return getattr(import_module(place), new)

@@ -1,0 +1,11 @@
+"""Names of release 0.1, for one minor version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stallwatch_rules.changed_names import moved_attribute
+
+
+def __getattr__(name: str) -> Any:
+    return moved_attribute(__name__, name)
