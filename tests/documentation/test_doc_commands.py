@@ -153,7 +153,7 @@ def test_each_call_of_stallwatch_parses() -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize("page", BLOCKS)
+@pytest.mark.parametrize("page", [name for name in BLOCKS if name != "docs/upgrade.md"])  # old commands
 def test_each_call_within_a_sentence_parses(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     spans = re.findall(
