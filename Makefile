@@ -68,11 +68,12 @@ demo-live: $(VENV)/.base $(VENV)/.repro ## the same with the training itself (in
 record: $(VENV)/.base $(VENV)/.repro ## make the demo's recording again, with real DeepSpeed
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tests/repro/record.py
 
-lint: $(VENV)/.dev ## ruff, mypy and the direction of imports
+lint: $(VENV)/.dev ## ruff, mypy, the direction of imports, and words with a private sense
 	$(BIN)/ruff check $(DIRS)
 	$(BIN)/ruff format --check $(DIRS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/plain_words.py
 
 format: $(VENV)/.dev ## mend what ruff can mend
 	$(BIN)/ruff check --fix $(DIRS)

@@ -3,7 +3,7 @@
     make bench-alerts
 
 Embedded path: `stallwatch tail` on eight files that get 1,000 lines a second; now and then one of them gets
-the line of a rule page, and a webhook on this machine tells when it heard of it. Beside it the path through
+the line of a rule page, and a webhook on this machine reports when it received it. Beside it the path through
 Prometheus, Alertmanager and the relay, where these are installed: from a crash to the same webhook. Then
 10,000 incidents within a minute, to a chat that takes 20 messages a minute.
 """
@@ -47,7 +47,7 @@ _TICK = 0.02
 
 
 class Webhook:
-    """Notes when it heard of which rule."""
+    """Note when each rule arrived."""
 
     def __init__(self) -> None:
         self.heard: dict[str, float] = {}
@@ -74,7 +74,7 @@ class Webhook:
         return f"json://127.0.0.1:{self._server.server_port}/hook"
 
     def of_rule(self, rule: str) -> float | None:
-        """When it first heard of the rule, as a finding."""
+        """Return when it first received the rule, as a finding."""
         found = [at for name, at in list(self.heard.items()) if f"/finding/{rule}/" in name]
         return min(found, default=None)
 
@@ -115,7 +115,7 @@ class Writers:
 
 
 def tellable(catalogue: Catalogue) -> list[RulePage]:
-    """Pages whose line alone is news while a run is up."""
+    """Pages whose line alone is reported during a run."""
     return [
         page
         for page in catalogue.pages.values()
@@ -216,7 +216,7 @@ def _crash(stack: Any, name: str) -> float:
 
 
 class Robot:
-    """A chat that takes 20 messages a minute, and counts what it was told."""
+    """A chat that takes 20 messages a minute, and counts them."""
 
     name = "robot"
 
@@ -234,7 +234,7 @@ class Robot:
 
 
 def burst(count: int, seconds: float) -> list[tuple[str, str]]:
-    """What became of so many incidents within so many seconds."""
+    """Return what became of `count` incidents within `seconds`."""
     robot, catalogue = Robot(), Catalogue.of([])
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as name:
         home = Path(name)

@@ -41,7 +41,7 @@ class Case:
 
     id: str
     kind: str  #: real run, re-enacted or generated
-    cause: str  #: a class of causes.json, or several between bars; "" where nothing is wrong
+    cause: str  #: a class of causes.json, or several between bars; "" if nothing is wrong
     sign: str  #: words that name the cause, alternatives between bars; of a hang: of its place
     exit_code: int | None  #: None: it had not ended
     rank: int | None  #: the rank at fault, of several
@@ -103,7 +103,7 @@ def judge(case: Case, answer: adapters.Answer) -> str:
     named = {*answer.cause} - {"other"}
     if named:
         return "right" if named & {*causes} else "wrong"
-    if answer.text:  # no class is named: the line that is shown counts, whoever shows it
+    if answer.text:  # no class is named: the line that is shown counts, for every tool
         return "right" if shown else "wrong"
     return "wrong" if answer.cause else "none"
 

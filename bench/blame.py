@@ -285,7 +285,7 @@ class Result(msgspec.Struct):
 
 
 def trials(ranks: int, number: int, seed: int, layouts: Iterable[str] = LAYOUTS) -> Iterator[Result]:
-    """Judge so many faults of each kind in each layout."""
+    """Judge a number of faults of each kind in each layout."""
     for name in layouts:
         layout = Layout(ranks, **LAYOUTS[name](ranks))
         for fault in FAULTS:

@@ -38,7 +38,7 @@ from stallwatch_rules.stacks.folding import over_hosts  # noqa: E402
 
 #: What happens to the watchers themselves, while a rank sleeps.
 WATCHERS = ("coordinator", "partition", "late-agents", "lost-reports")
-NOTICED_SECONDS = 40.0  #: a hang that nobody was notified of by then is missed
+NOTICED_SECONDS = 40.0  #: a hang that was not reported within this time is missed
 SETTLE_SECONDS = 6.0  #: after the first message, in which there may be another
 CLOSING_SECONDS = 12.0
 STARTING_SECONDS = 10.0
@@ -205,7 +205,7 @@ def simulated(
 
 
 def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
-    """What one coordinator uses while each of these runs is well, hangs and goes on, one row for each."""
+    """What one coordinator uses while each of these runs is well, hangs and continues, one row for each."""
     yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"
     with (
@@ -309,7 +309,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cost", action="store_true", help="no faults: what a coordinator costs")
     parser.add_argument("--wrong", action="store_true", help="list what is not as it should be")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
     )
     given = parser.parse_args(arguments)
     if given.cost:

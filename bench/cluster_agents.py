@@ -344,7 +344,7 @@ class Fleet:
         return found
 
     def close(self) -> None:
-        """Let nobody post any more."""
+        """Refuse all further posts."""
         for host in self.hosts:
             host.gone = True
         for host in self.hosts:

@@ -42,14 +42,14 @@ from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS  # noqa: E402
 from stallwatch_exporter.watching.incidents import read_incidents  # noqa: E402
 
 TRAINING = HERE / "cluster_programs" / "training.py"
-HEALED = ("sleep", "stop", "loader", "link")  #: the training goes on after these
+HEALED = ("sleep", "stop", "loader", "link")  #: the training continues after these
 LAST = ("skip", "other", "kill", "host")  #: and not after these
 LAUNCHERS = ("torchrun", "srun", "srun-ranks")
 LAYOUTS = ("dp", "tp-pp")
 FLOOR = 5.0  #: seconds; the training's own rhythm allows no less
 LEARNT = 60  #: steps until its rhythm is known
 START_SECONDS = 240.0
-NOTICED_SECONDS = 60.0  #: a hang that nobody was notified of by then is missed
+NOTICED_SECONDS = 60.0  #: a hang that was not reported within this time is missed
 LONGER_SECONDS = 40.0  #: and that comes after another one: the run is known to be quiet for longer
 
 
@@ -74,7 +74,7 @@ class Hang:
     seconds: float | None = None  #: until the first
     allowed: float | None = None  #: of these, by the run's own threshold
     ranks: list[int] = field(default_factory=list)  #: to blame, by the incidents that people were notified of
-    named: bool = False  #: the rank and its host, and nobody else
+    named: bool = False  #: the rank and its host, and no other
     wrong: bool = False  #: another rank or host is blamed
     confidence: float = 0.0
     broken: str = ""  #: why the trial says nothing
@@ -387,7 +387,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settle", type=float, default=6.0, help="seconds without a message that end one")
     parser.add_argument("--keep", action="store_true", help="the folders of all starts")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
     )
     given = parser.parse_args(arguments)
     launchers = given.launcher or list(LAUNCHERS)

@@ -56,7 +56,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """Who is to blame. No ranks: nobody is, or nobody can know."""
+    """The ranks to blame. No ranks: none is, or none can be known."""
 
     fault: str
     ranks: frozenset[int]
@@ -213,7 +213,7 @@ class Training:
 
 
 class Hang:
-    """A training that ran until nobody could go on."""
+    """A training that ran until no rank could continue."""
 
     def __init__(self, training: Training, truth: Truth, states: Mapping[int, State]) -> None:
         self.training = training
@@ -350,7 +350,7 @@ class _Run:
         self.unfinished, self._unfinished_number = (group, ranks), number
 
     def go(self) -> bool:
-        """Run until nobody can; return whether all are stuck or wait."""
+        """Run until no rank can; return whether all are stuck or wait."""
         todo = deque(range(self.training.world))
         while todo:
             todo.extend(self._advance(todo.popleft()))
@@ -397,7 +397,7 @@ class _Run:
     _through: frozenset[int] = frozenset()
 
     def _join(self, rank: int, op: Op) -> list[int] | None:
-        """Join a collective; return who may go on besides this rank, ``None`` if it is not done."""
+        """Join a collective; return which ranks may continue besides this one, ``None`` if it is not done."""
         number = self.joined[rank][op.group] + 1
         self.joined[rank][op.group] = number
         arrived = self._arrived[op.group, number]

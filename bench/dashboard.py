@@ -78,7 +78,7 @@ def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
 
 
 def refreshed(source: Source, begin: float, times: int, before: Callable[[], None]) -> None:
-    """Print the memory over so many refreshes of both pages."""
+    """Print the memory over a number of refreshes of both pages."""
     process, sizes = psutil.Process(), []
     for number in range(times):
         before()

@@ -1,12 +1,12 @@
 """From the address to a page that can be used, in a real browser, for ``bench/dashboard.py``.
 
 A page is there when its table (Runs) or its first chart (Run) is drawn and its controls take input; of Run it
-is told, too, when its verdict and figures stand there, which come before the charts. By the clock; the
-processor time of server and browser, which a busy machine changes less, stands beside it. Bare pages of
+is reported, too, when its verdict and figures are there, which come before the charts. By the clock; the
+processor time of server and browser, which a busy machine changes less, is shown beside it. Bare pages of
 Streamlit's are visited in turns with ours: the floor that no page of ours can go below.
 
 The browser has a profile on disk, as its users have: Chromium keeps a script in compiled form from the second
-visit on, but not in the windows without a profile that Playwright opens unless told otherwise.
+visit on, but not in the windows without a profile that Playwright opens by default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import psutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _PATIENCE_MS = 120_000
-_AGAIN = 9  #: visits whose median is told
+_AGAIN = 9  #: visits whose median is reported
 _LEAVE_MS = 500  #: after a page is there, so that it ends what it still does, and Chromium keeps its scripts
 
 _TABLE = """() => [...document.querySelectorAll('.stMain tbody :is(td, th)')]
@@ -155,7 +155,7 @@ def _run_ready(page: Any) -> None:
 
 @contextlib.contextmanager
 def _serving(home: Path, variables: dict[str, str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The real dashboard on this state folder: the address that it tells, and its process."""
+    """The real dashboard on this state folder: the address that it prints, and its process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     env |= {"STALLWATCH_HOME": str(home), "STALLWATCH_CONFIG": os.devnull, **variables}
     words = [sys.executable, "-c", "from stallwatch.cli import main; main()", "dashboard", "--port", "0"]

@@ -1,6 +1,6 @@
 """What Streamlit itself takes, for ``bench/dashboard_browser.py``: bare pages with a table and a chart.
 
-What a page of ours takes beyond them is ours to mend.
+What a page of ours takes beyond them is ours to fix.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
             stderr=subprocess.DEVNULL,
         )
         try:
-            if _answers(child, port):  # else somebody else took the port meanwhile
+            if _answers(child, port):  # else another process took the port meanwhile
                 yield f"http://127.0.0.1:{port}", child
                 return
         finally:

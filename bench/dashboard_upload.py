@@ -20,7 +20,7 @@ _FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
 def compare(megabytes: int, rounds: int = 3) -> None:
-    """Print both, the best of some rounds in turn, and how often the page was told how far it is."""
+    """Print both, the best of some rounds in turn, and how often the page was sent its progress."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
         home = Path(folder)
         log = home / "rank0.log"

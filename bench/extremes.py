@@ -2,7 +2,7 @@
 
     python bench/extremes.py [--scale 1.0]
 
-Each is diagnosed by a process of its own (``stallwatch diagnose --workers 1``), whose peak of memory is told.
+A process of its own diagnoses each (``stallwatch diagnose --workers 1``); its peak of memory is printed.
 ``--scale 0.01`` makes all of them a hundred times smaller.
 """
 
@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """A million lines, each of another rank; and some of ranks that nobody has."""
+    """A million lines, each of another rank; and some of ranks that do not exist."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))
@@ -133,7 +133,7 @@ def countless_wordings(path: Path, scale: float) -> None:
 
 
 def stretched(size: int) -> Make:
-    """A log of so many bytes: memory must not grow with it."""
+    """A log of a given size: memory must not grow with it."""
 
     def make(path: Path, scale: float) -> None:
         block = b"".join(LINE % step for step in range(50_000))
@@ -162,7 +162,7 @@ EXTREMES: dict[str, Make] = {
 }
 
 
-#: The command, which tells its own peak of memory: what ``wait4`` tells counts the starter's as well.
+#: The command, which prints its own peak of memory: what ``wait4`` returns counts the starter's as well.
 _PROGRAM = """
 import os, pathlib, re
 from stallwatch.cli import main
@@ -177,7 +177,7 @@ finally:
 
 
 def measured(path: Path) -> tuple[float, float, float, str]:
-    """Seconds, processor seconds, peak of memory in MiB, and what was said first."""
+    """Seconds, processor seconds, peak of memory in MiB, and what was printed first."""
     start = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.NamedTemporaryFile() as peak:
         command = [sys.executable, "-c", _PROGRAM, "diagnose", "--workers", "1", str(path)]

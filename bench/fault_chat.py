@@ -111,7 +111,7 @@ def _reset(connection: socket.socket) -> None:
 
 
 def _body(connection: socket.socket) -> dict[str, Any] | None:
-    """What was posted; nothing if whoever posted it died meanwhile."""
+    """What was posted; nothing if the sender died meanwhile."""
     data = b""
     while b"\r\n\r\n" not in data:
         got = connection.recv(65536)

@@ -69,7 +69,7 @@ def agent_terminated(trial: Trial) -> None:
 def agent_stopped(trial: Trial) -> None:
     """SIGSTOP, and SIGCONT a while later.
 
-    A hang that is over when the agent goes on is nobody's news: here it ends in a crash, whose beginning is
+    A hang that is over when the agent continues is no news: here it ends in a crash, whose beginning is
     expected if the agent was awake for long enough.
     """
     if trial.scenario == "hang":
@@ -180,7 +180,7 @@ def memory(trial: Trial) -> None:
 
 
 def port_taken(trial: Trial) -> None:
-    """Somebody else has the port of /metrics."""
+    """Another process has the port of /metrics."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     taken.listen()
@@ -193,7 +193,7 @@ def port_taken(trial: Trial) -> None:
 
 
 def chat_down(trial: Trial) -> None:
-    """Nobody listens there, from the start or from a random moment on, for a while or past the run's end."""
+    """No server listens there, from the start or a random moment on, for a while or past the run's end."""
     away, back = (0.0, trial.moment) if trial.random.random() < 0.5 else (trial.moment, 0.0)
     if not away:
         trial.chat.down()
@@ -227,7 +227,7 @@ def chat_takes_and_breaks(trial: Trial) -> None:
 
 
 def sqlite_locked(trial: Trial) -> None:
-    """Somebody holds the databases of the state folder locked, now and then."""
+    """Another process holds the databases of the state folder locked, now and then."""
     ended = threading.Event()
     trial.healing.append(ended.set)
     lengths = [trial.random.uniform(0.2, 4.0) for _ in range(20)]

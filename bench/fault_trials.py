@@ -163,7 +163,7 @@ class Trial:
         self.result.detail = f"{self.result.detail}, {text}".strip(", ")
 
     def at(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it so long after the start, unless the trial is over by then."""
+        """Do it so long after the start, unless the trial is over."""
 
         def wait() -> None:
             if self._over.wait(seconds):
@@ -264,7 +264,7 @@ class Trial:
             (self.folder / "chat.json").write_text(json.dumps(self.chat.taken, indent=1))
 
     def follow(self) -> None:
-        """Train beside ``stallwatch tail``, once that is up, to the end of both."""
+        """Train beside ``stallwatch tail``, once that runs, to the end of both."""
         assert self.log is not None
         self.log.touch()
         self.environ |= {"STALLWATCH_STALL_FLOOR_SECONDS": "1"}
@@ -321,7 +321,7 @@ class Trial:
             return process.wait()
 
     def _wait_for_training(self) -> None:
-        """It goes on without its agent; a process of our own carries its output on."""
+        """It continues without its agent; a process of our own carries its output on."""
         deadline = time.monotonic() + 3 * SECONDS[self.scenario] + 20
         started = self.stdout.stat().st_size > 0
         while time.monotonic() < deadline and not self.note.exists():
@@ -425,7 +425,7 @@ class Trial:
     def _check_run(self, name: str, trial: list[dict[str, Any]]) -> None:
         self._count(name, trial)
         expected = SCENARIOS[self.scenario]
-        if self.log is not None:  # a log says nothing of exit codes
+        if self.log is not None:  # a log does not show exit codes
             expected = (("open", None),) if expected else ()
         quiet = float(self.note.read_text().split()[0]) if self.note.exists() else 0.0
         if not expected and quiet < 0.8 * STALL and self.stopped_by is None:

@@ -64,7 +64,7 @@ def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
 def run(
     planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
 ) -> Iterator[Result]:
-    """The results as they come; nothing is begun after so many minutes."""
+    """The results as they come; nothing is begun after `minutes`."""
     end = time.monotonic() + minutes * 60 if minutes else math.inf
     ended = threading.Event()
 
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--once", action="store_true", help="the first trial of each fault only")
     parser.add_argument("--minutes", type=float, help="begin nothing after so long")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and go on from there"
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
     )
     given = parser.parse_args(arguments)
     planned = schedule(given.trials if given.trial is None else given.trial + 1, given.only)

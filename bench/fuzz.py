@@ -1,4 +1,4 @@
-"""Feed every parser that takes foreign bytes with inputs that nobody meant: does each hold?
+"""Feed every parser that takes foreign bytes with inputs that were not meant: does each hold?
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
@@ -9,7 +9,7 @@ memory without bound. Every failure is a line in ``--failures``, with the number
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
-``--state FILE`` keeps what was done, and goes on there. ``--growth`` stretches every sample and token
+``--state FILE`` keeps what was done, and continues there. ``--growth`` stretches every sample and token
 instead, and looks for parsers whose time grows faster than their input; ``--patterns`` does the same with
 every regular expression of the product. ``--engine atheris`` has libFuzzer follow the coverage of one parser
 (``pip install atheris``).
@@ -48,7 +48,7 @@ def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
 @click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--jobs", type=int, default=1, show_default=True, help="Processes at once.")
 @click.option("--only", multiple=True, metavar="GLOB", help="Parsers by name.")
-@click.option("--state", type=click.Path(path_type=Path), help="What was done; the same file goes on.")
+@click.option("--state", type=click.Path(path_type=Path), help="What was done; the same file continues it.")
 @click.option(
     "--failures", type=click.Path(path_type=Path), default=Path("fuzz-failures.jsonl"), show_default=True
 )
@@ -104,7 +104,7 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Fuzz the targets with so many inputs in all; each failure is written as it is found."""
+    """Fuzz the targets with a number of inputs in all; each failure is written as it is found."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []

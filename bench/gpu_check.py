@@ -1,4 +1,4 @@
-"""Ten minutes for whoever has a GPU: do waits for a device look as Stallwatch expects?
+"""Ten minutes on a machine with a GPU: do waits for a device look as Stallwatch expects?
 
     make gpu-check
 
@@ -6,7 +6,7 @@ Three programs run under the real ``stallwatch run``, on one GPU or two, and are
 benchmark:
 
 1. a rank that does not join an NCCL collective (two GPUs; on one GPU a stream that waits for an event that
-   nobody records);
+   is never recorded);
 2. a healthy kernel of a minute in a training step: no alarm;
 3. a wait for the device (``torch.cuda.synchronize()``) behind work that never ends.
 

@@ -118,7 +118,7 @@ class Bench:
             time.sleep(0 if alone else APART)
         try:
             seen = run.observe()
-        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: the others go on
+        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: the others continue
             self._record(task, alone, {"outcome": "invalid", "why": f"{type(problem).__name__}: {problem}"})
             return
         judged = score(program, seen)
@@ -182,7 +182,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="runs of each healthy program (default: 3)")
     parser.add_argument("--jobs", type=int, default=4, help="programs side by side (default: 4)")
     parser.add_argument(
-        "--resume", type=Path, metavar="FILE", help="results to go on with, one line of JSON each"
+        "--resume", type=Path, metavar="FILE", help="results to continue with, one line of JSON each"
     )
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start nothing later than this")
     parser.add_argument(

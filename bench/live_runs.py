@@ -103,7 +103,7 @@ class Run:
         }
 
     def observe(self) -> Observed:
-        """Run it to its end, or until it has been reported, and gather what was said."""
+        """Run it to its end, or until it has been reported, and gather the reports."""
         started = time.time()
         processes = self._start()
         try:

@@ -111,7 +111,7 @@ class Score:
 
 
 def score(program: Program, seen: Observed) -> Score:
-    """Judge what was said of the program."""
+    """Judge the reports of the program."""
     alarms = [message for message in seen.messages if message.alarms]
     if program.expected is None:
         return _healthy(program, seen, alarms)

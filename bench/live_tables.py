@@ -15,7 +15,7 @@ _HEAD = (
 
 
 def counted(rows: Iterable[Row]) -> list[Row]:
-    """One row for each program and seed: the repetition, where there is one, counts."""
+    """One row for each program and seed: the repetition, if any, counts."""
     last: dict[tuple[str, int], Row] = {}
     for row in rows:
         key = (row["name"], row["seed"])

@@ -85,7 +85,7 @@ def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
 
 
 def small_folder(files: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with so many logs of 2 kB, of which one fails; return it and the rank of that one."""
+    """Write a folder with `files` logs of 2 kB, of which one fails; return it and the rank of that one."""
     rng, failed = random.Random(files), files * 3 // 5
     out = folder / f"{files}-small"
     for rank in range(files):
@@ -109,7 +109,7 @@ def together(folder: Path, to: Path) -> Path:
 
 
 def dask_seconds(path: Path, workers: int, folder: Path) -> float:
-    """Return the seconds by the clock of a diagnosis by so many Dask workers, once they are warm."""
+    """Return the seconds by the clock of a diagnosis by a number of Dask workers, once they are warm."""
     from distributed import Client, LocalCluster
 
     import stallwatch

@@ -3,7 +3,7 @@
     make bench-probe
 
 All rows are measured in one run, in turns, so that a noisy machine is noisy for all; each in a process of
-its own, so that a logger's threads burden nobody else. Loggers that are not installed are left out. The
+its own, so that a logger's threads burden no other. Loggers that are not installed are left out. The
 import cost is that of the whole bootstrap in a fresh Python. Then what a step of 50 ms costs between whose
 probe calls a training has other things in its caches, compared with steps without; and a scrape of ten
 thousand series.
@@ -65,7 +65,7 @@ def probe(folder: Path) -> Step:
 
 
 def empty(_: Path) -> Step:
-    """What the measurement itself costs: ten values are handed over, and nothing is done with them."""
+    """What the measurement itself costs: ten values are passed, and nothing is done with them."""
     return telling(nothing)
 
 
@@ -222,7 +222,7 @@ def import_milliseconds(folder: Path) -> tuple[float, float]:
 
 
 def serve_turns(row: str, folder: Path, asked: Connection) -> None:
-    """In a process of its own, so that a logger's threads burden nobody else: measure whenever asked."""
+    """In a process of its own, so that a logger's threads burden no other: measure whenever asked."""
     try:
         step = ROWS[row][1](folder)
     except Exception as error:

@@ -23,7 +23,7 @@ _LOGS = (".log", ".txt", ".out", ".err")
 
 
 def healthy_recordings(root: Path) -> list[Path]:
-    """The logs of healthy runs in the project's corpus, and in the development corpus where there is one."""
+    """The logs of healthy runs in the project's corpus, and in the development corpus if it exists."""
     more = root.parent / "shared" / "corpus"
     folders = [*OWN, *([more] if more.is_dir() else [])]
     found = [
@@ -41,7 +41,7 @@ def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
     words = SEVERAL_RUNS.get(path.name)
     for told in timed_lines(path):
         if words is not None and words in told[2].text:
-            moment = [each for each in runs[-1] if each[0] == told[0]]  # it may have said more at once
+            moment = [each for each in runs[-1] if each[0] == told[0]]  # it may have reported more at once
             runs[-1] = runs[-1][: len(runs[-1]) - len(moment)]
             runs.append(moment)
         runs[-1].append(told)

@@ -30,7 +30,7 @@ class Contender(NamedTuple):
     name: str
     run: Run
     share: float = 1.0  #: of the log that it gets: some would take hours for all of it
-    counts: bool = True  #: whether it tells how many lines match
+    counts: bool = True  #: whether it reports how many lines match
     same_as: Run | None = None  #: what else its count must equal
 
 

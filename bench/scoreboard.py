@@ -1,12 +1,12 @@
 """How often is the diagnosis right? Prints it for every labelled corpus at hand.
 
-    make scoreboard                       # the project's own corpus, and ../shared/corpus where there is one
+    make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists
     python bench/scoreboard.py --corpus DIR --wrong --write docs/scoreboard.md
 
 A corpus is a folder with any of: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or ``file``),
 ``failures.jsonl`` and ``benign.jsonl`` (the same), ``files.jsonl`` (rows with ``file`` and ``kind``: whole
 logs that are ``healthy`` or ``failed``), ``labels.jsonl`` (rows with ``file``, ``verdict``, ``class`` and
-``benign``: whole logs that nobody had seen before). The tests' recordings (``meta.json``) are read, too.
+``benign``: whole logs that were not seen before). The tests' recordings (``meta.json``) are read, too.
 Shares are printed with their Wilson intervals at 95 %.
 """
 
@@ -106,7 +106,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
     lines += [f"| {one.family} | {one.precision} | {one.recall} |" for one in by_family(outcomes, families)]
     wrong = confusions(outcomes)
     if wrong:
-        lines += ["", "| label | said instead | cases |", "|---|---|---|"]
+        lines += ["", "| label | reported instead | cases |", "|---|---|---|"]
         lines += [f"| {label} | {said} | {count} |" for label, said, count in wrong]
     return [*lines, ""]
 
@@ -154,7 +154,7 @@ HEAD = """# Scoreboard
 
 Written by `make scoreboard`, which prints the same. The project's own corpus is what the programs in
 `tests/repro/` printed; the development corpus holds real cases from public issue threads and logs, labelled
-by hand, and is not part of the repository. Neither says how the rules do on logs that nobody has seen while
+by hand, and is not part of the repository. Neither says how the rules do on logs that were not seen while
 writing them: expect less there.
 """
 

@@ -22,7 +22,7 @@ BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was said of one case."""
+    """The answer for one case."""
 
     case: str
     label: str
@@ -74,7 +74,7 @@ _Z = 1.959964  #: of the normal distribution, for 95 %
 
 @dataclass(frozen=True)
 class Share:
-    """So many of so many."""
+    """A number of cases out of all."""
 
     right: int
     all: int
@@ -204,7 +204,7 @@ def expected_error(claimed: Iterable[Claim]) -> float:
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
-    """(label, what was said instead, how often), most frequent first."""
+    """(label, the answer instead, how often), most frequent first."""
     counts = Counter((one.label, one.said) for one in outcomes if not one.right)
     return [
         (label, said, count) for (label, said), count in sorted(counts.items(), key=lambda x: (-x[1], x[0]))

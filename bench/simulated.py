@@ -1,4 +1,4 @@
-"""Simulated runs: what they tell, and when. Each ends in a hang; until then it is healthy.
+"""Simulated runs: what they report, and when. Each ends in a hang; until then it is healthy.
 
 A run is drawn anew each time: its step time, how its steps vary, how long it evaluates, saves and samples. A
 healthy step takes ten minutes at most (longer ones end in the timeout of a collective); rollouts, evaluations
@@ -20,7 +20,7 @@ EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to
 
 @dataclass(frozen=True)
 class Told:
-    """What a run tells `wait` seconds after what it told before."""
+    """What a run reports `wait` seconds after its last report."""
 
     wait: float
     what: What
@@ -30,7 +30,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its kind, how long it goes on, and all that it tells in this time."""
+    """One run: its kind, how long it lasts, and all that it reports in this time."""
 
     kind: str
     hours: float
@@ -62,7 +62,7 @@ class Course:
         yield from self.steps(1, lambda: self.between(1, LONGEST_STEP), "compile")
 
     def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Told]:
-        """So many training steps."""
+        """A number of training steps."""
         waited = 0.0
         for _ in range(count):
             self.step += 1
@@ -72,7 +72,7 @@ class Course:
                 waited = 0.0
 
     def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Told]:
-        """An evaluation: its batches tell of life where a probe sees them, then its metrics are computed."""
+        """An evaluation: its batches show activity if a probe sees them, then its metrics are computed."""
         if self.hooked:
             yield Told(0.1, "phase", "eval")
             for _ in range(batches):
@@ -96,7 +96,7 @@ class Course:
 def trained(
     course: Course, seconds: Steps, longest_start: float = 2400.0, longest_metrics: float = 180.0
 ) -> Iterator[Told]:
-    """A run with steps like these, evaluations and checkpoints, for ever."""
+    """A run with steps like these, evaluations and checkpoints, without an end."""
     draw = course.draw
     yield from course.begin(high=longest_start)
     part = draw.randint(20, 500)
@@ -166,7 +166,7 @@ def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Tol
 
 
 def reinforced(course: Course) -> Iterator[Told]:
-    """Rollouts of minutes up to more than an hour, then weights handed over and a few steps."""
+    """Rollouts of minutes up to more than an hour, then weights passed on and a few steps."""
     draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
     updates, step = draw.randint(1, 8), course.between(2, 60)
     yield from course.begin()
@@ -211,7 +211,7 @@ def logged_every_half_hour(course: Course) -> Iterator[Told]:
 
 
 def logged_rollouts(course: Course) -> Iterator[Told]:
-    """Reinforcement learning whose log tells of nothing but its steps."""
+    """Reinforcement learning whose log shows nothing but its steps."""
     usual, spread = course.between(60, 2400), course.draw.uniform(0.05, 0.4)
     yield from course.begin(20, 600)
     while True:
@@ -250,8 +250,8 @@ KINDS: dict[str, Callable[[Course], Iterator[Told]]] = {
     "log only, each 33 minutes": logged_every_half_hour,
 }
 
-#: Pauses unlike anything that the run has shown before, and longer than first waits may be: whoever calls a
-#: hang within a minute or two calls these stalls, and reports when they are over.
+#: Pauses unlike any that the run has shown before, longer than first waits may be: a watcher that reports
+#: a hang within a minute or two reports these as stalls, and again when they are over.
 UNFORESEEN: dict[str, Callable[[Course], Iterator[Told]]] = {
     "stragglers": _trains(stragglers),
     "evaluations that nothing tells of": untold,

@@ -7,7 +7,7 @@ log-normal, or Gaussian that is autocorrelated with 0.7 from step to step (AR(1)
 step.
 
 * Slow-downs: after 64 steps one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
-  Beside them stands how many steps any test needs to be as sure, even if it knows the noise exactly and when
+  Beside them is how many steps any test needs to be as sure, even if it knows the noise exactly and when
   the slow-down may begin (``fewest``): noise that lasts hides a slow-down, whatever is done.
 * False alarms: hours of healthy runs go through ``Twin``, which does the same for many runs at once with
   numpy. Before, the two are compared step by step on runs in which hosts do become slow: a difference is an
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--hours", type=float, default=1000.0, help="healthy hours for each noise and σ")
     parser.add_argument("--runs", type=int, default=64, help="that the twin follows at once")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--resume", type=Path, help="keep results here, and go on where they end")
+    parser.add_argument("--resume", type=Path, help="keep results here, and continue where they end")
     given = parser.parse_args()
     kept = Kept(given.resume, [given.hosts, given.runs, given.seed])
     began = time.monotonic()

@@ -3,7 +3,7 @@
     make bench-stall
 
 10,000 hours of simulated runs go through the watch of the agent itself (``HookedProgress``, ``Advance``,
-``StallWatch``), with a clock that jumps. What they tell is what the probe tells of ranks, or what the reader
+``StallWatch``), with a clock that jumps. They report what the probe reports of ranks, or what the reader
 makes of log lines. Then the healthy recordings of the test corpus, line by line, as far as their lines have
 times. The runs are made up in ``simulated.py``; none of its numbers is known to the watch.
 
@@ -11,9 +11,9 @@ The model of activity: start-up of up to 40 minutes and a first step that compil
 log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull or drifting, at most ten minutes each; after
 20 to 500 of them, seven times in ten each, an evaluation of 5 to 60 batches with up to three minutes of
 metrics, and a checkpoint of 2 to 600 seconds; or rollouts, restarts, compilations of up to ten minutes, and
-logs alone. Runs with a probe go through it twice: by their thresholds alone, as where nobody can look at the
+logs alone. Runs with a probe go through it twice: by their thresholds alone, as if nothing can look at the
 ranks, and with looks. A simulated look shows the call that rank 0 is in, the others in a collective; bytes
-move while a save or a load goes on, and nothing else is counted. A hang is a call of the program's own in
+move while a save or a load continues, and nothing else is counted. A hang is a call of the program's own in
 whatever the run was doing.
 """
 

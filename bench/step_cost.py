@@ -134,7 +134,7 @@ class Library:
         self._batches = iter(self.classes.DataLoader())
 
     def step(self, further: int = 0) -> None:
-        """One step, with so many batches more than one."""
+        """One step, with a number of batches more than one."""
         for number, batch in enumerate(self._batches):
             if number == further:
                 loss = self._model(batch)

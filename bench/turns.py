@@ -30,7 +30,7 @@ READERS = {
 
 
 def read_when_asked(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
-    """Be a checkout's process: read the logs for each line that comes in, and tell the seconds."""
+    """Be a checkout's process: read the logs for each line that comes in, and return the seconds."""
     sys.path[:0] = [str(Path(checkout, part)) for part in PARTS]
     from scanners import contenders, plain_rules
 

@@ -46,7 +46,7 @@ _CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
 
 @dataclass
 class Verdict:
-    """What was said of one run."""
+    """The reports of one run."""
 
     kind: str
     hours: float
@@ -139,7 +139,7 @@ class Watched:
         return quiet > 30.0 and quiet > self.watch.longest and self.watch.check(now).stalled
 
     def tell(self, now: float, told: Told, ranks: int) -> None:
-        """Take in what the run told at `now`."""
+        """Take in what the run reported at `now`."""
         if told.what == "gone":
             self.progress.ended(now)
             self.advance.seen(now)
@@ -185,7 +185,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
             verdict.wrongly.append(
                 f"{told.doing} in {state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s"
             )
-        if told.what != "log-line":  # whoever waits for steps alone knows of nothing else
+        if told.what != "log-line":  # a watcher of steps alone knows of nothing else
             for seconds in FIXED:
                 verdict.false_fixed[seconds] += now - sign > seconds
         if told.what in ("step", "log-step"):
@@ -218,7 +218,7 @@ def watch_recording(path: Path) -> Verdict | None:
 
 
 def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) -> bool:
-    """Add what is said of one run; whether a step is in it."""
+    """Add the reports of one run; whether a step is in it."""
     first = sign = lines[0][0]
     watched, episode = Watched(first), 0
     for now, sample, line in lines:

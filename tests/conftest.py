@@ -34,6 +34,7 @@ SLOW = (
     "dashboard/test_launch.py",
     "dashboard/test_pages.py",
     "dashboard/test_uploads.py",
+    "documentation/test_doc_commands.py::test_commands_run",
     "exporter/stacks/test_reaction.py",
     "exporter/test_capture.py",
     "exporter/test_checkpoint_watch.py",

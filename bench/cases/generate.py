@@ -24,7 +24,7 @@ class Log:
     """A generated log, and what is right to say of it."""
 
     text: str
-    cause: str  #: "" where nothing is wrong
+    cause: str  #: "" if nothing is wrong
     sign: str
     exit_code: int
     rank: int | None
@@ -144,7 +144,7 @@ class Writer:
         self.style = STYLES[s.style]
 
     def add(self, lines: Lines, rank: int | None = 0, *, uncaught: bool = False) -> None:
-        """Lines of one rank, of none, or the traceback of an exception that nobody caught."""
+        """Lines of one rank, of none, or the traceback of an uncaught exception."""
         raised = False
         for line in (line for text in lines for line in text.split("\n")):
             raised = raised or (uncaught and line.startswith("Traceback (most"))
@@ -157,7 +157,7 @@ class Writer:
         self.add(self.style.start(self.s))
 
     def steps(self, count: int, every: int = 1) -> None:
-        """So many lines of progress, with evaluations, saves and noise between them."""
+        """Add `count` lines of progress, with evaluations, saves and noise between them."""
         s = self.s
         evaluated = max(count // s.chance.choice([2, 3, 5]), 4)
         for number in range(1, count + 1):
@@ -192,7 +192,7 @@ class Writer:
         elif launcher == "srun-labelled":
             lines = [line if rank is None else f"{rank}: {line}" for rank, line, _ in self.lines]
         elif launcher in ("torchrun", "deepspeed", "accelerate", "srun") and self.s.ranks > 1:
-            # Since torch 2.4 a rank prefixes the traceback of an exception that nobody caught.
+            # Since torch 2.4 a rank prefixes the traceback of an uncaught exception.
             lines = [
                 f"[rank{rank}]: {line}" if raised and rank is not None else line
                 for rank, line, raised in self.lines
@@ -428,7 +428,7 @@ BENIGN = (
 
 
 def benign(name: str, kind: str) -> Log:
-    """A run to worry nobody; ``kind`` says what makes it hard."""
+    """A run with no fault; ``kind`` says what makes it hard."""
     chance = Random(name)
     s, launcher = _scene(chance, gpus=False)
     w, code = Writer(s), 0
@@ -455,7 +455,7 @@ def benign(name: str, kind: str) -> Log:
         w.steps(chance.randrange(20, 120))
         _ctrl_c(w)
         code = 130
-    elif kind == "restarted":  # the first start failed, somebody mended it, and the second one is complete
+    elif kind == "restarted":  # the first start failed, a user fixed it, and the second one is complete
         fault = chance.choice([one for one in FAULTS if one.when == "start" and not one.job])
         w.start()
         w.add(fault.lines(s))

@@ -2,9 +2,9 @@
 
     torchrun … training.py CONTROL LAYOUT
 
-The folder CONTROL is shared. Whoever breaks something writes ``fault.json`` there, such as
+The folder CONTROL is shared. The program that breaks something writes ``fault.json`` there, such as
 ``{"number": 3, "kind": "sleep", "rank": 1}``; that rank writes ``began-3`` and does it in its next step, and
-goes on once there is ``healed-3``. ``step`` holds rank 0's step, ``pid-1`` rank 1's process.
+continues once ``healed-3`` exists. ``step`` holds rank 0's step, ``pid-1`` rank 1's process.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Shards(IterableDataset):  # type: ignore[type-arg]
 
 
 def score(faults: Faults) -> None:
-    """A reward that somebody else's service computes."""
+    """A reward that a service elsewhere computes."""
     number = faults.due("sleep")
     while number and not healed(number):
         time.sleep(0.5)

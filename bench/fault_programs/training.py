@@ -3,8 +3,8 @@
     python training.py SCENARIO NOTE [LOG]
 
 What it prints depends on the scenario alone. NOTE gets the longest pause between two steps, and then the
-exit code, by which a benchmark knows what became of it whoever watched it. With LOG it prints into that file,
-which it opens anew where somebody moved it, as ``logging.handlers.WatchedFileHandler`` does.
+exit code, by which a benchmark knows what became of it, watched or not. With LOG it prints into that file,
+which it opens anew if it was moved, as ``logging.handlers.WatchedFileHandler`` does.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _NESTED = (
 
 
 def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """What stands before, what is repeated, and what ends it."""
+    """What comes before, what is repeated, and what ends it."""
     chance = random.Random(target.name)
     tokens = [*target.tokens, *TOKENS]
     lines = [line for sample in target.samples() for line in sample.split(b"\n") if 0 < len(line) < 200]

@@ -64,7 +64,7 @@ def from_system(data: bytes) -> str:
 
 @functools.cache
 def own_folder() -> Path:
-    """A folder of this process, in memory where there is one."""
+    """A folder of this process, in memory if possible."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Make the inputs: real samples that are spliced, nested, stretched and broken, each from a number alone.
 
 The same seed, target and number make the same bytes, on every machine: a failure needs no file to be made again,
-and a fuzzing that was interrupted goes on at the next number.
+and a fuzzing that was interrupted continues at the next number.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ _MOST_UNITS = 16  # texts of one pattern
 
 
 class Pattern(NamedTuple):
-    """One pattern, and where it stands."""
+    """One pattern, and its place."""
 
     place: str
     pattern: str | bytes
@@ -169,7 +169,7 @@ def _variants(nodes: list[Any]) -> list[str]:
 
 
 def _sample(nodes: Iterable[Any]) -> str:
-    """A short text that the nodes match, but for what they look ahead and back for."""
+    """A short text that the nodes match, except for what they look ahead and back for."""
     out = ""
     for op, argument in nodes:
         if op is C.LITERAL:

@@ -1,7 +1,7 @@
 """Runs the inputs of a target in a process of its own, bounded in memory, that the caller watches.
 
 The process writes the number of the input that it is at where the caller sees it: what hangs or kills it is
-known, and the fuzzing goes on behind it.
+known, and the fuzzing continues behind it.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def uneven_steps() -> None:
 
 
 def paused_as_a_group() -> None:
-    """Somebody stops the whole group and lets it go on a minute later; the runner does that."""
+    """A user stops the whole group and lets it continue a minute later; the runner does that."""
     loop = Loop()
     loop.train(60)
     if RANK == 0:

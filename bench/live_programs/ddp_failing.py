@@ -131,7 +131,7 @@ def rank_0_hangs_in_the_5th_evaluation() -> None:
 
 
 class Images(Dataset[torch.Tensor]):
-    """From one sample on, rank 1's worker waits for a lock that nobody gives back."""
+    """From one sample on, rank 1's worker waits for a lock that is never released."""
 
     def __init__(self) -> None:
         self._lock = multiprocessing.get_context("fork").Lock()

@@ -60,7 +60,7 @@ class Loop:
         return loss.item()
 
     def train(self, steps: int) -> None:
-        """So many steps, about evenly."""
+        """Run `steps` steps, about evenly."""
         self.model.train()
         for _ in range(steps):
             self.step(pace=self.pace * CHANCE.uniform(0.9, 1.1))

@@ -33,7 +33,7 @@ def trains() -> None:
 
 
 def kernel_is_idle_between_cells() -> None:
-    """Somebody looks at the results of a cell for a minute and a half before running the next."""
+    """The user looks at the results of a cell for a minute and a half before running the next."""
     from jupyter_client.manager import start_new_kernel
 
     manager, client = start_new_kernel(kernel_name="python3")

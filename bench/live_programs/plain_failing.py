@@ -150,7 +150,7 @@ def save_checkpoint(loop: Loop, path: Path) -> None:
 
 
 def save_into_a_blocked_pipe() -> None:
-    """The fourth time the storage takes nothing any more: here a pipe that nobody reads."""
+    """The fourth time the storage takes nothing any more: here a pipe without a reader."""
     loop = Loop()
     os.mkfifo("checkpoint-3.pt")
     for number in range(4):
@@ -161,7 +161,7 @@ def save_into_a_blocked_pipe() -> None:
 
 
 def chatty_logger_beside_a_hang() -> None:
-    """A thread goes on printing while the main thread hangs."""
+    """A thread continues to print while the main thread hangs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def chat() -> None:

@@ -1,7 +1,7 @@
 """The programs of the live benchmark: data, before code.
 
-The hash of its name decides whether a program is *frozen*, so nobody chooses. Frozen programs measure, and
-nobody tunes Stallwatch to them; the others are there to develop with.
+The hash of its name decides whether a program is *frozen*, so no one chooses. Frozen programs measure, and
+Stallwatch is not tuned to them; the others are there to develop with.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Expected:
     rank: int | None = None  #: of several ranks, the one at fault
     limit: str = "probe"  #: a key of `live_scoring.LIMITS`
     severities: tuple[str, ...] = ("critical",)
-    recovers: bool = False  #: whether the program goes on by itself, which closes the story
+    recovers: bool = False  #: whether the program continues by itself, which closes the story
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Program:
 
     @property
     def frozen(self) -> bool:
-        """Whether it belongs to the third that nobody tunes to."""
+        """Whether it belongs to the third that is not tuned to."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
 
 

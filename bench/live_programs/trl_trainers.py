@@ -83,7 +83,7 @@ def grpo(steps: int, reward: Any, **arguments: Any) -> GRPOTrainer:
 
 
 def zeros(completions: list[str], **_: Any) -> list[float]:
-    """A reward that nobody earns yet."""
+    """A reward that no answer earns yet."""
     return [0.0] * len(completions)
 
 

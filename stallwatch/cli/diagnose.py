@@ -112,7 +112,7 @@ class _Diagnose(click.Command):
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Stop reading after this time (30s, 5m, 2h), and diagnose what was read by then.",
+    help="Stop reading after this time (30s, 5m, 2h), and diagnose what was read until it.",
 )
 @language_option
 @rules_option

@@ -157,7 +157,7 @@ def _unwatched(command: Sequence[str]) -> int:
 
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
-@click.option("--once", is_flag=True, help="Read what is there, report, and exit.")
+@click.option("--once", is_flag=True, help="Read what the files hold, report, and exit.")
 @click.option(
     "--until-idle", type=float, metavar="SECONDS", help="Exit when nothing was written for this long."
 )

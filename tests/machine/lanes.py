@@ -21,6 +21,7 @@ SLOW_FILES = (
     "bench/test_faults.py",
     "bench/test_live.py",
     "cli/test_demo.py",
+    "documentation/test_doc_commands.py",
     "exporter/test_wall_clock.py",
     "exporter/test_end_evidence.py",
     "repro/test_wordings_in_packages.py",

@@ -39,6 +39,12 @@ def test_the_languages_have_the_same_messages_with_the_same_fields(area: str) ->
     }
 
 
+@pytest.mark.parametrize("area", AREAS)
+def test_no_english_message_shows_its_id(area: str) -> None:
+    english = templates("en", area)
+    assert [key for key, text in english.items() if "-" in text and key.endswith(text)] == []
+
+
 class Record(msgspec.Struct):
     note: Text
     lines: list[Text]

@@ -15,6 +15,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import click
+import docs_site
 import pytest
 
 import stallwatch
@@ -64,6 +65,25 @@ def test_each_command_and_flag_is_in_the_reference(site: Path) -> None:
             if isinstance(parameter, click.Option) and not parameter.hidden:
                 missing += [f"{name} {flag}" for flag in parameter.opts if flag not in text]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), [pair for pair in commands(cli) if not isinstance(pair[1], click.Group)]
+)
+def test_the_table_of_a_command_has_each_flag_once(name: str, command: click.Command) -> None:
+    table = docs_site.options_of(name.split()[1:])
+    flags = re.findall(r"(?<![\w-])--?[a-z][\w-]*", " ".join(re.findall(r"^\| `(.*?)` \|", table, re.M)))
+    options = [parameter for parameter in command.params if isinstance(parameter, click.Option)]
+    shown = [option for option in options if not option.hidden]
+    assert sorted(flags) == sorted(
+        flag for option in shown for flag in (*option.opts, *option.secondary_opts)
+    )
+
+
+def test_the_page_of_python_has_each_name_once(root: Path) -> None:
+    listed = re.findall(r"^::: (\S+)$", (root / "docs/python.md").read_text(), re.MULTILINE)
+    public = {f"stallwatch.{name}" for name in stallwatch.__all__} - {"stallwatch.__version__"}
+    assert sorted(listed) == sorted(public | {"stallwatch.integrations.loop.TrainingRun"})
 
 
 def test_each_key_and_python_name_is_in_the_reference(site: Path) -> None:

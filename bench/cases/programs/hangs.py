@@ -198,7 +198,7 @@ def score_in_pool() -> None:
 
 
 def pool_lost_a_worker() -> None:
-    """A worker of a Pool is killed, and ``map`` waits for its answer for ever."""
+    """A worker of a Pool is killed, and ``map`` waits for its answer forever."""
     Loop().train()
     score_in_pool()
 

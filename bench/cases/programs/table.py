@@ -8,7 +8,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Run:
     scenario: str
-    cause: str  #: a class of causes.json; "" where nothing is wrong
+    cause: str  #: a class of causes.json; "" if nothing is wrong
     sign: str = ""  #: words that name the cause, alternatives between bars
     ranks: int = 0  #: 0: python alone
     seeds: int = 1

@@ -120,7 +120,7 @@ def test_an_end_that_only_the_incidents_tell_is_the_runs(
     assert found.verdict == ("failed" if rule else "unknown-failure")
     assert (found.primary.rule if found.primary is not None else "") == rule
     assert "KeyError: 'labels'" in found.notes[0] and "1970-01-01T00:00:02" in found.notes[0]
-    assert not any("last heard of" in note for note in found.notes)
+    assert not any("last heard from" in note for note in found.notes)
 
 
 def test_a_run_whose_agent_was_killed_is_not_called_healthy(tmp_path: Path, catalogue: Catalogue) -> None:

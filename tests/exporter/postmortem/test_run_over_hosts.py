@@ -376,7 +376,8 @@ def test_a_host_that_was_lost_is_named_and_one_that_printed_nothing_is_no_proble
     keep(2, None, lines=both(), seconds=60.0)
     found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)
     (gone,) = [note for note in map(render, found.notes) if "is not known" in note]
-    assert gone.startswith("What became of n2 is not known: the agent there was last heard of at 2026-11-27T")
+    known = "What became of n2 is not known: the agent there was last heard from at 2026-11-27T"
+    assert gone.startswith(known)
     assert found.verdict == "failed"
 
 

@@ -21,11 +21,11 @@ Written by `make test-versions`, which makes an environment for each stack below
 compares what it sees with [what is expected](../tests/repro/versions/expected.py). Nothing here is edited by
 hand.
 
-* **log**: the last words of the exception that ended a rank, and whether DeepSpeed said that it threw its
+* **log**: the last words of the exception that ended a rank, and whether DeepSpeed printed that it threw its
   trace cache away ("messages").
-* **probe**: optimizer steps that rank 0 told, how often a rank threw the trace cache away and why
+* **probe**: optimizer steps that rank 0 reported, how often a rank threw the trace cache away and why
   (*mismatch*: another module than last time; *short*: more modules than last time; *external*: from outside
-  the forward pass), whether it told of the exception, and of what it warned while the run still went on.
+  the forward pass), whether it reported the exception, and of what it warned while the run still continued.
 * **diagnosis**: the verdict of Stallwatch and the rule that it names as the cause.
 
 ## The stacks
@@ -43,7 +43,7 @@ def page(results: Mapping[tuple[str, str], Seen]) -> str:
 
 def _glance(results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
     yield from ("", "## At a glance", "")
-    yield "*raises*: a rank ends in an exception. *says*: the log tells, and the run goes on."
+    yield "*raises*: a rank ends in an exception. *says*: the log shows it, and the run continues."
     yield "*hides*: only the probe sees it. *well*: there is nothing to see. Empty: not tried."
     yield ""
     yield f"| | {' | '.join(stack.deepspeed for stack in STACKS)} |"

@@ -1,0 +1,250 @@
+"""Find words that are used here in a private sense: ``python tools/plain_words.py``.
+
+`plain_words.toml` lists them, with what to write instead and where they are right. The check covers the names
+that Python code defines, its docstrings, comments and help texts, the documentation, the rule pages and the
+English messages; not code spans, code blocks and links.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    import tomli as tomllib  # type: ignore[no-redef]
+
+ROOT = Path(__file__).resolve().parents[1]
+LIST = Path(__file__).with_suffix(".toml")
+KINDS = ("names", "prose")
+_SPAN = re.compile(r"``.+?``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<!--.*?-->|\{\w*\}", re.DOTALL)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+_MESSAGE = re.compile(r'^\s*"([^"]+)": "(.*)",?$')
+_FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
+_FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
+_LIST_ITEM = re.compile(r"^\s*(?:[*+-]|\d+\.|#+|\||>)\s")
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word or phrase, and what to write instead."""
+
+    pattern: re.Pattern[str]
+    instead: str
+    kinds: tuple[str, ...]
+    right: tuple[re.Pattern[str], ...]  #: contexts in which it has its usual sense
+    skipped: tuple[str, ...]  #: files in which it is not looked for
+    enforced: tuple[str, ...]  #: the kinds of text that must be free of it
+
+    def hits(self, text: str) -> Iterator[re.Match[str]]:
+        """Yield the places of a text that no usual sense explains."""
+        for found in self.pattern.finditer(text):
+            usual = (place.span() for sense in self.right for place in sense.finditer(text))
+            if not any(start <= found.start() and found.end() <= end for start, end in usual):
+                yield found
+
+
+class Text(NamedTuple):
+    """A paragraph or a name, and the line of the file on which each of its own lines is."""
+
+    kind: str
+    lines: list[tuple[int, str]]
+
+
+class Hit(NamedTuple):
+    """A place at which a word is found."""
+
+    path: str
+    line: int
+    word: Word
+    found: str
+    context: str
+
+    def __str__(self) -> str:
+        """Return the line for the terminal."""
+        return f"{self.path}:{self.line}: {self.found}: write {self.word.instead}: …{self.context}…"
+
+
+def load() -> list[Word]:
+    """Read the list; a space in a pattern also matches a line break."""
+    words = []
+    for table in tomllib.loads(LIST.read_text(encoding="utf-8"))["word"]:
+        kinds = tuple(table.get("in", KINDS))
+        enforced = table.get("enforce", True)
+        words.append(
+            Word(
+                _compiled(rf"\b(?:{table['word']})\b"),
+                table["instead"],
+                kinds,
+                tuple(map(_compiled, table.get("right", []))),
+                tuple(table.get("skip", [])),
+                tuple(enforced) if isinstance(enforced, list) else kinds if enforced else (),
+            )
+        )
+    return words
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern.replace(" ", r"\s+"), re.IGNORECASE)
+
+
+def files() -> list[str]:
+    """Return the files to check: no records of the past, and no texts that other programs print."""
+    patterns = ("*.py", "*.md", "rules/stallwatch_rules/locale/en/*.json")
+    listed = subprocess.run(
+        ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    past = ("CHANGELOG.md", "docs/decisions/", "docs/reviews/", "tests/", "README.zh.md")
+    return [name for name in listed.stdout.splitlines() if not name.startswith(past)]
+
+
+def check(names: Iterable[str], words: list[Word]) -> Iterator[Hit]:
+    """Yield the hits in files, in their order."""
+    for name in names:
+        here = [word for word in words if not any(fnmatch(name, glob) for glob in word.skipped)]
+        for text in texts(name, (ROOT / name).read_text(encoding="utf-8")):
+            yield from hits(name, text, [word for word in here if text.kind in word.kinds])
+
+
+def hits(name: str, text: Text, words: list[Word]) -> Iterator[Hit]:
+    """Yield the hits in one text of a file."""
+    joined = "\n".join(line for _, line in text.lines)
+    for word in words:
+        for found in word.hits(joined):
+            line = text.lines[joined.count("\n", 0, found.start())][0]
+            context = joined[max(0, found.start() - 40) : found.end() + 40]
+            yield Hit(name, line, word, " ".join(found[0].split()), " ".join(context.split()))
+
+
+def texts(name: str, source: str) -> Iterator[Text]:
+    """Yield the texts of a file."""
+    if name.endswith(".py"):
+        yield Text("names", [(1, spelled(Path(name).stem))])
+        yield from _python(source)
+    elif name.endswith(".json"):
+        for number, line in enumerate(source.splitlines(), 1):
+            if message := _MESSAGE.match(line):
+                yield Text("prose", [(number, _plain(message[2]))])
+    else:
+        yield from _markdown(source)
+
+
+def spelled(name: str) -> str:
+    """Return the words of an identifier in lower case, with spaces between."""
+    return " ".join(_WORD.findall(name)).lower()
+
+
+def _plain(text: str) -> str:
+    """Blank out code spans and links, line by line as long as before."""
+    return _SPAN.sub(lambda found: re.sub(r"[^\n]", " ", found[0][:-1]) + "~", text)
+
+
+def _python(source: str) -> Iterator[Text]:
+    passing: set[ast.AST] = set()  # names of a comprehension or a lambda live for a line
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.comprehension):
+            passing.update(ast.walk(node.target))
+        elif isinstance(node, ast.Lambda):
+            passing.update(ast.walk(node.args))
+        for place, name in () if node in passing else _defined(node):
+            yield Text("names", [(place, spelled(name))])
+        for string in _strings(node):
+            text = _plain(ast.get_source_segment(source, string) or "")
+            yield from _paragraphs(enumerate(text.split("\n"), string.lineno))
+    yield from _comments(source)
+
+
+def _defined(node: ast.AST) -> Iterator[tuple[int, str]]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.lineno, node.name
+    elif isinstance(node, ast.arg):
+        yield node.lineno, node.arg
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        yield node.lineno, node.id
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield node.lineno, node.attr
+
+
+def _strings(node: ast.AST) -> Iterator[ast.Constant]:
+    """Yield docstrings and the help texts of options."""
+    candidates: list[ast.expr] = []
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        if node.body and isinstance(node.body[0], ast.Expr):
+            candidates = [node.body[0].value]
+    elif isinstance(node, ast.keyword) and node.arg in ("help", "about"):
+        candidates = [node.value]
+    for value in candidates:
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield value
+
+
+def _comments(source: str) -> Iterator[Text]:
+    """Yield the comments; those of whole lines under each other are one text."""
+    block: list[tuple[int, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            if block and (block[-1][0] != token.start[0] - 1 or token.line.strip() != token.string):
+                yield Text("prose", block)
+                block = []
+            block.append((token.start[0], _plain(token.string.lstrip("#: "))))
+    if block:
+        yield Text("prose", block)
+
+
+def _paragraphs(lines: Iterable[tuple[int, str]]) -> Iterator[Text]:
+    paragraph: list[tuple[int, str]] = []
+    for number, line in lines:
+        if paragraph and (not line.strip() or _LIST_ITEM.match(line)):
+            yield Text("prose", paragraph)
+            paragraph = []
+        if line.strip():
+            paragraph.append((number, line))
+    if paragraph:
+        yield Text("prose", paragraph)
+
+
+def _markdown(source: str) -> Iterator[Text]:
+    """Yield the paragraphs of a page and its title, without code blocks."""
+    text = _FRONT.sub(lambda found: re.sub(r"^(?!title:).*$", "", found[0], flags=re.M), source)
+    text = _FENCED.sub(lambda found: re.sub(r"[^\n]", "", found[0]), text)
+    text = text.partition("\n## 中文\n")[0]
+    yield from _paragraphs(enumerate(_plain(text).split("\n"), 1))
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("paths", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Also look where a word is not enforced yet.")
+@click.option("--word", "only", metavar="TEXT", help="Look for the entries of TEXT alone.")
+@click.option("--count", is_flag=True, help="Count the hits of each word.")
+def main(paths: tuple[str, ...], every: bool, only: str | None, count: bool) -> None:
+    """Print the places of private words, each with what to write instead; exit with 1 if there are any."""
+    words = [word for word in load() if not only or word.pattern.fullmatch(only)]
+    if not every:
+        words = [replace(word, kinds=word.enforced) for word in words]
+    names = [name for name in files() if not paths or name.startswith(paths)]
+    places = list(check(names, words))
+    if count:
+        counts = Counter(hit.word for hit in places)
+        for word in words:
+            click.echo(f"{counts[word]:6} {', '.join(word.kinds)}: {word.pattern.pattern}")
+    else:
+        for hit in places:
+            click.echo(hit)
+    sys.exit(bool(places))
+
+
+if __name__ == "__main__":
+    main()
