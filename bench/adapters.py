@@ -1,7 +1,7 @@
-"""Tools that name the cause of a failed run, behind one contract: a folder in, one `Answer` out.
+"""Run tools that name the cause of a failed run; each takes the run's folder and returns an `Answer`.
 
-Another tool joins as a command (``--tool NAME=COMMAND``, see docs/benchmark.md); those below run in this
-process.
+To compare another tool, give its command (``--tool NAME=COMMAND``, see docs/benchmark.md). The tools below
+run in this process.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ CAUSES: dict[str, dict[str, Any]] = json.loads((HERE / "causes.json").read_text(
 
 @dataclass(frozen=True)
 class Answer:
-    """What a tool says of a run."""
+    """Answer of one tool for one run."""
 
-    failed: bool = False  #: whether it would raise an alarm
-    cause: tuple[str, ...] = ()  #: classes of causes.json that it names; empty: it names none
-    text: str = ""  #: what it shows as the cause
+    failed: bool = False  #: True if the tool would raise an alarm
+    cause: tuple[str, ...] = ()  #: the classes of causes.json that the tool names; empty if it names none
+    text: str = ""  #: the text that the tool shows as the cause
     rank: int | None = None
     confidence: float | None = None
 
@@ -35,7 +35,7 @@ Adapter = Callable[[Path], Answer]
 
 
 def lines_of(folder: Path) -> list[str]:
-    """The lines of all logs in the folder, file by file."""
+    """Return the lines of all logs in the folder, file by file."""
     found: list[str] = []
     for path in sorted(folder.rglob("*.log")):
         found += re.split(r"[\n\r]+", path.read_text(errors="replace"))
@@ -43,19 +43,19 @@ def lines_of(folder: Path) -> list[str]:
 
 
 def exit_code_of(folder: Path) -> int | None:
-    """The exit code of the command, if it has ended."""
+    """Return the exit code of the run's command, or ``None`` if the command has not ended."""
     code: int | None = json.loads((folder / "run.json").read_text())["exit_code"]
     return code
 
 
 def classes(tool: str, name: str) -> tuple[str, ...]:
-    """The classes that a tool's own name for a cause stands for; the name itself if it is none of them."""
+    """Return the classes for a tool's own cause name; the name itself if no class is mapped to it."""
     found = tuple(cause for cause, one in CAUSES.items() if name in one.get(tool, ()))
     return found or (f"{tool}:{name}",)
 
 
 def stallwatch() -> Adapter:
-    """The diagnosis of this checkout."""
+    """Return the adapter that runs the diagnosis of this checkout."""
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
     from stallwatch_rules.pages.catalogue import load_catalogue
 
@@ -70,7 +70,7 @@ def stallwatch() -> Adapter:
 
 
 def of_diagnosis(diagnosis: Any) -> Answer:
-    """A diagnosis of Stallwatch as an answer."""
+    """Convert a diagnosis of Stallwatch into an answer."""
     from stallwatch_rules.locale import rendered
     from stallwatch_rules.report.json import schema_1_verdict
 
@@ -95,12 +95,12 @@ def of_diagnosis(diagnosis: Any) -> Answer:
 
 
 def exit_code(folder: Path) -> Answer:
-    """What a scheduler knows."""
+    """Answer from the exit code alone, as a scheduler does."""
     return Answer(exit_code_of(folder) not in (0, None))
 
 
 def last_line(folder: Path) -> Answer:
-    """What most people look at first."""
+    """Answer with the last line of the logs, which most people read first."""
     lines = lines_of(folder)
     return Answer(exit_code_of(folder) not in (0, None), (), lines[-1] if lines else "")
 
@@ -109,15 +109,16 @@ _ERROR = re.compile(r"error", re.IGNORECASE)
 
 
 def grep_error(folder: Path) -> Answer:
-    """The first line that ``grep -i error`` finds."""
+    """Answer with the first line that ``grep -i error`` finds."""
     found = next((line for line in lines_of(folder) if _ERROR.search(line)), "")
     return Answer(bool(found), (), found)
 
 
 def nvrx() -> Adapter:
-    """The first line that a published signature of NVIDIA's resiliency extension calls a root candidate.
+    """Return an adapter that shows the first root candidate by signatures of NVIDIA's resiliency extension.
 
-    These are the patterns alone: NVRx weighs what they find, and lets a language model judge it.
+    The adapter uses the published patterns alone. NVRx itself weighs the matches and lets a language model
+    judge them.
     """
     table = json.loads((HERE / "nvrx_signatures.json").read_text())
     rows = [
@@ -147,9 +148,10 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Drain3 learns the templates of healthy runs; the first line of the last new ones is shown.
+    """Return an adapter that shows the first line of the last new templates, as Drain3 finds them.
 
-    It calls a run failed if one of its last twenty lines is of a template that no healthy run has.
+    Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
+    a template that no healthy run has.
     """
     from drain3 import TemplateMiner
     from drain3.template_miner_config import TemplateMinerConfig
@@ -178,7 +180,7 @@ def drain_novelty(healthy: Iterable[Path]) -> Adapter:
 
 
 def command(words: Sequence[str]) -> Adapter:
-    """Another tool: it is given the folder and prints JSON (docs/benchmark.md)."""
+    """Return an adapter for an external command that takes the folder and prints JSON (docs/benchmark.md)."""
 
     def answer(folder: Path) -> Answer:
         run = subprocess.run([*words, str(folder)], capture_output=True, text=True, timeout=300, check=False)

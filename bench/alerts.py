@@ -1,11 +1,11 @@
-"""How long it takes from a line in a log to a chat, and what a burst of incidents does to chat and agent.
+"""Measure the time from a log line to a chat message, and the effect of a burst of incidents.
 
     make bench-alerts
 
-Embedded path: `stallwatch tail` on eight files that get 1,000 lines a second; now and then one of them gets
-the line of a rule page, and a webhook on this machine reports when it received it. Beside it the path through
-Prometheus, Alertmanager and the relay, where these are installed: from a crash to the same webhook. Then
-10,000 incidents within a minute, to a chat that takes 20 messages a minute.
+Embedded path: `stallwatch tail` follows eight files that get 1,000 lines a second. Now and then one file gets
+the line of a rule page, and a webhook on this machine records when the notification arrives. If Prometheus,
+Alertmanager and the relay are installed, the path through them is measured too: from a crash to the same
+webhook. Then 10,000 incidents are raised within a minute and sent to a chat that takes 20 messages a minute.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ ROOT = Path(__file__).resolve().parent.parent
 STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
 SOURCES = 8
 LINES_A_SECOND = 1000
-PROMISED = 1.0  #: seconds, at the 99th percentile
+PROMISED = 1.0  #: the promised delay in seconds, at the 99th percentile
 BURST = 10_000
 _TICK = 0.02
 
 
 class Webhook:
-    """Note when each rule arrived."""
+    """HTTP server that records when each incident first arrived."""
 
     def __init__(self) -> None:
         self.heard: dict[str, float] = {}
@@ -74,13 +74,13 @@ class Webhook:
         return f"json://127.0.0.1:{self._server.server_port}/hook"
 
     def of_rule(self, rule: str) -> float | None:
-        """Return when it first received the rule, as a finding."""
+        """Return the time at which the first finding of the rule arrived, or ``None``."""
         found = [at for name, at in list(self.heard.items()) if f"/finding/{rule}/" in name]
         return min(found, default=None)
 
 
 class Writers:
-    """Eight logs at a steady pace, without steps: what a run survives would be no news."""
+    """Write eight logs at a steady pace, without steps: survived failures would not be reported."""
 
     def __init__(self, folder: Path) -> None:
         self.files = [(folder / f"rank{rank}.log").open("a", buffering=1) for rank in range(SOURCES)]
@@ -93,7 +93,7 @@ class Writers:
         self._thread.start()
 
     def say(self, source: int, text: str) -> float:
-        """Write this into one of them; when that was."""
+        """Write the text to one log, and return the time of the write."""
         with self._lock:
             self.files[source].write(text.rstrip("\n") + "\n")
             return time.time()
@@ -115,7 +115,7 @@ class Writers:
 
 
 def tellable(catalogue: Catalogue) -> list[RulePage]:
-    """Pages whose line alone is reported during a run."""
+    """Return the rule pages of which one matching line is enough to notify people during a run."""
     return [
         page
         for page in catalogue.pages.values()
@@ -128,7 +128,7 @@ def tellable(catalogue: Catalogue) -> list[RulePage]:
 
 
 def embedded(count: int) -> tuple[list[float], int, float]:
-    """Delays in seconds, how many lines were no news by themselves, and the lines a second."""
+    """Return delays in seconds, the number of lines without a notification, and lines per second."""
     pages = tellable(load_catalogue())
     random.Random(7).shuffle(pages)
     webhook = Webhook()
@@ -150,7 +150,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
             _until_up(folder / "state" / "runs" / "bench" / "agent.json")
             begun = time.monotonic()
             writers.start()
-            time.sleep(5)  # until the rhythm of the logs is known
+            time.sleep(5)  # by then the agent has learned the pace of the logs
             said = {page.id: writers.say(at % SOURCES, page.fires[0]) for at, page in _paced(pages[:count])}
             time.sleep(5)
             pace = writers.written / (time.monotonic() - begun)
@@ -182,7 +182,7 @@ def _until_up(record: Path) -> None:
 
 
 def through_prometheus(count: int) -> list[float] | None:
-    """Delays from a crash to the chat; nothing where the servers are not installed."""
+    """Return the delays in seconds from a crash to the chat, or ``None`` if the servers are not installed."""
     found = importlib.util.spec_from_file_location("servers", ROOT / "tests" / "acceptance" / "servers.py")
     assert found is not None and found.loader is not None
     servers = importlib.util.module_from_spec(found)
@@ -205,7 +205,7 @@ def through_prometheus(count: int) -> list[float] | None:
 
 def _crash(stack: Any, name: str) -> float:
     training = stack.train(name)
-    time.sleep(12 + random.random() * 5)  # scraped a few times, at any point of the scraper's rhythm
+    time.sleep(12 + random.random() * 5)  # a few scrapes; crash between any two of them
     begun = time.monotonic()
     training.order("crash")
     while not stack.chat.about(name):
@@ -216,7 +216,7 @@ def _crash(stack: Any, name: str) -> float:
 
 
 class Robot:
-    """A chat that takes 20 messages a minute, and counts them."""
+    """Chat that takes 20 messages a minute, and counts the incidents in the messages that it accepted."""
 
     name = "robot"
 
@@ -234,7 +234,7 @@ class Robot:
 
 
 def burst(count: int, seconds: float) -> list[tuple[str, str]]:
-    """Return what became of `count` incidents within `seconds`."""
+    """Raise `count` incidents within `seconds`; return rows (name, value) about the store and the chat."""
     robot, catalogue = Robot(), Catalogue.of([])
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as name:
         home = Path(name)
@@ -297,7 +297,7 @@ def _row(name: str, delays: Sequence[float]) -> str:
 
 
 def main() -> int:
-    """Print the tables; exit code 1 where a promise is not kept."""
+    """Print the tables; return exit code 1 if a promise is not kept."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lines", type=int, default=100, help="how many lines that matter (100)")
     parser.add_argument("--crashes", type=int, default=5, help="through Prometheus (5)")

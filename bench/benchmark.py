@@ -1,10 +1,10 @@
-"""How well do tools name the cause of a failed run, on cases that anybody may have? See ``make benchmark``.
+"""Measure how often tools name the cause of a failed run, on public cases. See ``make benchmark``.
 
     python bench/benchmark.py                          # all tools, all cases
     python bench/benchmark.py --tool mine='python mine.py' --only stallwatch --only mine
     python bench/benchmark.py --wrong                  # which open cases Stallwatch gets wrong
 
-docs/benchmark.md says what the cases are, how they are scored and how another tool joins.
+docs/benchmark.md describes the cases, the scores, and how to add another tool.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ import generate  # noqa: E402 - in cases/
 
 @dataclass(frozen=True)
 class Case:
-    """One run and what is right to say of it: a row of ``cases/cases.jsonl``."""
+    """One run and its correct answer: a row of ``cases/cases.jsonl``."""
 
     id: str
     kind: str  #: real run, re-enacted or generated
-    cause: str  #: a class of causes.json, or several between bars; "" if nothing is wrong
-    sign: str  #: words that name the cause, alternatives between bars; of a hang: of its place
-    exit_code: int | None  #: None: it had not ended
-    rank: int | None  #: the rank at fault, of several
+    cause: str  #: a class of causes.json, or several classes separated by bars; empty if nothing is wrong
+    sign: str  #: words that name the cause (for a hang: its place); bars separate alternatives
+    exit_code: int | None  #: ``None`` if the run had not ended
+    rank: int | None  #: the rank at fault, if the run has several ranks
     ranks: int
-    sha256: str  #: of the log or archive
-    source: str  #: the command, or where the format comes from
+    sha256: str  #: hash of the log or archive
+    source: str  #: the command of the run, or the source of the log format
 
     @property
     def sealed(self) -> bool:
-        """Whether it belongs to the half whose single cases are not looked at."""
+        """Return True if the case is in the sealed half, whose cases developers do not read one by one."""
         return hashlib.sha256(self.id.encode()).digest()[0] % 2 == 1
 
     @property
@@ -63,7 +63,7 @@ class Case:
         return self.cause == "stall"
 
     def content(self) -> bytes:
-        """Its log, or its archive."""
+        """Return the log or the archive of the case."""
         if self.kind == "generated":
             content = generate.one(self.id).text.encode()
         else:
@@ -74,7 +74,7 @@ class Case:
         return content
 
     def unpack(self, folder: Path) -> None:
-        """What a tool gets: the logs, and ``run.json`` with the exit code."""
+        """Write the input of a tool into the folder: the logs, and ``run.json`` with the exit code."""
         folder.mkdir(parents=True)
         content = self.content()
         if self.hangs:
@@ -91,7 +91,7 @@ def read_cases() -> list[Case]:
 
 
 def judge(case: Case, answer: adapters.Answer) -> str:
-    """right, wrong or none for a failed run; quiet or alarm for any other."""
+    """Return "right", "wrong" or "none" for a failed run; "quiet" or "alarm" for any other run."""
     if not case.failed:
         return "alarm" if answer.failed else "quiet"
     shown = _shows(case, answer.text)
@@ -103,7 +103,7 @@ def judge(case: Case, answer: adapters.Answer) -> str:
     named = {*answer.cause} - {"other"}
     if named:
         return "right" if named & {*causes} else "wrong"
-    if answer.text:  # no class is named: the line that is shown counts, for every tool
+    if answer.text:  # the tool names no class, so that the shown line decides
         return "right" if shown else "wrong"
     return "wrong" if answer.cause else "none"
 
@@ -124,7 +124,7 @@ class Scored:
 
 
 def table(scores: dict[str, list[Scored]]) -> Iterator[str]:
-    """One row a tool, in Markdown."""
+    """Yield the lines of a Markdown table with one row per tool."""
     heads = ["tool", "root cause right", "wrong", "none", "rank right"]
     heads += ["hang seen", "its place right", "wrong alarms"]
     yield f"| {' | '.join(heads)} |"
@@ -168,7 +168,7 @@ def run_tools(
     *,
     console: Console,
 ) -> dict[str, list[Scored]]:
-    """Give every case to every tool."""
+    """Run every tool on every case, and return the scored answers by tool."""
     scores: dict[str, list[Scored]] = {}
     with tempfile.TemporaryDirectory(prefix="benchmark-") as temporary:
         folders = {case.id: Path(temporary) / case.id for case in cases}
@@ -185,7 +185,7 @@ def run_tools(
 
 
 def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[str]]) -> adapters.Adapter:
-    """The tool of this name; what has to learn first learns from the open healthy runs."""
+    """Return the adapter of a tool; a tool that needs training is trained on the open healthy runs."""
     if name in joined:
         return adapters.command(joined[name])
     if name == "drain3-novelty":

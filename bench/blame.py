@@ -1,11 +1,11 @@
-"""How well, and how fast, the ranks that hold up a run are found: simulated hangs of many ranks.
+"""Measure how well, and how fast, the ranks at fault are found in simulated hangs of many ranks.
 
     python bench/blame.py --ranks 16384
 
 Each trial runs the steps of a training (pipeline stages, tensor-parallel and expert-parallel collectives, a
-gradient reduction, a norm over all ranks) until a fault of one rank or host has stopped it, rank by rank.
-What the ranks do then is folded and judged. Right: exactly the ranks of the fault are named, or none
-if it is the fault of none. Wrong: others are named. The rest is "cannot tell".
+gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
+the ranks are then folded into groups and judged. Right: exactly the ranks at fault are named, or no rank if
+none is at fault. Wrong: other ranks are named. Any other judgement counts as "cannot tell".
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from stallwatch_rules.stacks.spans import spans_of
 
 PER_HOST = 8
 STEPS, MICROBATCHES = 3, 2
-#: What the ranks count: torch's flight recorder knows all; every backend counts what was joined; or nothing.
+#: What is known of the collectives: torch's flight recorder knows the joined and the completed ones; every
+#: backend counts the joined ones; with stacks alone, nothing is counted.
 KNOWN = ("recorder", "joined", "stacks")
 FAULTS = (
     "sleep",
@@ -40,7 +41,7 @@ FAULTS = (
     "store",
     "frozen",
 )
-#: Sizes of the parallel groups by number of ranks; data-parallel is what is left.
+#: Sizes of the parallel groups by number of ranks; data parallelism takes the remaining factor.
 LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
     "dp": lambda _: {},
     "tp x pp x dp": lambda ranks: {"tp": 8 if ranks >= 64 else 2, "pp": 8 if ranks >= 256 else 4},
@@ -49,7 +50,7 @@ LAYOUTS: Mapping[str, Callable[[int], dict[str, int]]] = {
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One call of a rank's program: a collective of a group, or a message from or to another stage."""
+    """One operation of a rank's program: a collective of a group, or a message from or to another stage."""
 
     name: str
     group: str = ""
@@ -58,7 +59,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Layout:
-    """The process groups of a run, in Megatron's order of ranks: tensor, data, pipeline."""
+    """Process groups of a run, in Megatron's order of ranks: tensor, data, pipeline."""
 
     def __init__(self, ranks: int, *, tp: int = 1, pp: int = 1, ep: int = 1) -> None:
         self.ranks, self.tp, self.pp, self.ep = ranks, tp, pp, ep
@@ -90,7 +91,7 @@ class Layout:
                 self.of[rank][axis] = id
 
     def program(self, rank: int) -> list[Operation]:
-        """Return one step: all forward passes, then all backward passes, then the gradients."""
+        """Return the operations of one step: all forward passes, all backward passes, then the gradients."""
         own, stages = self.of[rank], self.members.get(self.of[rank].get("pp", ""), [rank])
         at = stages.index(rank)
         before, after = ([stages[at - 1]] if at else []), stages[at + 1 : at + 2]
@@ -242,7 +243,7 @@ class Trial:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks came to the end."""
+        """Return True if all ranks finished their programs."""
         return all(at >= len(program) for at, program in zip(self.place, self.programs, strict=True))
 
     def _stands(self, rank: int) -> bool:
@@ -251,11 +252,11 @@ class Trial:
 
 
 def judged(trial: Trial, found: StallStacks) -> str:
-    """Return "right", "wrong" or "cannot tell"."""
+    """Return "right", "wrong" or "cannot tell" for the ranks that the stacks blame."""
     if trial.fault in ("store", "frozen"):
         right = {"store": "outside", "frozen": "frozen"}[trial.fault]
         return "wrong" if found.odd else "right" if found.why == right else "cannot tell"
-    if trial.fault == "link":  # of all members of that group none is to blame more than others
+    if trial.fault == "link":  # a broken link: no member of the group is more to blame than the others
         group = trial.layout.members[trial.programs[trial.rank][trial.call].group]
         if not found.odd:
             return "right" if found.why == "unfinished" else "cannot tell"
@@ -266,7 +267,7 @@ def judged(trial: Trial, found: StallStacks) -> str:
 
 
 def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
-    """Return a trial that does not reach its end: some changes of order do no harm."""
+    """Draw trials until one hangs, and return it: some changes of order do no harm."""
     while True:
         trial = Trial(layout, fault, chance)
         if fault in ("store", "frozen") or not trial.is_complete:
@@ -274,7 +275,7 @@ def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
 
 
 class Result(msgspec.Struct):
-    """One judgement."""
+    """Verdict on one trial."""
 
     layout: str
     known: str
@@ -285,7 +286,7 @@ class Result(msgspec.Struct):
 
 
 def trials(ranks: int, number: int, seed: int, layouts: Iterable[str] = LAYOUTS) -> Iterator[Result]:
-    """Judge a number of faults of each kind in each layout."""
+    """Judge `number` hangs of each fault in each layout."""
     for name in layouts:
         layout = Layout(ranks, **LAYOUTS[name](ranks))
         for fault in FAULTS:
@@ -318,7 +319,7 @@ def main() -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return the shares of the verdicts, and the longest time of one."""
+    """Return the shares of the verdicts, and the longest time that one judgement took."""
     shares = Counter(one.verdict for one in results)
     sure = sum(one.verdict == "wrong" and one.confidence >= 0.9 for one in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))

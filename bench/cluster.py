@@ -1,13 +1,13 @@
-"""Simulated hangs of trainings over many hosts: who is blamed, how often people are notified, and how soon.
+"""Simulate hangs of trainings over many hosts; measure the blamed ranks, the notifications and their delay.
 
     python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
     python bench/cluster.py --pure --faults 500              what all hosts report, judged in one process
     python bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes
     python bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
 
-What each host sees comes from a model (``cluster_training.py``), what its agent reports from the product's
-own client fed with that (``cluster_agents.py``). The coordinators are processes of their own, and messages go
-to an HTTP server.
+A model (``cluster_training.py``) provides what each host sees, and the product's own client turns that into
+the reports of the host's agent (``cluster_agents.py``). The coordinators run in their own processes, and
+messages go to an HTTP server.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from ports import free_port  # noqa: E402
 
 from stallwatch_rules.stacks.folding import over_hosts  # noqa: E402
 
-#: What happens to the watchers themselves, while a rank sleeps.
+#: Faults of the watchers themselves, injected while a rank sleeps.
 WATCHERS = ("coordinator", "partition", "late-agents", "lost-reports")
-NOTICED_SECONDS = 40.0  #: a hang that was not reported within this time is missed
-SETTLE_SECONDS = 6.0  #: after the first message, in which there may be another
+NOTICED_SECONDS = 40.0  #: seconds after which a hang without a notification counts as missed
+SETTLE_SECONDS = 6.0  #: seconds to wait for more messages after the first message
 CLOSING_SECONDS = 12.0
 STARTING_SECONDS = 10.0
 COST_SECONDS = 20.0
@@ -47,29 +47,29 @@ COST_SECONDS = 20.0
 
 @dataclass
 class Trial:
-    """One simulated hang; one line of the file that ``--resume`` names."""
+    """One simulated hang: one line of the file that ``--resume`` names."""
 
     trial: int
     seed: int
     fault: str
     layout: str = ""
-    counts: str = ""  #: what the ranks count
+    counts: str = ""  #: what the ranks count of their collectives
     truth: str = ""
-    hosts: str = ""  #: of the ranks to blame
+    hosts: str = ""  #: hosts of the ranks at fault
     blamed: str = ""
-    host: str = ""  #: that the incident names
+    host: str = ""  #: the host that the incident names
     why: str = ""
     confidence: float = 0.0
     verdict: str = ""  #: "right", "wrong", "cannot tell"
     incidents: int = 1
     openings: int = 1
     closings: int = 1
-    alone: int = 0  #: agents that notified people by themselves
-    seconds: float | None = None  #: from the threshold to the message; pure: of the processor, to judge
+    alone: int = 0  #: number of agents that notified people without a coordinator
+    seconds: float | None = None  #: from threshold to message; with --pure: processor seconds to judge
     posts: int = 0
-    slowest: float = 0.0  #: seconds until a coordinator answered
+    slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used
-    memory: float = 0.0  #: MiB of the larger one
+    memory: float = 0.0  #: MiB of the larger coordinator
     titles: list[str] = field(default_factory=list)
 
 
@@ -84,14 +84,14 @@ class Simulation:
         ]
 
     def close(self) -> None:
-        """End them."""
+        """Stop the coordinators and the chat."""
         self.pool.shutdown()
         for service in self.services:
             service.kill()
         self.receiver.__exit__()
 
     def messages(self, run: str) -> list[tuple[float, bool, str]]:
-        """What people were notified of: when, whether it opens, its title."""
+        """Return the notifications of a run: (time, True if it opens an incident, title)."""
         return [
             (at, opens(body), str(body.get("title")))
             for at, body in self.receiver.messages
@@ -99,7 +99,7 @@ class Simulation:
         ]
 
     def trial(self, number: int, seed: int, fault: str, hosts: int, per_host: int, lost: float) -> Trial:
-        """Let one thing go wrong, and see what comes of it; `lost`: see `Fleet`."""
+        """Inject one fault, and return the outcome; for `lost`, see `Fleet`."""
         draw = random.Random(f"{seed}/{number}/{fault}/watchers")
         for service in self.services:
             service.start()
@@ -158,7 +158,7 @@ class Simulation:
         )
 
     def _break(self, fault: str, fleet: Fleet, draw: random.Random) -> None:
-        """Plan what happens to the watchers."""
+        """Schedule the faults of the watchers."""
         at = fleet.hangs_at + draw.uniform(0.0, THRESHOLD + 3.0)
         if fault == "coordinator":
             fleet.at.append((at, self.services[0].kill))
@@ -172,7 +172,7 @@ class Simulation:
 def simulated(
     planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int, jobs: int, lost: float = 1.0
 ) -> Iterator[Trial]:
-    """The trials as they end, so many side by side, each with coordinators of its own."""
+    """Run `jobs` trials at a time, each with its own coordinators; yield each trial when it ends."""
     free: list[Simulation] = []
     lock = threading.Lock()
     with tempfile.TemporaryDirectory(prefix="stallwatch-simulated-") as folder:
@@ -205,7 +205,7 @@ def simulated(
 
 
 def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
-    """What one coordinator uses while each of these runs is well, hangs and continues, one row for each."""
+    """Yield table rows of a coordinator's cost: one for each run and phase (healthy, hanging, recovered)."""
     yield "| run | phase | posts a second | ms of the processor for 128 posts | of one core | MiB |"
     yield "|--:|---|--:|--:|--:|--:|"
     with (
@@ -214,7 +214,7 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
         ThreadPoolExecutor(32) as pool,
     ):
         service = Service(Path(folder), receiver.url, free_port())
-        time.sleep(STARTING_SECONDS)  # it imports what messages need
+        time.sleep(STARTING_SECONDS)  # the coordinator imports the modules that messages need
         for run in range(runs):
             draw = random.Random(f"{seed}/{run}")
             fleet = Fleet(
@@ -241,7 +241,7 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
 
 
 def pure(planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int) -> Iterator[Trial]:
-    """Judge what all hosts would report, in this process."""
+    """Judge in this process what all hosts would report."""
     for number, fault in planned:
         found = drawn(seed, number, fault, hosts, per_host)
         training, truth = found.training, found.truth
@@ -270,7 +270,7 @@ def _shown(ranks: Sequence[int]) -> str:
 
 
 def table(trials: Sequence[Trial]) -> str:
-    """A row for each fault, and one for all."""
+    """Return a table with a row for each fault and a row for all faults."""
     rows = [
         "| fault | trials | right | wrong | cannot tell | one incident | one opening message | none"
         " | p50 | p99 |",
@@ -294,7 +294,7 @@ def _at(ordered: Sequence[float], share: float) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the trials that are left, and print what all of them showed."""
+    """Run the remaining trials, and print a summary of all trials."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,8 +1,8 @@
 """Simulated agents of many hosts that report over real HTTP to real coordinators.
 
-An agent here is the product's `Member`, fed with what a model of its host sees (``cluster_training.py``), and
-the product's client of one coordinator after the other. What is played: clocks that are off, reports that are
-lost or late, agents that start late, coordinators that die, and hosts that cannot reach each other.
+An agent here is the product's `Member`, fed with the model's view of its host (``cluster_training.py``), with
+the product's clients of the coordinators. The simulation covers clocks that are off, reports that are lost or
+late, agents that start late, coordinators that die, and hosts that cannot reach each other.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from stallwatch_rules.stacks.patience import CRITICAL, SHORT, Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 SECRET = "s1mulated-runs"
-THRESHOLD = 6.0  #: seconds of the run's own rhythm
+THRESHOLD = 6.0  #: seconds; the simulated run has a fixed threshold
 TICK = 0.1
-LOST, LATE = 0.05, 0.05  #: shares of reports
-SKEW = 30.0  #: seconds by which clocks are off at most
+LOST, LATE = 0.05, 0.05  #: shares of reports that are lost, and that are late
+SKEW = 30.0  #: largest clock error of a host, in seconds
 _ANSWER_SECONDS = 2.0
 
 
 class Service:
-    """A ``stallwatch coordinator``."""
+    """One ``stallwatch coordinator`` process."""
 
     def __init__(self, folder: Path, url: str, port: int) -> None:
         self.home = folder
@@ -59,11 +59,11 @@ class Service:
             "STALLWATCH_JOIN_SECRET": SECRET,
         }
         self._process: subprocess.Popen[bytes] | None = None
-        self._used = 0.0  # processor seconds of those that were killed
+        self._used = 0.0  # processor seconds of earlier processes, which were killed
         self.start()
 
     def start(self) -> None:
-        """Start it, unless it runs, and wait until it listens."""
+        """Start the coordinator unless it runs, and wait until it listens."""
         if self._process is not None and self._process.poll() is None:
             return
         command = [sys.executable, "-m", "stallwatch", "coordinator", "--host", "127.0.0.1"]
@@ -87,7 +87,7 @@ class Service:
         raise RuntimeError(f"no coordinator: {(self.home / 'out').read_text()[-2000:]}")
 
     def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End it without a warning."""
+        """Send the signal to the coordinator, and wait for its end."""
         assert self._process is not None
         self._used = self.processor
         self._process.send_signal(number)
@@ -95,7 +95,7 @@ class Service:
 
     @property
     def processor(self) -> float:
-        """Processor seconds that it has used."""
+        """Processor seconds that the coordinator has used so far."""
         assert self._process is not None
         try:
             return self._used + sum(psutil.Process(self._process.pid).cpu_times()[:2])
@@ -104,7 +104,7 @@ class Service:
 
     @property
     def memory(self) -> float:
-        """MiB that it holds."""
+        """Memory of the coordinator in MiB."""
         assert self._process is not None
         try:
             return float(psutil.Process(self._process.pid).memory_info().rss) / 2**20
@@ -112,7 +112,7 @@ class Service:
             return 0.0
 
     def incidents(self, run: str) -> list[Incident]:
-        """What it kept of this run."""
+        """Return the incidents of a run that the coordinator stored."""
         store = IncidentStore.at_home(self.home)
         try:
             return store.list(run=run)
@@ -121,14 +121,14 @@ class Service:
 
 
 class Carrier:
-    """Posts one agent's reports to the first coordinator that it reaches."""
+    """Posts the reports of one agent to the first coordinator that it reaches."""
 
     def __init__(
         self, key: str, agent: str, services: Sequence[Service], draw: random.Random, lost: float = 1.0
     ) -> None:
-        self.cut: set[int] = set()  #: which coordinators it cannot reach
+        self.cut: set[int] = set()  #: numbers of the coordinators that the agent cannot reach
         self.posts = 0
-        self.slowest = 0.0  #: seconds for an answer, without what was made late
+        self.slowest = 0.0  #: longest time until an answer in seconds, without the simulated delay
         count = iter(range(1, 1 << 62))
         self._signed = Signed(key, agent, Secret(SECRET.encode()), lambda: time.time_ns() + next(count))
         self._draw = draw
@@ -140,7 +140,7 @@ class Carrier:
         ]
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Send a report, unless it is lost on the way."""
+        """Send a report and return the reply, or ``None`` if the report is lost on the way."""
         self.posts += 1
         chance = self._draw.random()
         if chance < LOST * self._lost:
@@ -161,14 +161,14 @@ class Carrier:
         return None
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the posts that are under way."""
         for peer in self._peers:
             peer.close()
             peer.close_connection()
 
 
 class Host:
-    """One host of the run: what its agent sees, and what that does about it."""
+    """One host of the run: what its agent sees, reports and notifies."""
 
     def __init__(self, run: Fleet, name: str, draw: random.Random) -> None:
         hang = run.hang
@@ -181,7 +181,7 @@ class Host:
         ranks = hang.training.ranks_of(name)
         self._ranks, self._world = spans(ranks), hang.training.world
         self._silent = name in hang.truth.silent
-        self._last_sign = draw.uniform(0.0, 0.5)  # seconds before the last of all
+        self._last_sign = draw.uniform(0.0, 0.5)  # seconds before the run's last sign of life
         self._stacks = None if self._silent else hang.stacks(name, time.time() + skew)
         self._own = _own_ruling(self._stacks, run.floor)
         self._run = run
@@ -206,11 +206,11 @@ class Host:
         self.busy: Future[None] | None = None
 
     def wall(self) -> float:
-        """Its clock."""
+        """Time of the host's wall clock."""
         return time.time() + self._skew
 
     def see(self, now: float) -> None:
-        """Look at the ranks, and open or close an incident."""
+        """Update the agent with the state of the ranks, and open or close an incident."""
         run = self._run
         if self._silent and now >= run.hangs_at:
             self.gone = True
@@ -266,7 +266,7 @@ _RULE = sorted(STANDSTILLS)[0]
 
 
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
-    """What a host makes of its own ranks, by the table of ``stacks/patience.py`` in short."""
+    """Return a host's judgement of its own ranks, by a short form of the table in ``stacks/patience.py``."""
     if stacks is None:
         return None
     for group in stacks.groups:
@@ -284,7 +284,7 @@ def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
 
 
 class Fleet:
-    """All agents of one run, and the time at which it hangs."""
+    """All agents of one run, and the time at which the run hangs."""
 
     def __init__(
         self,
@@ -296,37 +296,37 @@ class Fleet:
         lost: float = 1.0,
         late: float = 0.1,
     ) -> None:
-        """`lost`: times as many reports as usual are; `late`: the share of agents that start late."""
+        """Create the agents; `lost` multiplies the lost reports, `late` is the share that starts late."""
         self.run = run
         self.hang = hang
         self.services = services
         self.key = f"{draw.getrandbits(64):016x}"
         self.lost, self.late = lost, late
-        # What is saved may take longer: shorter here, so that a trial does not take minutes.
+        # The threshold for saves is longer in the product; a short one keeps trials below a few minutes.
         self.floor = THRESHOLD / CRITICAL if hang.truth.fault == "file-system" else THRESHOLD
         self.began = time.monotonic()
         self.hangs_at = self.began + 6.0 - THRESHOLD / 3
         self.heals_at = float("inf")
-        self.at: list[tuple[float, Callable[[], None]]] = []  #: what is to happen, and when
+        self.at: list[tuple[float, Callable[[], None]]] = []  #: scheduled actions: (time, action)
         self.hosts = [Host(self, name, random.Random(draw.random())) for name in hang.training.hosts]
 
     @property
     def due_at(self) -> float | None:
-        """When the first agent found that its threshold is passed."""
+        """Time at which the first agent found that its threshold had passed, or ``None``."""
         return min((host.opened_at for host in self.hosts if host.opened_at is not None), default=None)
 
     @property
     def posts(self) -> int:
-        """How often its agents posted."""
+        """Number of posts by all agents."""
         return sum(host.carrier.posts for host in self.hosts)
 
     @property
     def alone(self) -> list[Incident]:
-        """What agents notified people of by themselves."""
+        """Incidents of which agents notified people without a coordinator."""
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Let time pass until something is so; return whether it is."""
+        """Let time pass until the condition holds or `seconds` are over; return True if it holds."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):
@@ -344,7 +344,7 @@ class Fleet:
         return found
 
     def close(self) -> None:
-        """Refuse all further posts."""
+        """Stop all agents from posting."""
         for host in self.hosts:
             host.gone = True
         for host in self.hosts:
@@ -354,7 +354,7 @@ class Fleet:
 
 
 def merged(services: Sequence[Service], run: str) -> list[Incident]:
-    """The run's incidents as the coordinators kept them, the fullest first."""
+    """Return the run's incidents from all coordinators, the most complete first."""
     found: dict[str, Incident] = {}
     for service in services:
         for incident in service.incidents(run):

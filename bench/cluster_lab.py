@@ -1,11 +1,11 @@
-"""Real hangs of a training over hosts: what people are notified of, and whether it names the rank.
+"""Break real trainings over several hosts; check the notifications and the rank that they name.
 
     python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
 
-Hosts are namespaces of this machine (``tests/machine/namespaces.py``) with gloo between them. On each, or in
-front of each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or what ``srun -N N`` starts. In each
-start several things break one after the other and are healed, then something that cannot be. A line of JSON
-holds what each hang was, and every message that came.
+Hosts are namespaces of this machine (``tests/machine/namespaces.py``) with gloo between them. On each host,
+or in front of each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or the processes of ``srun -N
+N``. In each start, several faults come one after the other and are healed; the last fault is not healed. Each
+line of the JSON file holds one hang with every message about it.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS  # noqa: E402
 from stallwatch_exporter.watching.incidents import read_incidents  # noqa: E402
 
 TRAINING = HERE / "cluster_programs" / "training.py"
-HEALED = ("sleep", "stop", "loader", "link")  #: the training continues after these
-LAST = ("skip", "other", "kill", "host")  #: and not after these
+HEALED = ("sleep", "stop", "loader", "link")  #: faults that end, so that the training continues
+LAST = ("skip", "other", "kill", "host")  #: faults that end the training
 LAUNCHERS = ("torchrun", "srun", "srun-ranks")
 LAYOUTS = ("dp", "tp-pp")
-FLOOR = 5.0  #: seconds; the training's own rhythm allows no less
-LEARNT = 60  #: steps until its rhythm is known
+FLOOR = 5.0  #: smallest threshold in seconds that the training's own pace allows
+LEARNT = 60  #: steps until the agent has learned the pace
 START_SECONDS = 240.0
-NOTICED_SECONDS = 60.0  #: a hang that was not reported within this time is missed
-LONGER_SECONDS = 40.0  #: and that comes after another one: the run is known to be quiet for longer
+NOTICED_SECONDS = 60.0  #: seconds after which a hang without a notification counts as missed
+LONGER_SECONDS = 40.0  #: seconds added to the limit for each earlier hang, which raises the threshold
 
 
 @dataclass
 class Hang:
-    """One hang; one line of the file that ``--resume`` names."""
+    """One hang: one line of the file that ``--resume`` names."""
 
     hang: int
     seed: int
@@ -69,20 +69,20 @@ class Hang:
     host: str
     began: float = 0.0
     messages: list[dict[str, Any]] = field(default_factory=list)
-    incidents: list[dict[str, Any]] = field(default_factory=list)  #: by whom, and whom they blame
+    incidents: list[dict[str, Any]] = field(default_factory=list)  #: opening agent and blamed ranks of each
     openings: int = 0
-    seconds: float | None = None  #: until the first
-    allowed: float | None = None  #: of these, by the run's own threshold
-    ranks: list[int] = field(default_factory=list)  #: to blame, by the incidents that people were notified of
-    named: bool = False  #: the rank and its host, and no other
-    wrong: bool = False  #: another rank or host is blamed
+    seconds: float | None = None  #: seconds until the first message
+    allowed: float | None = None  #: the run's own threshold, which is part of these seconds
+    ranks: list[int] = field(default_factory=list)  #: blamed by incidents that people were notified of
+    named: bool = False  #: True if exactly the rank at fault and its host are named
+    wrong: bool = False  #: True if another rank or host is blamed
     confidence: float = 0.0
-    broken: str = ""  #: why the trial says nothing
+    broken: str = ""  #: the reason why the trial does not count
 
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a training, and what breaks in it."""
+    """One start of a training, and the faults that are injected into it."""
 
     number: int
     launcher: str
@@ -95,7 +95,7 @@ class Start:
 def planned(
     hangs: int, seed: int, hosts: int, launchers: Sequence[str], only: Sequence[str], each: int
 ) -> list[Start]:
-    """Return as many starts as the hangs need, of `each` hangs at most; the same ones for the same seed."""
+    """Return enough starts for all hangs, with at most `each` hangs per start; deterministic by seed."""
     found: list[Start] = []
     count = 0
     while count < hangs:
@@ -135,7 +135,7 @@ class Cluster:
         self._processes: list[subprocess.Popen[Any]] = []
 
     def close(self, *, keep: bool = False) -> None:
-        """End all of it."""
+        """Stop all processes, and remove the folder unless `keep` is set."""
         self._closing.close()
         for process in self._processes:
             process.kill()
@@ -146,7 +146,7 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def launch(self) -> None:
-        """Start the training, each host's part under an agent."""
+        """Start the training with each host's part under an agent."""
         names = list(self.hosts.hosts)
         environ = environment(
             {
@@ -164,7 +164,7 @@ class Cluster:
             }
         )
         watched = [*STALLWATCH, "run", "--port", "0", "--name", "lab", "--"]
-        if self.start.private:  # a state folder for each host, and a secret that they share
+        if self.start.private:  # each host gets its own state folder, and all hosts share a secret
             environ["STALLWATCH_JOIN_SECRET"] = f"s3cret-{self._seed}-{self.start.number}"
             self.homes = [self.folder / f"home-{name}" for name in names]
             own = f'export STALLWATCH_HOME={self.folder}/home-$(hostname); exec "$@"'
@@ -203,21 +203,21 @@ class Cluster:
 
     @property
     def step(self) -> int:
-        """How far the training is."""
+        """Step that the training has reached."""
         try:
             return int((self.control / "step").read_text())
         except (OSError, ValueError):
             return 0
 
     def reach(self, step: int, seconds: float) -> bool:
-        """Wait for a step."""
+        """Wait until the training reaches a step; return True if it does within `seconds`."""
         until = time.monotonic() + seconds
         while self.step < step and time.monotonic() < until:
             time.sleep(0.2)
         return self.step >= step
 
     def host_of(self, rank: int) -> str:
-        """Return where a rank lives: its own process knows."""
+        """Return the name of the host on which a rank runs, from the environment of the rank's process."""
         pid = (self.control / f"pid-{rank}").read_text()
         for name, host in self.hosts.hosts.items():
             with contextlib.suppress(subprocess.CalledProcessError):
@@ -229,7 +229,7 @@ class Cluster:
         return ""
 
     def hangs(self) -> Iterator[Hang]:
-        """Let one thing after the other break, and yield what came of it."""
+        """Inject the faults one after the other, and yield the outcome of each."""
         self.launch()
         started = self.reach(LEARNT, START_SECONDS)
         for index, (kind, rank) in enumerate(zip(self.start.kinds, self.start.ranks, strict=True)):
@@ -283,7 +283,7 @@ class Cluster:
         self._judge(hang, self.receiver.messages[seen:])
 
     def _wait_for_messages(self, seen: int, most: float) -> None:
-        """Wait until none came for some time after the first."""
+        """Wait until no message has come for some time after the first message."""
         began = time.time()
         while True:
             newest = [at for at, _ in self.receiver.messages[seen:]]
@@ -322,7 +322,7 @@ class Cluster:
 
 
 def _kept(folder: Path) -> list[Incident]:
-    """Return what is known of each incident of the whole run, or of this agent if it merged none."""
+    """Return the stored incidents of the whole run, or of this agent if it merged none."""
     found: dict[str, Incident] = {}
     with contextlib.suppress(FileNotFoundError), (folder / RUN_INCIDENTS).open("rb") as lines:
         for line in lines:
@@ -332,7 +332,7 @@ def _kept(folder: Path) -> list[Incident]:
 
 
 def _facts(incident: Incident) -> dict[str, Any]:
-    """What an incident says of who is to blame."""
+    """Return the fields of an incident that name the ranks and hosts to blame."""
     stacks = incident.stacks
     return {
         "id": incident.id,
@@ -353,7 +353,7 @@ _KEPT = ("run", "rule", "severity", "status", "outcome", "title", "text", "id", 
 
 
 def summary(hangs: Sequence[Hang]) -> str:
-    """A row for each kind, and one for all."""
+    """Return a table with a row for each kind of fault and a row for all kinds."""
     rows = [
         "| kind | hangs | detected | rank and host named | another named | messages that open | one message"
         " | seconds (median, most) |",
@@ -374,7 +374,7 @@ def summary(hangs: Sequence[Hang]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the starts that are left, and print what all of them showed."""
+    """Run the remaining starts, and print a summary of all hangs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -416,7 +416,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def one_start(start: Start, given: argparse.Namespace, first: int) -> list[Hang]:
-    """Run one start to its end."""
+    """Run one start to its end, and return its hangs."""
     cluster = Cluster(start, given.seed, given.hosts, first, given.settle)
     hangs: list[Hang] = []
     try:

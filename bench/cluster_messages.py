@@ -1,4 +1,4 @@
-"""Messages as a chat gets them."""
+"""Receiver of messages, which stands for a chat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Receiver:
-    """An HTTP server that keeps the JSON it is sent, with the time."""
+    """HTTP server that stores the JSON bodies of requests with their times."""
 
     def __init__(self, address: str = "127.0.0.1") -> None:
         self.messages: list[tuple[float, dict[str, Any]]] = []
@@ -40,5 +40,5 @@ class Receiver:
 
 
 def opens(body: dict[str, Any]) -> bool:
-    """Whether it says that something is wrong that was not known before."""
+    """Return True if the message opens an incident of which people were not notified before."""
     return body.get("status") == "open" or body.get("outcome") == "crashed"

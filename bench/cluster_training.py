@@ -1,9 +1,9 @@
-"""A model of one training over many hosts, and where each rank is once something has gone wrong in it.
+"""Model of one training over many hosts: the place of each rank after a fault.
 
 Ranks run the same program of computing, collectives and messages between pipeline stages, step after step. A
-collective is done once all members of its group have joined it. A fault keeps one rank at one operation, or
-lets it skip or swap some; then all ranks run on until none of them can. What that leaves is what a look at
-them would show: nothing here knows who will be blamed.
+collective is complete when all members of its group have joined it. A fault keeps one rank at one operation,
+or makes it skip or swap operations; all ranks then run until none can continue. The places at the end are
+what stack samples show: nothing here depends on the judgement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stallwatch_rules.stacks.records import (
 )
 
 LAYOUTS = ("dp", "fsdp", "moe", "tp-pp-dp")
-#: What breaks in the training itself.
+#: Faults of the training itself.
 FAULTS = (
     "sleep",
     "skipped",
@@ -38,8 +38,8 @@ FAULTS = (
     "file-system",
     "frozen",
 )
-_STEPS = 3  # after the fault, within which all ranks are to be stuck
-#: What the ranks count: nothing (no probe's answer), what they have joined, or what is done as well.
+_STEPS = 3  # steps after the fault within which all ranks have to be stuck
+#: What the ranks count: nothing (the probe does not answer), joined collectives, or completed ones as well.
 COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 
@@ -47,16 +47,16 @@ class Op(NamedTuple):
     """One operation of a rank's step."""
 
     kind: str  #: "code", "data", "save", "collective", "send", "recv"
-    name: str  #: what it is called on a stack
+    name: str  #: name of the operation on a stack
     place: str
-    group: str = ""  #: of a collective
-    size: int = 0  #: of what it moves: ranks that differ in it do not match
-    peer: int = -1  #: of a message
+    group: str = ""  #: process group of a collective
+    size: int = 0  #: size of the moved data: calls with different sizes do not match
+    peer: int = -1  #: the other rank of a message
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The ranks to blame. No ranks: none is, or none can be known."""
+    """Ranks and hosts at fault. The ranks are empty if no rank is at fault, or if none can be known."""
 
     fault: str
     ranks: frozenset[int]
@@ -67,9 +67,9 @@ class Truth:
 
 @dataclass
 class State:
-    """One rank at the hang."""
+    """State of one rank at the hang."""
 
-    step: int  #: the newest that it finished
+    step: int  #: newest step that the rank finished
     op: Op
     waits: bool
     condition: Condition = "alive"
@@ -85,7 +85,7 @@ class Training:
         self.per_host = per_host
         self.world = hosts * per_host
         self.draw = draw
-        self.named = draw.random() < 0.5  #: the framework names its groups' axes
+        self.named = draw.random() < 0.5  #: True if the framework names the axes of its groups
         self.counts = draw.choice(COUNTS)
         self.first_step = draw.randrange(50, 100_000)
         self.groups: dict[str, Sequence[int]] = {"world": range(self.world)}
@@ -118,7 +118,7 @@ class Training:
             self._groups_of[rank].append(name)
 
     def _three_dimensions(self) -> None:
-        """Lay out as Megatron does: tensor innermost, pipeline outermost."""
+        """Lay out the ranks as Megatron does: tensor innermost, pipeline outermost."""
         self.tp = self.draw.choice([size for size in (2, 4, 8) if self.per_host % size == 0] or [1])
         self.pp = self.draw.choice([size for size in (2, 4, 8) if self.world % (self.tp * size) == 0] or [1])
         self.dp = self.world // self.tp // self.pp
@@ -136,7 +136,7 @@ class Training:
         return next(name for name in self._groups_of[rank] if self.axes[name] == axis)
 
     def program(self, rank: int) -> list[Op]:
-        """Return one step of this rank."""
+        """Return the operations of one step of this rank."""
         if rank not in self._programs:
             if self.layout in ("dp", "fsdp"):
                 made = self._dp() if self.layout == "dp" else self._fsdp()
@@ -189,7 +189,7 @@ class Training:
         return [*ops, *self._end()]
 
     def _stages(self, rank: int) -> list[Op]:
-        """All forwards, then all backwards (GPipe)."""
+        """Return all forward passes, then all backward passes (GPipe)."""
         tp, dp, stage = self.group_of(rank, "tp"), self.group_of(rank, "dp"), self.tp * self.dp
         first, last = rank < stage, rank >= self.world - stage
         ops = self._begin()[:1] if first or last else []
@@ -221,7 +221,7 @@ class Hang:
         self.states = states
 
     def stacks(self, host: str, time: float, seconds: float = 0.4) -> StallStacks:
-        """Return what this host's agent sees of its ranks."""
+        """Return the stacks of this host's ranks, as its agent sees them."""
         training = self.training
         ranks = [rank for rank in training.ranks_of(host) if rank in self.states]
         found: dict[tuple[object, ...], list[StackGroup]] = defaultdict(list)
@@ -291,7 +291,7 @@ def _kind(state: State) -> Kind:
 
 
 def spans(ranks: Sequence[int]) -> str:
-    """Ranks as ``0-7,16``."""
+    """Format ranks as ``0-7,16``."""
     parts: list[str] = []
     start = before = ranks[0]
     for rank in [*ranks[1:], -1]:
@@ -304,20 +304,20 @@ def spans(ranks: Sequence[int]) -> str:
 
 @dataclass
 class _Deviation:
-    """What one rank does otherwise than its program says; it skips from `at` to `other`, or swaps the two."""
+    """Deviation of one rank from its program: it skips from `at` to `other`, or swaps the two."""
 
     rank: int
-    at: int  #: index of the operation, in the first step
+    at: int  #: index of the operation in the first step
     what: str  #: "stuck", "skip", "swap"
     other: int = 0
 
 
 class _Run:
-    """All ranks on their way from the step of the fault on."""
+    """Progress of all ranks from the step of the fault on."""
 
     def __init__(self, training: Training, deviations: Mapping[int, _Deviation]) -> None:
         self.training = training
-        self.unfinished: tuple[str, frozenset[int]] | None = None  #: a group, and who will not be done
+        self.unfinished: tuple[str, frozenset[int]] | None = None  #: a group, and ranks that never finish
         self._unfinished_number = 0
         self._deviations = deviations
         self.step = dict.fromkeys(range(training.world), 0)
@@ -342,15 +342,15 @@ class _Run:
         return first, usual
 
     def op(self, rank: int) -> Op:
-        """The one that this rank is at."""
+        """Return the operation that this rank has reached."""
         return self._programs[rank][min(self.step[rank], 1)][self.at[rank]]
 
     def fail(self, group: str, number: int, ranks: frozenset[int]) -> None:
-        """Let these ranks never be done with a collective."""
+        """Keep these ranks from completing one collective of a group."""
         self.unfinished, self._unfinished_number = (group, ranks), number
 
     def go(self) -> bool:
-        """Run until no rank can; return whether all are stuck or wait."""
+        """Run until no rank can continue; return True if all ranks are stuck or wait."""
         todo = deque(range(self.training.world))
         while todo:
             todo.extend(self._advance(todo.popleft()))
@@ -397,7 +397,7 @@ class _Run:
     _through: frozenset[int] = frozenset()
 
     def _join(self, rank: int, op: Op) -> list[int] | None:
-        """Join a collective; return which ranks may continue besides this one, ``None`` if it is not done."""
+        """Join a collective; return the other ranks that may continue, or ``None`` if it is not complete."""
         number = self.joined[rank][op.group] + 1
         self.joined[rank][op.group] = number
         arrived = self._arrived[op.group, number]
@@ -421,7 +421,7 @@ class _Run:
 
 
 def hang(fault: str, training: Training) -> Hang:
-    """Let this go wrong in a training, where its random numbers say, until all ranks are stuck by it."""
+    """Inject a fault at a random place of a training, and run until all ranks are stuck."""
     draw = training.draw
     for _ in range(1000):
         found = _attempt(fault, training, draw)
@@ -447,7 +447,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
         deviations[rank] = _Deviation(rank, draw.choice(places), "stuck")
         condition = "ended" if fault == "dead-rank" else "alive"
     elif fault == "skipped":
-        first = last = draw.choice(collectives)  # one call of the user's code, whatever is behind it
+        first = last = draw.choice(collectives)  # one call of the user's code, including nested calls
         while program[last + 1 : last + 2] and program[last + 1].place == program[first].place:
             last += 1
         while first and program[first - 1].place == program[last].place:
@@ -479,7 +479,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
     run = _Run(training, deviations)
     if fault == "network":
         op = program[draw.choice(collectives)]
-        ends = draw.random() < 0.5  # the others see its end, and only this host does not
+        ends = draw.random() < 0.5  # the other hosts see the connection end, or only this host loses it
         bad = frozenset(other for other in training.ranks_of(host) if other in set(training.groups[op.group]))
         if not ends or len(bad) == len(training.groups[op.group]):
             bad, ends = frozenset(training.groups[op.group]), False
@@ -518,7 +518,7 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
 
 
 def parts(found: Hang, time: float = 0.0) -> dict[str, StallStacks]:
-    """Return what each host's agent sees, of those that answer."""
+    """Return the stacks by host, for the hosts whose agents answer."""
     return {host: found.stacks(host, time) for host in found.training.hosts if host not in found.truth.silent}
 
 
@@ -529,7 +529,7 @@ def drawn(seed: int, number: int, fault: str, hosts: int, per_host: int) -> Hang
 
 
 def judged(truth: Truth, stacks: StallStacks | None, host_of: Any) -> str:
-    """Compare whom a report blames with the truth: "right", "wrong" or "cannot tell"."""
+    """Compare the blamed ranks with the truth; return "right", "wrong" or "cannot tell"."""
     odd = frozenset(stacks.odd) if stacks is not None else frozenset()
     nobody = not truth.ranks or truth.fault == "file-system"
     if not odd:

@@ -1,10 +1,10 @@
-"""What the dashboard's pages cost their server with many runs: ``make bench-dashboard``.
+"""Measure what the dashboard's pages cost their server with many runs: ``make bench-dashboard``.
 
-Prints the time of each page's own work (numbers, table, charts), first and at a refresh after another scrape,
-and the memory over a thousand refreshes of both pages; from the embedded store, then from a Prometheus that
-holds the same history. Times are this process's processor time, with the clock's in brackets. Before,
-the same pages of the real dashboard in Chromium, from the address to a page that can be used, by the clock.
-At last the diagnosis of an upload beside ``stallwatch diagnose``.
+Print the time of each page's own work (numbers, table, charts), for the first view and for a refresh after
+another scrape, and the memory over a thousand refreshes of both pages; from the embedded store, then from a
+Prometheus that holds the same history. Times are this process's processor time, with the elapsed time in
+brackets. First, Chromium opens the same pages of the real dashboard, and the time from the address to a
+usable page is printed. At last, the diagnosis of an upload is compared with ``stallwatch diagnose``.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from stallwatch_dashboard.theme import LIGHT
 from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.runs.runfolder import RunFolder
 
-#: Of the history. It lies ahead, so that the real dashboard finds every run under way while this takes.
+#: End of the history. It lies in the future, so that the real dashboard shows every run as running.
 END = float(int(time.time()) + 2400)
 SAY = Reader("en").say
-RUN = 7  # the one that is looked at
+RUN = 7  # the run whose page is measured
 NAME = f"run-{RUN:03}"
 
 
 def runs_page(source: Source) -> None:
-    """The Runs page's work."""
+    """Do the work of the Runs page."""
     json.dumps(table(source.rows(), Reader(zone=timezone.utc, now=source.clock())))
 
 
 def run_page(source: Source, begin: float) -> None:
-    """The Run page's work, charts included."""
+    """Do the work of the Run page, charts included."""
     row, found, incidents = source.row(NAME), source.frames(NAME), source.incidents(NAME)
     assert row is not None and not found.nothing, source.problem
     source.run_names()
@@ -58,7 +58,7 @@ def run_page(source: Source, begin: float) -> None:
 
 
 def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = lambda: None) -> str:
-    """Medians in milliseconds: of this process's processor time, and of the clock."""
+    """Return medians in milliseconds: this process's processor time and the elapsed time."""
     took = []
     for _ in range(times):
         before()
@@ -70,7 +70,7 @@ def timed(act: Callable[[], None], times: int = 1, before: Callable[[], None] = 
 
 
 def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
-    """Print what both pages take."""
+    """Print the times of both pages."""
     print(f"  {'Runs page, first':36} {timed(lambda: runs_page(source))}")
     print(f"  {'Runs page, refresh (median of 20)':36} {timed(lambda: runs_page(source), 20, before)}")
     print(f"  {'Run page, first':36} {timed(lambda: run_page(source, begin))}")
@@ -78,7 +78,7 @@ def pages(source: Source, begin: float, before: Callable[[], None]) -> None:
 
 
 def refreshed(source: Source, begin: float, times: int, before: Callable[[], None]) -> None:
-    """Print the memory over a number of refreshes of both pages."""
+    """Print the memory over `times` refreshes of both pages."""
     process, sizes = psutil.Process(), []
     for number in range(times):
         before()
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def numbers(home: Path, told: argparse.Namespace) -> None:
-    """Both stores."""
+    """Print the numbers for both stores."""
     file, began = home / "metrics.duckdb", time.perf_counter()
     begin = END - told.hours * 3600
     points = fleet.make(file, runs=told.runs, ranks=told.ranks, hours=told.hours, every=told.every, end=END)
@@ -151,7 +151,7 @@ def numbers(home: Path, told: argparse.Namespace) -> None:
         clock[0] = END
 
         def later() -> None:
-            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # the history ends; it must not get stale
+            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # the history ends: go back, or it is stale
 
         before = sum(server.cpu_times()[:2])
         pages(asking, begin, later)

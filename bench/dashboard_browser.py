@@ -1,12 +1,13 @@
-"""From the address to a page that can be used, in a real browser, for ``bench/dashboard.py``.
+"""Measure the time from the address to a usable page in a real browser, for ``bench/dashboard.py``.
 
-A page is there when its table (Runs) or its first chart (Run) is drawn and its controls take input; of Run it
-is reported, too, when its verdict and figures are there, which come before the charts. By the clock; the
-processor time of server and browser, which a busy machine changes less, is shown beside it. Bare pages of
-Streamlit's are visited in turns with ours: the floor that no page of ours can go below.
+A page is usable when its table (Runs) or its first chart (Run) is drawn and its controls take input. For Run,
+the time of its verdict and figures, which come before the charts, is printed as well. Times are elapsed
+times; the processor time of server and browser, which depends less on other load, is printed beside them.
+Bare pages of Streamlit are visited in turns with the dashboard's pages: no page of the dashboard can be
+faster.
 
-The browser has a profile on disk, as its users have: Chromium keeps a script in compiled form from the second
-visit on, but not in the windows without a profile that Playwright opens by default.
+The browser has a profile on disk, as users' browsers have: from the second visit on, Chromium then keeps
+compiled scripts. It keeps none in the windows without a profile that Playwright opens by default.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ import psutil
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _PATIENCE_MS = 120_000
-_AGAIN = 9  #: visits whose median is reported
-_LEAVE_MS = 500  #: after a page is there, so that it ends what it still does, and Chromium keeps its scripts
+_AGAIN = 9  #: number of repeated visits, whose median is printed
+_LEAVE_MS = 500  #: pause after a page is usable, in which Chromium stores its scripts
 
 _TABLE = """() => [...document.querySelectorAll('.stMain tbody :is(td, th)')]
     .some(cell => cell.textContent.includes('run-'))
@@ -43,7 +44,7 @@ _CONTROLS = """() => !!document.querySelector('[data-testid="stSelectbox"] input
 
 @dataclass
 class Visited:
-    """A page that is visited again and again."""
+    """A page that is visited several times."""
 
     title: str
     address: str
@@ -52,7 +53,7 @@ class Visited:
     made: list[tuple[float, float, float]] = field(default_factory=list)
 
     def tell(self) -> None:
-        """Print what the first visit and the later ones took."""
+        """Print the times of the first visit and of the later visits."""
         first, later = self.made[0], [statistics.median(one) for one in zip(*self.made[1:], strict=True)]
         for when, (clock, server, own) in (("first visit", first), ("later visits", later)):
             used = f"server {1000 * server:.0f} ms, Chromium {1000 * own:.0f} ms"
@@ -60,7 +61,7 @@ class Visited:
 
 
 def visits(home: Path, name: str, **variables: str) -> None:
-    """Print how long both pages, and two bare ones, take a browser's first visit, and later ones."""
+    """Print the times of a browser's first and later visits to both pages and to two bare pages."""
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -100,7 +101,7 @@ def visits(home: Path, name: str, **variables: str) -> None:
 
 
 def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
-    """Seconds from the address to a page that can be used; the processor's, of server and browser."""
+    """Return seconds from the address to a usable page, and processor seconds of server and browser."""
     page = context.new_page()
     page.set_default_timeout(_PATIENCE_MS)
     before = _used(visited.server)
@@ -109,7 +110,7 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
     visited.ready(page)
     took = time.perf_counter() - began
     after = _used(visited.server)
-    # What ended meanwhile showed the page before.
+    # Processes that ended during the visit worked for the page before.
     server, browser = (
         sum(seconds - early.get(pid, 0.0) for pid, seconds in late.items())
         for early, late in zip(before, after, strict=True)
@@ -120,7 +121,7 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
 
 
 def _used(server: psutil.Process) -> tuple[dict[int, float], dict[int, float]]:
-    """Seconds of the processor so far, by process: of the server's, and of Chromium's."""
+    """Return processor seconds by process: of the server and of Chromium."""
     told: tuple[dict[int, float], dict[int, float]] = ({}, {})
     ours = [server, *server.children(recursive=True)]
     chromium = [one for one in psutil.Process().children(recursive=True) if one not in ours]
@@ -155,7 +156,7 @@ def _run_ready(page: Any) -> None:
 
 @contextlib.contextmanager
 def _serving(home: Path, variables: dict[str, str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """The real dashboard on this state folder: the address that it prints, and its process."""
+    """Start the real dashboard on this state folder; yield its address and its process."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     env |= {"STALLWATCH_HOME": str(home), "STALLWATCH_CONFIG": os.devnull, **variables}
     words = [sys.executable, "-c", "from stallwatch.cli import main; main()", "dashboard", "--port", "0"]

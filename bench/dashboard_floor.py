@@ -1,6 +1,6 @@
-"""What Streamlit itself takes, for ``bench/dashboard_browser.py``: bare pages with a table and a chart.
+"""Bare Streamlit pages with a table and a chart: the lower limit for ``bench/dashboard_browser.py``.
 
-What a page of ours takes beyond them is ours to fix.
+Only the time beyond these pages can be saved in the dashboard.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _START_SECONDS, _TRIES = 60.0, 3
 
 @contextlib.contextmanager
 def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Streamlit with this script alone: its address and its process."""
+    """Start Streamlit with this script alone; yield its address and its process."""
     file = folder / "bare.py"
     file.write_text(script)
     for _ in range(_TRIES):
@@ -54,7 +54,7 @@ def bare(script: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[byte
             stderr=subprocess.DEVNULL,
         )
         try:
-            if _answers(child, port):  # else another process took the port meanwhile
+            if _answers(child, port):  # without an answer, another process has taken the port
                 yield f"http://127.0.0.1:{port}", child
                 return
         finally:

@@ -1,4 +1,4 @@
-"""The diagnosis of an upload by the process that reads uploads, beside ``stallwatch diagnose`` of one log."""
+"""Compare the diagnosis of an upload with ``stallwatch diagnose`` of the same log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import scanlog
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.reading import read_uploads
 
-MOST = 2.5  #: times as long as the command
+MOST = 2.5  #: the longest time allowed for an upload, in times of the command
 _FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
 def compare(megabytes: int, rounds: int = 3) -> None:
-    """Print both, the best of some rounds in turn, and how often the page was sent its progress."""
+    """Print the best of some alternating rounds for both, and the number of progress updates of the page."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
         home = Path(folder)
         log = home / "rank0.log"
@@ -37,7 +37,7 @@ def compare(megabytes: int, rounds: int = 3) -> None:
                 settings = DashboardSettings(home=home)
                 read_uploads([(log.name, file)], settings, lambda done, _: told.append(done))
 
-        command()  # fills the caches of rules and patterns
+        command()  # fill the caches of rules and patterns
         took = {"stallwatch diagnose": [], "upload": []}
         for _ in range(rounds):
             for name, act in (("stallwatch diagnose", command), ("upload", upload)):
@@ -52,7 +52,7 @@ def compare(megabytes: int, rounds: int = 3) -> None:
 
 
 def _measured(act: Callable[[], None]) -> tuple[float, float]:
-    """Processor seconds of this process and those it waited for, and seconds by the clock."""
+    """Return processor seconds of this process and of its children, and elapsed seconds."""
     began, start = _used(), time.perf_counter()
     act()
     return _used() - began, time.perf_counter() - start

@@ -1,9 +1,9 @@
-"""Inputs at the edge of what there is: is each done or refused, in what time, and with how much memory?
+"""Diagnose extreme inputs: check that each is read or refused, and print the time and memory.
 
     python bench/extremes.py [--scale 1.0]
 
-A process of its own diagnoses each (``stallwatch diagnose --workers 1``); its peak of memory is printed.
-``--scale 0.01`` makes all of them a hundred times smaller.
+A process of its own diagnoses each input (``stallwatch diagnose --workers 1``), and its peak memory is
+printed. ``--scale 0.01`` makes all inputs a hundred times smaller.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Make = Callable[[Path, float], None]
 
 
 def one_line(path: Path, scale: float) -> None:
-    """A line of 1 GB, with the failure behind it."""
+    """Write a line of 1 GB, followed by the failure."""
     with path.open("wb") as out:
         for _ in range(max(1, int(1000 * scale))):
             out.write(b"x" * 1_000_000)
@@ -35,7 +35,7 @@ def one_line(path: Path, scale: float) -> None:
 
 
 def one_bar(path: Path, scale: float) -> None:
-    """A line of 1 GB that is the drawings of one progress bar."""
+    """Write a line of 1 GB that consists of the redraws of one progress bar."""
     drawn = b"".join(b"\r 10%%|#    | %d/90000000 [00:10<01:30,  1.0it/s]" % step for step in range(20_000))
     with path.open("wb") as out:
         for _ in range(max(1, int(GIB * scale) // len(drawn))):
@@ -44,7 +44,7 @@ def one_bar(path: Path, scale: float) -> None:
 
 
 def sparse(path: Path, scale: float) -> None:
-    """10 GB of hole with a log behind it, as a truncated log that is still written has it."""
+    """Write a hole of 10 GB followed by a log, as in a truncated log that its writer still holds open."""
     with path.open("wb") as out:
         out.seek(int(10 * GIB * scale))
         for step in range(1000):
@@ -53,13 +53,13 @@ def sparse(path: Path, scale: float) -> None:
 
 
 def nothing_but_hole(path: Path, scale: float) -> None:
-    """10 GB of hole."""
+    """Write a hole of 10 GB."""
     with path.open("wb") as out:
         out.truncate(int(10 * GIB * scale))
 
 
 def random_bytes(path: Path, scale: float) -> None:
-    """256 MB of noise."""
+    """Write 256 MB of random bytes."""
     rng = random.Random(0)
     with path.open("wb") as out:
         for _ in range(max(1, int(256 * scale))):
@@ -67,7 +67,7 @@ def random_bytes(path: Path, scale: float) -> None:
 
 
 def noise_in_a_log(path: Path, scale: float) -> None:
-    """A log that turns into 256 MB of noise, with line ends in it."""
+    """Write a log that turns into 256 MB of random bytes with line ends in it."""
     rng = random.Random(0)
     with path.open("wb") as out:
         for step in range(2000):
@@ -78,7 +78,7 @@ def noise_in_a_log(path: Path, scale: float) -> None:
 
 
 def tiny_files(path: Path, scale: float) -> None:
-    """100,000 files of three lines, in folders of a thousand."""
+    """Write 100,000 files of three lines, in folders of a thousand."""
     for number in range(int(100_000 * scale)):
         folder = path / f"node{number // 1000}"
         if number % 1000 == 0:
@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """A million lines, each of another rank; and some of ranks that do not exist."""
+    """Write a million lines, each of another rank; some ranks do not exist."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))
@@ -97,7 +97,7 @@ def crowd_of_ranks(path: Path, scale: float) -> None:
 
 
 def absurd_numbers(path: Path, scale: float) -> None:
-    """Steps, totals and losses of up to 400 digits."""
+    """Write steps, totals and losses of up to 400 digits."""
     with path.open("wb") as out:
         for number in range(max(1, int(200_000 * scale))):
             out.write(b"step %d/%d loss 1e%d\n" % (10 ** (number % 300), 10**400, number))
@@ -106,7 +106,7 @@ def absurd_numbers(path: Path, scale: float) -> None:
 
 
 def _words(number: int) -> str:
-    """A word of its own for each number, without digits."""
+    """Return a distinct word without digits for each number."""
     return f"{number * 2654435761 % 2**32:x}".translate(_LETTERS) + "q"
 
 
@@ -114,7 +114,7 @@ _LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
 
 
 def countless_exceptions(path: Path, scale: float) -> None:
-    """A million tracebacks, each of another exception from another place."""
+    """Write a million tracebacks, each of another exception from another place."""
     with path.open("wb") as out:
         for number in range(max(1, int(1_000_000 * scale))):
             word = _words(number)
@@ -124,7 +124,7 @@ def countless_exceptions(path: Path, scale: float) -> None:
 
 
 def countless_wordings(path: Path, scale: float) -> None:
-    """Ten million lines of errors, no two of one wording."""
+    """Write ten million error lines, each with another template."""
     with path.open("wb") as out:
         for number in range(max(1, int(10_000_000 * scale))):
             word = _words(number)
@@ -133,7 +133,7 @@ def countless_wordings(path: Path, scale: float) -> None:
 
 
 def stretched(size: int) -> Make:
-    """A log of a given size: memory must not grow with it."""
+    """Return a function that writes a log of `size` bytes: memory must not grow with the size."""
 
     def make(path: Path, scale: float) -> None:
         block = b"".join(LINE % step for step in range(50_000))
@@ -162,7 +162,7 @@ EXTREMES: dict[str, Make] = {
 }
 
 
-#: The command, which prints its own peak of memory: what ``wait4`` returns counts the starter's as well.
+#: The command prints its own peak memory: the value of ``wait4`` includes the parent's memory.
 _PROGRAM = """
 import os, pathlib, re
 from stallwatch.cli import main
@@ -177,7 +177,7 @@ finally:
 
 
 def measured(path: Path) -> tuple[float, float, float, str]:
-    """Seconds, processor seconds, peak of memory in MiB, and what was printed first."""
+    """Return elapsed seconds, processor seconds, peak memory in MiB, and the first line of output."""
     start = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.NamedTemporaryFile() as peak:
         command = [sys.executable, "-c", _PROGRAM, "diagnose", "--workers", "1", str(path)]
@@ -200,7 +200,7 @@ def measured(path: Path) -> tuple[float, float, float, str]:
 @click.option("--scale", default=1.0, show_default=True, help="how much of each size is made")
 @click.option("--only", default="", help="those with this in their name")
 def main(scale: float, only: str) -> None:
-    """Diagnose the extremes, and print a table."""
+    """Diagnose the extreme inputs, and print a table."""
     click.echo(f"sizes times {scale}\n")
     click.echo(
         "| input | seconds | processor seconds | peak MiB | said first |\n| --- | --- | --- | --- | --- |"

@@ -1,4 +1,4 @@
-"""A chat that can be away, slow, or wrong: it keeps what it took, in the order in which it took it."""
+"""A chat that can be down, slow or faulty; it stores accepted messages in their order."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ANSWERS = {
 
 
 class Chat:
-    """Listens on a port of 127.0.0.1 that stays its own while it is away.
+    """Listens on a port of 127.0.0.1 that stays reserved while the chat is down.
 
-    `script` gives what happens to the next requests, then all is well: ``ok``, ``500``, ``429``,
+    `script` lists the outcomes of the next requests; later requests succeed: ``ok``, ``500``, ``429``,
     ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the middle of the request), ``taken-reset``
-    (after the message was taken), ``cut`` (in the middle of the answer, after the message was taken).
+    (after the message was accepted), ``cut`` (in the middle of the answer, after the message was accepted).
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Chat:
         return f"json://127.0.0.1:{self.port}/hook?cto=5&rto=5"
 
     def up(self) -> None:
-        """Listen, from now on."""
+        """Start to listen."""
         if self._listening is None:
             listening = socket.socket()
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -57,7 +57,7 @@ class Chat:
             threading.Thread(target=self._accept, args=(listening,), daemon=True).start()
 
     def down(self) -> None:
-        """Refuse every connection."""
+        """Refuse every connection from now on."""
         if self._listening is not None:
             with contextlib.suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)
@@ -111,7 +111,7 @@ def _reset(connection: socket.socket) -> None:
 
 
 def _body(connection: socket.socket) -> dict[str, Any] | None:
-    """What was posted; nothing if the sender died meanwhile."""
+    """Return the posted JSON, or ``None`` if the sender died in the middle of the request."""
     data = b""
     while b"\r\n\r\n" not in data:
         got = connection.recv(65536)

@@ -1,4 +1,4 @@
-"""What breaks: each fault changes a trial before it starts, or while it runs."""
+"""Faults of the trials: each function changes a trial before it starts, or while it runs."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _LONGEST_AWAY = 3.0
 
 
 def nothing(_: Trial) -> None:
-    """Nothing breaks: what is wrong here is wrong everywhere."""
+    """Inject no fault: anything that this trial shows to be wrong is wrong in every trial."""
 
 
 # ---- the agent
 
 
 def agent_killed(trial: Trial) -> None:
-    """SIGKILL at a random moment, as an incident is written down, or as its message is on its way."""
+    """Send SIGKILL at a random moment, or while an incident is being stored or sent."""
     when = trial.random.choice(("at random", "at random", "as it records", "as it sends"))
     trial.detail(when)
     if when == "as it sends":
@@ -62,15 +62,15 @@ def agent_killed(trial: Trial) -> None:
 
 
 def agent_terminated(trial: Trial) -> None:
-    """SIGTERM, which is the command's as well."""
+    """Send SIGTERM to the agent, which passes it to the command."""
     trial.at(trial.moment, lambda: trial.kill(signal.SIGTERM))
 
 
 def agent_stopped(trial: Trial) -> None:
-    """SIGSTOP, and SIGCONT a while later.
+    """Send SIGSTOP, and SIGCONT a while later.
 
-    A hang that is over when the agent continues is no news: here it ends in a crash, whose beginning is
-    expected if the agent was awake for long enough.
+    The agent does not report a hang that ended before it continues. So the training crashes at the end, and
+    the opening of the hang is expected only if the agent was awake for long enough.
     """
     if trial.scenario == "hang":
         trial.scenario = trial.result.scenario = "lingering-crash"
@@ -93,7 +93,7 @@ def agent_stopped(trial: Trial) -> None:
 
 
 def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
-    """Make the state folder a file system of its own; return what mounts it anew with other options."""
+    """Mount a file system at the state folder; return a function that remounts it with other options."""
     trial.home.mkdir(exist_ok=True)
     _call("mount", "-t", "tmpfs", "-o", options, "faults", str(trial.home))
     trial.closing.append(lambda: _call("umount", "-l", str(trial.home)))
@@ -101,7 +101,7 @@ def _mounted(trial: Trial, options: str) -> Callable[[str], None]:
 
 
 def disk_full(trial: Trial) -> None:
-    """The state folder's file system takes n pages more, or n files; with each trial n is another."""
+    """Limit the state folder's file system to n more pages or n files; n differs between trials."""
     pages = trial.index * 7 % 150 + 1
     kind = trial.random.choice(("size", "size", "size", "inodes"))
     if kind == "size":
@@ -118,7 +118,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """The n-th call of the agent that writes fails, alone or with all after it; n goes up with each trial."""
+    """Let the agent's n-th writing call fail, alone or with all later calls; n grows with each trial."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -127,7 +127,7 @@ def write_errors(trial: Trial) -> None:
 
 
 def read_only(trial: Trial) -> None:
-    """The state folder cannot be written, from the start or from some moment on."""
+    """Make the state folder read-only, from the start or from a random moment on."""
     again = _mounted(trial, "size=64m")
     if trial.random.random() < 0.5:
         trial.detail("from the start")
@@ -147,7 +147,7 @@ def read_only(trial: Trial) -> None:
 
 
 def clock_steps(trial: Trial) -> None:
-    """The wall clock jumps, once or twice, while agent and training run."""
+    """Move the wall clock once or twice while agent and training run."""
     stamp = trial.folder / "clock"
     stamp.write_text("0")
     trial.environ |= {"FAULTS_CLOCK": str(stamp), "PYTHONPATH": trial.hooked_path()}
@@ -164,7 +164,7 @@ def clock_steps(trial: Trial) -> None:
 
 
 def descriptors(trial: Trial) -> None:
-    """The agent may open n files."""
+    """Limit the agent to n open files."""
     number = 12 + trial.index * 3 % 60
     trial.detail(f"{number} files")
     trial.hook("FAULTS_LIMIT", f"nofile:{number}")
@@ -172,7 +172,7 @@ def descriptors(trial: Trial) -> None:
 
 
 def memory(trial: Trial) -> None:
-    """The agent gets n MB of addresses."""
+    """Limit the agent's address space to n MB."""
     number = 80 + trial.index * 37 % 900
     trial.detail(f"{number} MB")
     trial.hook("FAULTS_LIMIT", f"as:{number * 1024 * 1024}")
@@ -180,7 +180,7 @@ def memory(trial: Trial) -> None:
 
 
 def port_taken(trial: Trial) -> None:
-    """Another process has the port of /metrics."""
+    """Let another process take the port of /metrics."""
     taken = socket.socket()
     taken.bind(("127.0.0.1", 0))
     taken.listen()
@@ -193,7 +193,7 @@ def port_taken(trial: Trial) -> None:
 
 
 def chat_down(trial: Trial) -> None:
-    """No server listens there, from the start or a random moment on, for a while or past the run's end."""
+    """Refuse connections to the chat for a while, from a random moment on, or past the run's end."""
     away, back = (0.0, trial.moment) if trial.random.random() < 0.5 else (trial.moment, 0.0)
     if not away:
         trial.chat.down()
@@ -218,7 +218,7 @@ def _answers(*kinds: str) -> Callable[[Trial], None]:
 
 
 def chat_takes_and_breaks(trial: Trial) -> None:
-    """A message is taken, and the connection breaks before the answer is there: once."""
+    """Accept one message, and break the connection before the answer is sent."""
     trial.chat.script = ["ok"] * trial.random.randint(0, 1) + [trial.random.choice(("taken-reset", "cut"))]
     trial.detail(trial.chat.script[-1])
 
@@ -227,7 +227,7 @@ def chat_takes_and_breaks(trial: Trial) -> None:
 
 
 def sqlite_locked(trial: Trial) -> None:
-    """Another process holds the databases of the state folder locked, now and then."""
+    """Let another process lock the databases of the state folder now and then."""
     ended = threading.Event()
     trial.healing.append(ended.set)
     lengths = [trial.random.uniform(0.2, 4.0) for _ in range(20)]
@@ -251,21 +251,21 @@ def sqlite_locked(trial: Trial) -> None:
 
 _servers: list[Postgres] = []
 _making = threading.Lock()
-_using = threading.Lock()  # by one trial at a time
+_using = threading.Lock()  # one trial at a time uses PostgreSQL
 
 
 def postgres() -> Postgres:
-    """The one server of this benchmark, started when it is needed first."""
+    """Return the PostgreSQL server of this benchmark; start it at the first call."""
     with _making:
         if not _servers:
             found = programs()
-            assert found is not None  # `left_out`
+            assert found is not None  # otherwise `left_out` names the fault
             _servers.append(Postgres(found))
         return _servers[0]
 
 
 def _missing(name: str) -> str:
-    """What this machine lacks for a fault; empty if nothing."""
+    """Return the requirement of a fault that this machine lacks, or an empty text."""
     if name in ("disk full", "read-only") and os.geteuid() != 0:
         return "root, to mount a file system"
     if name == "PostgreSQL killed" and programs() is None:
@@ -274,7 +274,7 @@ def _missing(name: str) -> str:
 
 
 def left_out() -> dict[str, str]:
-    """The faults that cannot be tried here, and what each lacks."""
+    """Return the faults that cannot be tried on this machine, with the missing requirement of each."""
     return {name: lacks for name in FAULTS if (lacks := _missing(name))}
 
 
@@ -284,7 +284,7 @@ def close_servers() -> None:
 
 
 def postgres_killed(trial: Trial) -> None:
-    """The incidents are in PostgreSQL, which crashes at a random moment and comes back."""
+    """Store the incidents in PostgreSQL, which crashes at a random moment and restarts."""
     server = postgres()
     _using.acquire()
     trial.closing.append(_using.release)
@@ -323,16 +323,16 @@ def postgres_killed(trial: Trial) -> None:
 
 
 def _log(trial: Trial) -> Path:
-    if trial.scenario == "hang":  # a log of a training that ended in the middle looks the same
+    if trial.scenario == "hang":  # otherwise it looks like a finished log
         trial.scenario = trial.result.scenario = "crash"
     trial.log = trial.folder / "train.log"
     return trial.log
 
 
 def log_rotated(trial: Trial) -> None:
-    """The log is renamed at a random moment, and the training opens another.
+    """Rename the log at a random moment, so that the training opens a new file.
 
-    Once: of a file that is created and renamed again between two looks, nothing is read.
+    The log is renamed only once: a file that is created and renamed between two polls is never read.
     """
     log = _log(trial)
     part = log.with_name("train.log.1")
@@ -341,7 +341,7 @@ def log_rotated(trial: Trial) -> None:
 
 
 def log_truncated(trial: Trial) -> None:
-    """The log is copied and cut off, as logrotate's ``copytruncate`` does, while steps are printed."""
+    """Copy the log and truncate it, as logrotate's ``copytruncate`` does, while steps are printed."""
     log = _log(trial)
     trial.parts = None
 
@@ -353,7 +353,7 @@ def log_truncated(trial: Trial) -> None:
 
 
 def two_agents(trial: Trial) -> None:
-    """Two of them watch one log, with one state folder."""
+    """Let two agents with one state folder watch one log."""
     _log(trial)
     trial.names = ["trial", "second"]
 
@@ -362,7 +362,7 @@ def two_agents(trial: Trial) -> None:
 
 
 class Relay:
-    """``stallwatch relay``, and an Alertmanager that sends until its alerts are taken."""
+    """``stallwatch relay``, and an Alertmanager that resends alerts until they are accepted."""
 
     def __init__(self, trial: Trial) -> None:
         self._trial = trial
@@ -400,7 +400,7 @@ class Relay:
         self.kill()
 
     def post(self, number: int, status: str) -> None:
-        """Until it is taken."""
+        """Post an alert again and again until the relay accepts it."""
         alert = {
             "status": status,
             "labels": {"alertname": "StallwatchLogFlood", "run": f"other{number}", "severity": "critical"},
@@ -434,7 +434,7 @@ class Relay:
 
 
 def relay_killed(trial: Trial) -> None:
-    """It is killed once or twice while an Alertmanager posts to it, and started again."""
+    """Kill and restart the relay once or twice while an Alertmanager posts to it."""
     relay = Relay(trial)
     trial.closing.append(relay.close)
     for _ in range(trial.random.choice((1, 2))):
@@ -469,7 +469,7 @@ def relay_killed(trial: Trial) -> None:
 
 
 def dashboard_killed(trial: Trial) -> None:
-    """It reads the state folder, is killed at a random moment, and started again."""
+    """Kill the dashboard at a random moment while it reads the state folder, and start it again."""
     processes: list[subprocess.Popen[bytes]] = []
     port = _free_port()
 
@@ -543,7 +543,7 @@ def _call(*command: str, **options: object) -> None:
         raise RuntimeError(f"{command[0]}: {done.stderr.strip()}")
 
 
-#: By name: how, and how many of a cycle of trials.
+#: Faults by name: (function, number of its trials in one cycle).
 FAULTS: dict[str, tuple[Callable[[Trial], None], int]] = {
     "none": (nothing, 1),
     "agent SIGKILL": (agent_killed, 5),

@@ -1,4 +1,4 @@
-"""One trial of the fault matrix: a small training under the real ``stallwatch``, while something breaks."""
+"""One trial of the fault matrix: a small training under the real ``stallwatch``, with one fault."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "fault_programs"
 HOOK = PROGRAMS / "hook"
 TRAINING = PROGRAMS / "training.py"
-FLOOR = 0.1  #: seconds; a stall of a run like these is reported after twenty times that
+FLOOR = 0.1  #: seconds; a stall of these runs is reported after twenty times as long
 STALL = 2.0
 LINGERING = 3.5  #: seconds from the error of a "lingering-crash" to its end (``fault_programs/training.py``)
-PATIENCE = 90.0  #: for the end of a process
-#: What is expected of each: (status, outcome), in this order, about one incident.
+PATIENCE = 90.0  #: seconds to wait for the end of a process
+#: Expected messages of each scenario about one incident, in this order: (status, outcome).
 SCENARIOS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "finish": (),
     "crash": (("resolved", "crashed"),),
     "lingering-crash": (("open", None), ("resolved", "crashed")),
     "hang": (("open", None), ("resolved", "recovered")),
 }
-SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: of a training
+SECONDS = {"finish": 1.2, "crash": 1.2, "lingering-crash": 4.8, "hang": 6.2}  #: duration in seconds
 _STATED = re.compile(
     r"could not|cannot|failed|hit an error|kept on disk|continues|without|not ready|lost|left out|did not"
     r"|neither"
@@ -57,7 +57,7 @@ _OURS = re.compile(r'File "[^"]*/(stallwatch|stallwatch_\w+)/')
 
 @dataclass
 class Result:
-    """What a trial showed; one line of the file that ``--resume`` names."""
+    """Outcome of one trial: one line of the file that ``--resume`` names."""
 
     trial: int
     seed: int
@@ -70,7 +70,7 @@ class Result:
     once: int = 0
     twice: int = 0
     missing: int = 0
-    stated: int = 0  #: of those that are missing, how many are stated somewhere
+    stated: int = 0  #: number of the missing messages whose loss is reported in some place
     in_order: bool = True
     silent: int = 0
     broken: list[str] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Reference:
-    """The same training without anybody who watches it."""
+    """Output and exit code of the same training without a watcher."""
 
     stdout: bytes
     stderr: list[str]
@@ -88,7 +88,7 @@ class Reference:
 
 @cache
 def log_reference(scenario: str) -> str:
-    """What it prints into a log of its own."""
+    """Return the log that the training writes if it prints into a file."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
         command = [sys.executable, str(TRAINING), scenario, f"{folder}/note", f"{folder}/log"]
         subprocess.run(command, check=False, cwd=folder)
@@ -97,7 +97,7 @@ def log_reference(scenario: str) -> str:
 
 @cache
 def reference(scenario: str) -> Reference:
-    """Run it once."""
+    """Run the training once without a watcher."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-faults-") as folder:
         done = subprocess.run(
             [sys.executable, str(TRAINING), scenario, f"{folder}/note"],
@@ -109,11 +109,11 @@ def reference(scenario: str) -> Reference:
 
 
 class Trial:
-    """One run in a folder of its own. A fault changes it before and while it runs."""
+    """One run in its own folder. A fault changes the run before it starts and during it."""
 
     def __init__(self, number: int, seed: int, fault: str, index: int, scenario: str | None = None) -> None:
         self.random = random.Random(f"{seed}/{number}/{fault}")
-        self.index = index  #: how many trials of this fault came before
+        self.index = index  #: number of earlier trials with this fault
         drawn = self.random.choices(list(SCENARIOS), weights=(15, 50, 17, 18))[0]
         self.scenario = scenario or drawn
         self.result = Result(number, seed, fault, self.scenario)
@@ -122,18 +122,18 @@ class Trial:
         self.chat = Chat()
         self.options: list[str] = []
         self.rings = self.random.random() < 0.4
-        self.killed = False  #: the agent
-        self.restart_needed = False  #: what waits leaves with another run
-        self.may_lose = False  #: what is lost must be stated, but may be
-        self.stopped_by: int | None = None  #: the signal that reached the training, too
-        self.asleep = (math.inf, math.inf)  #: when the agent did nothing, in Unix time
+        self.killed = False  #: True if the agent was killed
+        self.restart_needed = False  #: True if waiting messages are sent by the next run
+        self.may_lose = False  #: True if messages may be lost, as long as the loss is reported
+        self.stopped_by: int | None = None  #: signal that reached both the agent and the training
+        self.asleep = (math.inf, math.inf)  #: time span in which the agent was stopped, in Unix time
         self.problems: list[str] = []
-        self.log: Path | None = None  #: the training prints there, and ``stallwatch tail`` reads it
-        self.parts: list[Path] | None = []  #: to which its older lines were moved; None: some were cut off
-        self.names = ["trial"]  #: of the runs that watch it
-        self.after: list[Callable[[], None]] = []  #: what to see to, or to check, once all is well again
+        self.log: Path | None = None  #: log of the training, which ``stallwatch tail`` follows
+        self.parts: list[Path] | None = []  #: files with the older lines; ``None`` if some were cut off
+        self.names = ["trial"]  #: names of the runs that watch the training
+        self.after: list[Callable[[], None]] = []  #: actions and checks after all faults have ended
         self.closing: list[Callable[[], None]] = []
-        self.healing: list[Callable[[], None]] = []  #: ends of what was broken
+        self.healing: list[Callable[[], None]] = []  #: actions that end the faults
         self.environ = {
             **{name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")},
             "STALLWATCH_HOME": str(self.home),
@@ -152,18 +152,18 @@ class Trial:
         self._threads: list[threading.Thread] = []
         self._over = threading.Event()
 
-    # ---- what faults use
+    # ---- methods that faults use
 
     @property
     def moment(self) -> float:
-        """A random one, from the start of the command to some time after the training ended."""
+        """A random time, from the start of the command to some time after the end of the training."""
         return self.random.uniform(0.0, SECONDS[self.scenario] + 1.6)
 
     def detail(self, text: str) -> None:
         self.result.detail = f"{self.result.detail}, {text}".strip(", ")
 
     def at(self, seconds: float, action: Callable[[], None]) -> None:
-        """Do it so long after the start, unless the trial is over."""
+        """Run the action `seconds` after the start, unless the trial has ended."""
 
         def wait() -> None:
             if self._over.wait(seconds):
@@ -174,16 +174,16 @@ class Trial:
         self._threads.append(threading.Thread(target=wait, daemon=True))
 
     def beside(self, work: Callable[[], None]) -> None:
-        """Do it from the start on, in a thread."""
+        """Run the function in a thread, from the start of the trial."""
         self._threads.append(threading.Thread(target=work, daemon=True))
 
     def join(self) -> None:
-        """Wait for what is done at moments."""
+        """Wait for all scheduled actions."""
         for thread in self._threads:
             thread.join(PATIENCE)
 
     def expect(self, wanted: list[str], seen: dict[str, int]) -> None:
-        """Count messages of others than the training's agent."""
+        """Check and count messages that do not come from the training's agent."""
         self.result.expected += len(wanted)
         self.result.once += sum(seen[one] == 1 for one in wanted)
         self.result.twice += sum(seen[one] == 2 for one in wanted)
@@ -194,15 +194,15 @@ class Trial:
         self.problems += [f"{one} was sent {seen[one]} times" for one in wanted if seen[one] > 2]
 
     def hook(self, name: str, value: str) -> None:
-        """Let a fault into the agent's process: see ``fault_programs/hook``."""
+        """Set a variable that injects a fault into the agent's process: see ``fault_programs/hook``."""
         self.agent_environ |= {name: value, "PYTHONPATH": self.hooked_path()}
 
     def hooked_path(self) -> str:
-        """Where Python looks for modules, with the hook in it."""
+        """Python's module path with the hook's folder in it."""
         return f"{HOOK}{os.pathsep}{self.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
 
     def kill(self, number: signal.Signals) -> bool:
-        """Send it to the agent; return whether there was one."""
+        """Send a signal to the agent; return True if the agent was running."""
         if self.agent is None or self.agent.poll() is not None:
             return False
         if number == signal.SIGKILL:
@@ -218,7 +218,7 @@ class Trial:
     # ---- the run
 
     def run(self, prepare: Callable[[Trial], None]) -> Result:
-        """Run it, see what came of it, and leave nothing behind."""
+        """Run the trial, check the outcome, and clean up."""
         started = time.monotonic()
         try:
             if self.rings:
@@ -255,7 +255,7 @@ class Trial:
         return self.result
 
     def discard(self, *, keep: bool = False) -> None:
-        """Remove what it left, or write down beside it what came of it."""
+        """Remove the trial's folder, or keep it with the result and the chat's messages."""
         self.chat.close()
         if not keep:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -264,7 +264,7 @@ class Trial:
             (self.folder / "chat.json").write_text(json.dumps(self.chat.taken, indent=1))
 
     def follow(self) -> None:
-        """Train beside ``stallwatch tail``, once that runs, to the end of both."""
+        """Start the training when ``stallwatch tail`` is ready, and wait for the end of both."""
         assert self.log is not None
         self.log.touch()
         self.environ |= {"STALLWATCH_STALL_FLOOR_SECONDS": "1"}
@@ -298,7 +298,7 @@ class Trial:
         )
 
     def watch(self) -> None:
-        """Train under ``stallwatch run``, to the end of both."""
+        """Run the training under ``stallwatch run``, and wait for the end of both."""
         train = [sys.executable, str(TRAINING), self.scenario, str(self.note)]
         command = self.command("run", "--port", "0", "--name", "trial", *self.options, "--", *train)
         with self.stdout.open("wb") as out, self.stderr.open("wb") as err:
@@ -306,7 +306,7 @@ class Trial:
         for thread in self._threads:
             thread.start()
         self.code = self._waited(self.agent, "stallwatch run did not end")
-        aborted = self.code == 127 and b"ABORT" in self.stderr.read_bytes()  # glibc's, without memory
+        aborted = self.code == 127 and b"ABORT" in self.stderr.read_bytes()  # glibc aborts without memory
         if aborted or (self.code in (-signal.SIGSEGV, -signal.SIGABRT) and self.result.fault == "memory"):
             self.killed = self.restart_needed = True
         if self.killed:
@@ -321,7 +321,7 @@ class Trial:
             return process.wait()
 
     def _wait_for_training(self) -> None:
-        """It continues without its agent; a process of our own carries its output on."""
+        """Wait for the training, which continues without its agent: another process forwards its output."""
         deadline = time.monotonic() + 3 * SECONDS[self.scenario] + 20
         started = self.stdout.stat().st_size > 0
         while time.monotonic() < deadline and not self.note.exists():
@@ -340,21 +340,21 @@ class Trial:
                 self.healing.pop()()
 
     def _recover(self) -> None:
-        """The next run on this host sends what waits, and closes what an agent left that was killed."""
+        """Start another run on this host, which sends waiting messages and closes incidents."""
         waits = b"kept on disk" in self.stderr.read_bytes()
         if not (self.restart_needed or waits):
             return
-        # As if more than a minute had passed since.
+        # Make the records look older than a minute.
         for record in self.home.glob("runs/*/agent.json"):
             info = json.loads(record.read_bytes())
             record.write_text(json.dumps(info | {"updated_at": info["updated_at"] - 120.0}))
-        for block in self.home.glob("runs/*/record.json"):  # where its end was kept first
-            with contextlib.suppress(ValueError):  # it holds nothing yet
+        for block in self.home.glob("runs/*/record.json"):  # the run's end is stored in this file first
+            with contextlib.suppress(ValueError):  # the file is still empty
                 kept = json.loads(block.read_bytes().strip(b"\0 \n"))
                 kept["info"]["updated_at"] -= 120.0
                 block.write_text(json.dumps(kept))
         said = self.folder / "next"
-        for _ in range(3):  # on a busy machine, ten seconds may be too short for the imports of one
+        for _ in range(3):  # on a busy machine, the imports of one process may take more than ten seconds
             with said.open("wb") as out:
                 done = subprocess.Popen(
                     self.command("run", "--no-metrics", "--no-probe", "--name", "next", "--", "true"),
@@ -371,10 +371,10 @@ class Trial:
             if b"kept on disk" not in said.read_bytes():
                 break
 
-    # ---- what came of it
+    # ---- checks of the outcome
 
     def check(self) -> None:
-        """Compare with the bare training, and with what was expected of it."""
+        """Compare the output with the reference, and the messages with the expected ones."""
         self._check_training()
         self._check_messages()
         if match := _OURS.search(self.stderr.read_text(errors="replace")):
@@ -400,11 +400,11 @@ class Trial:
         ended = self.note.exists()
         if self.killed:
             if not ended and not printed and not said:
-                return  # before the command started: there was no training
+                return  # killed before the command started, so there was no training
             code = int(self.note.read_text().split()[1]) if ended else None
         if self._was_stopped:
             untouched = bare.stdout.startswith(printed)
-            # SIGTERM before its own handler is there ends stallwatch itself
+            # SIGTERM ends stallwatch itself if it comes before the handler is installed
             kept = code in (128 + self.stopped_by, -self.stopped_by)
         else:
             untouched = printed == bare.stdout and _is_within(bare.stderr, said)
@@ -425,7 +425,7 @@ class Trial:
     def _check_run(self, name: str, trial: list[dict[str, Any]]) -> None:
         self._count(name, trial)
         expected = SCENARIOS[self.scenario]
-        if self.log is not None:  # a log does not show exit codes
+        if self.log is not None:  # exit codes cannot be read from a log
             expected = (("open", None),) if expected else ()
         quiet = float(self.note.read_text().split()[0]) if self.note.exists() else 0.0
         if not expected and quiet < 0.8 * STALL and self.stopped_by is None:
@@ -439,12 +439,12 @@ class Trial:
 
     @property
     def _was_stopped(self) -> bool:
-        """Whether the signal ended the training; that may be after it wrote its note."""
+        """Return True if the signal ended the training, even if the training had already written its note."""
         number = self.stopped_by
         return number is not None and (not self.note.exists() or self.code == 128 + number)
 
     def _awake_before_the_end(self) -> float:
-        """For how many seconds the agent could see that the training was quiet."""
+        """Return the seconds for which the agent ran while the training was quiet."""
         if not self.note.exists():
             return math.inf
         end = self.note.stat().st_mtime
@@ -452,7 +452,7 @@ class Trial:
         return LINGERING - max(0.0, min(end, woke) - max(begin, slept))
 
     def _count(self, run: str, bodies: list[dict[str, Any]]) -> None:
-        # A warning that turns critical is one message more.
+        # A warning that becomes critical causes one more message.
         found = stages([body for body in bodies if body["severity"] == "critical"])
         seen = Counter(stage for stage in found if stage[0].startswith(f"{run}/"))
         self.result.once += sum(count == 1 for count in seen.values())
@@ -471,9 +471,9 @@ class Trial:
             (opened if status == "open" else closed).add(name)
 
     def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
-        """A message that did not come: it is stated somewhere, or it is lost in silence."""
+        """Count each missing message as reported somewhere, or as lost silently."""
         if self._was_stopped:
-            self.result.expected -= len(lost)  # the training was ended before
+            self.result.expected -= len(lost)  # the training was ended before these events
             return
         said = self.stderr.read_text(errors="replace") + _read(self.folder / "next")
         if self.killed:
@@ -484,7 +484,7 @@ class Trial:
                 info for info in list_runs(self.home) if info.ended_at is None and not agent_alive(info)
             ]
             self.result.expected -= 0 if unheard else len(lost)
-            if not unheard:  # what it had not seen yet: the run is shown as one whose agent is gone
+            if not unheard:  # unseen events: the run is shown without an agent
                 begun = any(self.home.glob("runs/trial*"))
                 if begun and not unended and not known:
                     self._lose(len(lost), "of a run whose agent was killed, which no record says")
@@ -507,7 +507,7 @@ class Trial:
         self.problems.append(f"lost in silence: {why}")
 
     def _recorded(self) -> list[Any]:
-        """The incidents that the agent wrote down."""
+        """Return the incidents that the agent stored."""
         found = []
         for folder in self.home.glob("runs/trial*"):
             found += [one for one in folded(read_journal(folder)) if one.severity != "info"]
@@ -515,7 +515,7 @@ class Trial:
 
 
 def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
-    """The incidents that messages are about, with their status, in order; a message may be about several."""
+    """Return (incident, status) for the incidents of each message, in order; one message may hold several."""
     found: list[tuple[str, str]] = []
     for body in bodies:
         names = str(body.get("incidents") or body["id"]).split(",")
@@ -524,12 +524,12 @@ def stages(bodies: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _is_stage(body: dict[str, Any], stage: tuple[str, str | None]) -> bool:
-    """Whether it says that; a message of several says it of each."""
+    """Return True if the message reports this stage of the incident."""
     return bool(body.get("incidents")) or (body["status"], body.get("outcome")) == stage
 
 
 def _is_within(lines: list[str], others: list[str]) -> bool:
-    """Whether these lines are among the others, in their order."""
+    """Return True if `lines` are a subsequence of `others`."""
     rest = iter(others)
     return all(line in rest for line in lines)
 

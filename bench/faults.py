@@ -1,12 +1,12 @@
-"""Break everything around a training that Stallwatch watches, at random moments: what of its promises holds?
+"""Inject faults around a watched training at random moments, and check the promises of Stallwatch.
 
     make faults
     python bench/faults.py --trials 1000 --resume faults.jsonl
 
-Each trial runs a small training under the real ``stallwatch``, with a chat on this machine, and breaks
-something. It checks that the training printed and returned the same as without Stallwatch, that each incident
-arrived once or twice, opening before closing, and that whatever was lost is stated. Exit code 1 says that a
-promise was broken.
+Each trial runs a small training under the real ``stallwatch``, with a chat on this machine, and injects a
+fault. The trial checks that the training's output and exit code are the same as without Stallwatch, that each
+incident arrives once or twice, opening before closing, and that any loss is reported. Exit code 1 means that
+a promise was broken.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pathlib import Path
 from fault_kinds import FAULTS, close_servers, left_out
 from fault_trials import Result, Trial
 
-_Z = 1.96  # of 95 %
+_Z = 1.96  # quantile of the normal distribution for 95 %
 
 
 def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
-    """(number, fault, how many of that fault came before) of each trial; they are spread evenly."""
+    """Return (number, fault, earlier trials of that fault) for each trial; faults are spread evenly."""
     lacking = left_out()
     names = [name for name in FAULTS if name not in lacking]
     names = [name for name in names if not only or any(word in name for word in only)]
@@ -47,7 +47,7 @@ def schedule(trials: int, only: Sequence[str]) -> list[tuple[int, str, int]]:
 
 
 def wilson(good: int, total: int) -> tuple[float, float]:
-    """The interval of 95 % for a share."""
+    """Return the 95 % Wilson interval of a share."""
     if not total:
         return 0.0, 1.0
     share = good / total
@@ -57,14 +57,14 @@ def wilson(good: int, total: int) -> tuple[float, float]:
 
 
 def one_trial(number: int, seed: int, fault: str, index: int) -> Result:
-    """Run it."""
+    """Run one trial."""
     return Trial(number, seed, fault, index).run(FAULTS[fault][0])
 
 
 def run(
     planned: Sequence[tuple[int, str, int]], seed: int, jobs: int, minutes: float | None
 ) -> Iterator[Result]:
-    """The results as they come; nothing is begun after `minutes`."""
+    """Run the trials and yield their results; start no trial after `minutes`."""
     end = time.monotonic() + minutes * 60 if minutes else math.inf
     ended = threading.Event()
 
@@ -85,7 +85,7 @@ def run(
 
 
 def table(results: Sequence[Result]) -> str:
-    """A row for each fault, and one for all."""
+    """Return a table with a row for each fault and a row for all faults."""
     rows = [
         "| fault | trials | training untouched | exit code kept | incidents expected | once | twice | missing"
         " | order kept | silent losses |",
@@ -106,7 +106,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the trials that are left, and print what all of them showed."""
+    """Run the remaining trials, and print a summary of all trials."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""A day of many runs as the embedded store would hold it: generated in DuckDB, in the order of scraping."""
+"""Generate a day of many runs in the format of the embedded store: by DuckDB, in the order of scraping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import duckdb
 from stallwatch_dashboard.data.scraper import Reading
 from stallwatch_dashboard.data.store import MetricStore
 
-#: Metrics of each rank and of the run, with the SQL of their value: `n` is the scrape's number, `r` the rank.
+#: Metrics of each rank and of the run, with the SQL of their value: `n` is the number of the scrape, `r` the
+#: rank.
 _OF_RANKS = {
     "rank_step": "n * 30 - (CASE WHEN r = 5 THEN n % 7 ELSE 0 END)",
     "last_step_timestamp_seconds": "t - (n * 7 + r) % 3",
@@ -47,7 +48,7 @@ _VALUE = "CASE kind " + " ".join(f"WHEN {n} THEN {value}" for n, (*_, value) in 
 
 
 def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> None:
-    """A table of all series."""
+    """Create a table of all series."""
     connection.execute(
         "CREATE TEMP TABLE kinds (metric VARCHAR, labels VARCHAR, of_rank BOOLEAN, kind INTEGER)"
     )
@@ -65,8 +66,8 @@ def _places(connection: duckdb.DuckDBPyConnection, runs: int, ranks: int) -> Non
 
 
 def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: float) -> int:
-    """Write the file; returns how many points it holds. The last scrape is at `end`."""
-    MetricStore(path).close()  # its tables
+    """Write the store's file; return the number of points. The last scrape is at `end`."""
+    MetricStore(path).close()  # creates the tables
     connection = duckdb.connect(str(path), config={"threads": 2, "memory_limit": "2GB"})
     _places(connection, runs, ranks)
     connection.execute(
@@ -75,7 +76,7 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
     )
     moments = int(hours * 3600 / every)
     connection.execute("SET preserve_insertion_order = true")
-    for first in range(0, moments, 60):  # a portion at a time, as time goes by
+    for first in range(0, moments, 60):  # write in portions, in the order of time
         count = min(60, moments - first)
         connection.execute(
             f"""
@@ -92,14 +93,14 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
 
 
 class Scrapes:
-    """What the agents of these runs answer at a time."""
+    """Answers of the runs' agents to scrapes."""
 
     def __init__(self, runs: int, ranks: int) -> None:
         self._connection = duckdb.connect()
         _places(self._connection, runs, ranks)
 
     def readings(self, number: int, at: float, run: int | None = None) -> list[Reading]:
-        """The scrape of this number, of all runs or of one."""
+        """Return the readings of one scrape, for all runs or for one run."""
         rows = self._connection.execute(
             "SELECT printf('run-%03d', run), metric, CASE WHEN of_rank THEN r END, labels,"
             f" CAST({_VALUE} AS DOUBLE) FROM places, (SELECT ? AS n, ? AS t) WHERE run = coalesce(?, run)",
@@ -109,9 +110,9 @@ class Scrapes:
 
 
 def to_openmetrics(store: Path, text: Path, *, whole: str, ranks_since: float) -> int:
-    """The points of a store as text for ``promtool tsdb create-blocks-from openmetrics``; returns how many.
+    """Write points as text for ``promtool tsdb create-blocks-from openmetrics``; return their number.
 
-    Series of single ranks only from `ranks_since` on, but of the run `whole` all.
+    Series of single ranks start at `ranks_since`, except for the run `whole`, whose series are complete.
     """
     connection = duckdb.connect(str(store), read_only=True, config={"threads": 1})
     (texts,) = connection.execute("SELECT list(DISTINCT labels) FROM series").fetchone() or ([],)

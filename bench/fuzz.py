@@ -1,18 +1,18 @@
-"""Feed every parser that takes foreign bytes with inputs that were not meant: does each hold?
+"""Fuzz every parser that takes foreign bytes, and report the inputs that a parser cannot handle.
 
     python bench/fuzz.py [--inputs 10000000] [--seed 1] [--jobs 2] [--only GLOB …] [--minutes M]
 
-Each parser (``fuzzing/targets.py``) gets real samples, spliced and broken (``fuzzing/mutation.py``); one that
-is cheap gets more of them. An input fails if it raises what the parser's documentation does not name, takes
-more than ten times the parser's median time per byte (three times in a row, above 10 ms), hangs, or takes
-memory without bound. Every failure is a line in ``--failures``, with the numbers that make it again:
+Each parser (``fuzzing/targets.py``) gets real samples, spliced and broken (``fuzzing/mutation.py``); cheap
+parsers get more inputs. An input fails if it raises an exception that the parser's documentation does not
+name, takes more than ten times the parser's median time per byte (three times in a row, above 10 ms), hangs,
+or takes unbounded memory. Every failure is a line in ``--failures``, with the numbers that reproduce it:
 
     python bench/fuzz.py --again TARGET:SEED:NUMBER
 
-``--state FILE`` keeps what was done, and continues there. ``--growth`` stretches every sample and token
+``--state FILE`` stores the progress, and continues from it. ``--growth`` stretches every sample and token
 instead, and looks for parsers whose time grows faster than their input; ``--patterns`` does the same with
-every regular expression of the product. ``--engine atheris`` has libFuzzer follow the coverage of one parser
-(``pip install atheris``).
+every regular expression of the product. With ``--engine atheris``, libFuzzer follows the coverage of one
+parser (``pip install atheris``).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ import click
 from fuzzing.running import Failure, Result, as_line, make, run
 from fuzzing.targets import BY_NAME, TARGETS, Target, wrong
 
-_PART = 3.0  # seconds that a part of a target's inputs should take: all come on alike
+_PART = 3.0  # seconds for one part of a target's inputs; parts keep all targets at the same progress
 
 
 def shares(targets: Sequence[Target], inputs: int) -> dict[str, int]:
-    """How many inputs each target gets: by its cost, but at least a tenth of a hundredth of an even share."""
+    """Return the number of inputs for each target: more for cheap targets, at least one for each."""
     weights = {target.name: 1 / (30 + target.cost) for target in targets}
     every = sum(weights.values())
     return {name: max(1, round(inputs * weight / every)) for name, weight in weights.items()}
@@ -104,12 +104,12 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Fuzz the targets with a number of inputs in all; each failure is written as it is found."""
+    """Run `inputs` inputs in all over the targets; write each failure when it is found."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []
     for target in targets:
-        target.samples()  # made once, before the processes that use them
+        target.samples()  # create the samples before the worker processes start
         results.setdefault(target.name, Result(target.name))
         first, last = results[target.name].inputs, wanted[target.name]
         step = max(100, int(_PART * 1e6 / (60 + target.cost)))
@@ -117,7 +117,7 @@ def fuzz(
             ((begin - first) / max(1, last - first), target, begin, min(last, begin + step))
             for begin in range(first, last, step)
         ]
-    parts.sort(key=lambda part: (part[0], part[1].name))  # all parsers come on alike
+    parts.sort(key=lambda part: (part[0], part[1].name))  # keep all parsers at the same progress
 
     def one(part: tuple[float, Target, int, int]) -> Result | None:
         _, target, first, last = part
@@ -150,7 +150,7 @@ def _add(total: Result, part: Result) -> None:
 
 
 def _kept(state: Path | None, seed: int) -> dict[str, Result]:
-    """Return what earlier calls with this seed did. Raises `ClickException` if they had another seed."""
+    """Return the stored results of earlier calls. Raises `ClickException` if they had another seed."""
     if state is None or not state.exists():
         return {}
     before: dict[str, Any] = json.loads(state.read_text())
@@ -171,7 +171,7 @@ def _keep(state: Path, seed: int, results: dict[str, Result]) -> None:
 
 
 def show(results: dict[str, Result]) -> None:
-    """Print the table."""
+    """Print the table of results."""
     click.echo("| parser | inputs | inputs/s | failures | slowest, times the median | peak, MiB |")
     click.echo("|---|--:|--:|--:|--:|--:|")
     for one in results.values():

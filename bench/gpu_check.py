@@ -1,16 +1,16 @@
-"""Ten minutes on a machine with a GPU: do waits for a device look as Stallwatch expects?
+"""Check on a GPU that waits for the device look as Stallwatch expects; this takes ten minutes.
 
     make gpu-check
 
-Three programs run under the real ``stallwatch run``, on one GPU or two, and are scored like those of the live
-benchmark:
+Three programs run under the real ``stallwatch run``, on one GPU or two, and are scored like the programs of
+the live benchmark:
 
-1. a rank that does not join an NCCL collective (two GPUs; on one GPU a stream that waits for an event that
-   is never recorded);
+1. a rank that does not join an NCCL collective (two GPUs; on one GPU, a stream that waits for an event that
+   nothing records);
 2. a healthy kernel of a minute in a training step: no alarm;
 3. a wait for the device (``torch.cuda.synchronize()``) behind work that never ends.
 
-Exit code 0: all right, 1: something was not, 3: there is no GPU here.
+Exit codes: 0 if all programs are right, 1 if one is not, 3 if this machine has no GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _FILE = "gpu.py"
 
 
 def programs(devices: int) -> list[Program]:
-    """What this machine can check."""
+    """Return the programs that this machine can run."""
     hang = Expected("stuck_on_the_device|synchronize", "own-code", limit="patience")
     listed = [
         Program("gpu-long-kernel", "gpu", _FILE, "long_kernel", 130),
@@ -47,7 +47,7 @@ def programs(devices: int) -> list[Program]:
 
 
 def devices() -> int:
-    """How many GPUs torch can use."""
+    """Return the number of GPUs that torch can use."""
     if importlib.util.find_spec("torch") is None:
         return 0
     import torch

@@ -5,9 +5,9 @@
     python bench/live.py --resume results.jsonl
 
 Everything happens in real time on the CPU, with a webhook on this machine as the chat. A healthy program is
-*false* if it causes a warning or critical message, or if its end is called anything but finished. A failing
+*false* if it causes a warning or critical message, or if its final state is anything but finished. A failing
 program is *right* if the first message after its event names the rank, the place and the class of the cause
-in time. A surprise is repeated alone, while nothing else runs, before it counts.
+in time. An unexpected result counts only after the program was run again, alone on the machine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Task:
 
 
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
-    """Healthy programs run with each seed, failing ones once; kinds mixed, and the very long ones first."""
+    """Return healthy programs with each seed, failing ones once; mixed, with very long ones first."""
     listed = [
         Task(program, seed)
         for program in programs
@@ -66,7 +66,7 @@ def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
 
 
 class Bench:
-    """Runs tasks side by side and keeps one line of JSON for each."""
+    """Run tasks side by side and store one line of JSON for each."""
 
     def __init__(self, results: Path, options: argparse.Namespace) -> None:
         self._results, self._stallwatch, self._jobs = results, options.baseline, options.jobs
@@ -82,7 +82,7 @@ class Bench:
         return {(row["name"], row["seed"]) for row in self.rows}
 
     def run(self, wanted: list[Task]) -> None:
-        """All that have no result yet, then each surprise again, alone."""
+        """Run all tasks without a result, then repeat each unexpected result alone."""
         left = [task for task in wanted if task.key not in self.done()]
         self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
         with ThreadPoolExecutor(self._jobs) as pool:
@@ -118,7 +118,7 @@ class Bench:
             time.sleep(0 if alone else APART)
         try:
             seen = run.observe()
-        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: the others continue
+        except (OSError, ValueError, psutil.Error) as problem:  # such as a full disk: other tasks continue
             self._record(task, alone, {"outcome": "invalid", "why": f"{type(problem).__name__}: {problem}"})
             return
         judged = score(program, seen)
@@ -228,7 +228,7 @@ def main() -> None:
         )
         return
     results = options.resume or Path(f"bench-live-{time.strftime('%Y%m%d-%H%M%S')}.jsonl")
-    # A shell's background job ignores Ctrl-C, and all that it starts would, too.
+    # A shell's background job ignores Ctrl-C, and its child processes would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     bench = Bench(results, options)
     if not options.table:

@@ -1,4 +1,4 @@
-"""One program of the live benchmark under the real ``stallwatch``, with a webhook as its chat."""
+"""Run one program of the live benchmark under the real ``stallwatch``, with a webhook as its chat."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from stallwatch_rules.report.json import schema_1_verdict
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = HERE / "live_programs"
-SETTLES = 6.0  #: seconds in which a second message of the same story may follow the first
+SETTLES = 6.0  #: seconds in which a second message about the same event may follow the first
 ENDS = 15.0  #: seconds between Ctrl-C, SIGTERM and SIGKILL
-_LATER = 10.0  #: seconds after the limit: what comes until then is late, not missed
+_LATER = 10.0  #: seconds after the limit in which a message counts as late, not as missed
 _TICK = 0.2
 
 
 class Webhook:
-    """A chat: keeps every message with the time at which it came."""
+    """A chat that stores every message with its time of arrival."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -68,18 +68,18 @@ class Webhook:
 
 
 def missing(program: Program) -> list[str]:
-    """Packages that the program needs and that are not here."""
+    """Return the packages that the program needs and that are not installed."""
     return [name for name in program.needs if importlib.util.find_spec(name) is None]
 
 
 def beside(stallwatch: str) -> str:
-    """The interpreter of the environment that this ``stallwatch`` is installed in."""
+    """Return the interpreter of the environment in which this ``stallwatch`` is installed."""
     python = Path(stallwatch).with_name("python")
     return str(python) if python.exists() else sys.executable
 
 
 class Run:
-    """One run of one program in a folder of its own."""
+    """One run of a program in its own folder."""
 
     def __init__(self, program: Program, seed: int, stallwatch: str) -> None:
         self.program, self._stallwatch = program, stallwatch
@@ -103,7 +103,7 @@ class Run:
         }
 
     def observe(self) -> Observed:
-        """Run it to its end, or until it has been reported, and gather the reports."""
+        """Run the program to its end or its report; return the messages and the final verdict."""
         started = time.time()
         processes = self._start()
         try:
@@ -147,7 +147,7 @@ class Run:
             )
 
     def _watch(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """Wait for its end; what hangs is ended once it was reported, or when it is too late."""
+        """Wait for the program's end; end a hanging program after its report, or when it is too late."""
         expected, training = self.program.expected, processes[-1]
         hard = time.monotonic() + 2 * self.program.seconds + LONGEST
         sent = 0
@@ -169,10 +169,10 @@ class Run:
             if now > event + longest + _LATER:
                 return
         if self.program.form == "tail":
-            time.sleep(SETTLES)  # its watcher reads the last lines
+            time.sleep(SETTLES)  # the agent reads the last lines
 
     def _end(self, processes: list[subprocess.Popen[bytes]]) -> None:
-        """As its user would: Ctrl-C first. Nothing of it is left."""
+        """End the program as its user would, with Ctrl-C first, and kill any remaining processes."""
         families = [_family(process) for process in processes]
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             if all(process.poll() is not None for process in processes):
@@ -188,7 +188,10 @@ class Run:
                 left.kill()
 
     def _send(self, name: str, watcher: subprocess.Popen[bytes]) -> None:
-        """A signal to the command and all below it, as ``kill -STOP -- -PGID`` does; not to Stallwatch."""
+        """Send a signal to the command and its descendants, as ``kill -STOP -- -PGID`` does.
+
+        Stallwatch itself does not get the signal.
+        """
         if name == CTRL_C:
             os.killpg(watcher.pid, signal.SIGINT)
             return
@@ -200,7 +203,7 @@ class Run:
                 process.send_signal(signal.Signals[name])
 
     def _event(self) -> float | None:
-        """When it happened first."""
+        """Return the time of the first event, or ``None``."""
         with contextlib.suppress(OSError):
             found = re.search(r"^BENCH EVENT ([\d.]+)", self._events.read_text(), flags=re.MULTILINE)
             return float(found[1]) if found else None
@@ -211,14 +214,14 @@ class Run:
         return found[-1].read_text() if found else ""
 
     def _final(self) -> tuple[str, str]:
-        """The verdict and the state at the end."""
+        """Return the verdict and the state at the end of the run."""
         found = self._read("diagnosis.json")
         verdict = schema_1_verdict(msgspec.json.decode(found, type=Diagnosis)) if found else ""
         agent: dict[str, Any] = json.loads(self._read("agent.json") or "{}")
         return verdict, (agent.get("ending") or {}).get("kind") or agent.get("state", "")
 
     def _threshold(self) -> float | None:
-        """The longest that a stall was allowed, as the incident says."""
+        """Return the longest stall threshold of the run's incidents, or ``None``."""
         allowed = [
             json.loads(line).get("threshold_seconds") for line in self._read("incidents.jsonl").splitlines()
         ]
@@ -238,7 +241,7 @@ def _free_port() -> int:
 
 
 def quiet(cores: int, limit: float, given_up: Callable[[], bool]) -> float:
-    """Wait until the machine has time for another program; its load, per core."""
+    """Wait until the machine has capacity for another program; return the load per core."""
     while (load := os.getloadavg()[0] / cores) >= limit and not given_up():
         time.sleep(2)
     return load

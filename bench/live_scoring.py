@@ -1,4 +1,4 @@
-"""How a run of the live benchmark is scored: a pure function of its event, messages and verdict."""
+"""Score a run of the live benchmark: a pure function of its event, messages and verdict."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from live_programs.table import Expected, Program
 
-#: What a message says when it knows the class of the cause.
+#: Texts by which a message names each class of cause.
 CAUSES = {
     "own-code": r"stall|holds up|no step|no progress|hang",
     "busy": r"busy|loop|without progress",
@@ -33,21 +33,21 @@ CAUSES = {
     "no-progress": r"no step|stall|silent|stopped|no line|nothing",
 }
 
-#: Seconds after the event in which the first message has to come.
+#: Seconds between the event and the latest time for the first message.
 LIMITS = {
     "probe": 35.0,
-    "evaluation": 60.0,  # and other waits at a call site that was seen before
+    "evaluation": 60.0,  # the same limit holds for other waits at a call site that was seen before
     "no-probe": 90.0,
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
-    "busy": 60.0,  # a loop that computes may be work: a warning
-    "patience": 190.0,  # a wait of this kind that was never seen before
+    "busy": 60.0,  # a loop that computes may be work, so that it causes a warning
+    "patience": 190.0,  # a wait of a kind that was never seen before
     "start": 620.0,
 }
-_MARGIN = 5.0  #: on top of a threshold that the run itself published
+_MARGIN = 5.0  #: seconds allowed beyond the threshold that the run itself published
 _FOLLOWS_THRESHOLD = ("probe", "evaluation")
-LONGEST = 180.0  #: no published threshold excuses more
+LONGEST = 180.0  #: the largest published threshold that is accepted as a reason for a late message
 _ALARMS = ("warning", "critical")
 _HEALTHY = ("healthy", "no-training-log")
 _FAILED = ("failed", "unknown-failure")
@@ -55,9 +55,9 @@ _FAILED = ("failed", "unknown-failure")
 
 @dataclass(frozen=True)
 class Message:
-    """One message as the chat got it."""
+    """One message that the chat received."""
 
-    at: float  #: unix time
+    at: float  #: Unix time
     body: dict[str, Any]
 
     @property
@@ -73,7 +73,7 @@ class Message:
         return self.body.get("status") == "resolved"
 
     def names(self, rank: int) -> bool:
-        """Whether it says that this rank is the one at fault."""
+        """Return True if the message names this rank as the rank at fault."""
         named = {str(self.body.get("rank")), *str(self.body.get("odd_ranks", "")).split(",")}
         if str(rank) in named:
             return True
@@ -82,36 +82,36 @@ class Message:
 
 @dataclass(frozen=True)
 class Observed:
-    """What one run of a program showed."""
+    """Observations of one run of a program."""
 
     started: float
-    event: float | None  #: unix time; none: it never happened
+    event: float | None  #: Unix time; ``None`` if the event never happened
     messages: Sequence[Message]
-    verdict: str  #: the final one, of the diagnosis
-    state: str  #: how the agent says that it ended
-    threshold: float | None = None  #: the longest that a stall of this run was allowed, as published
-    stopped: float | None = None  #: when the runner pressed Ctrl-C, for what hangs
+    verdict: str  #: final verdict of the diagnosis
+    state: str  #: final state that the agent reports
+    threshold: float | None = None  #: the longest stall threshold that the run published
+    stopped: float | None = None  #: time at which the runner sent Ctrl-C to a hanging program
 
 
 @dataclass(frozen=True)
 class Score:
-    """What the run counts as."""
+    """Score of a run."""
 
     outcome: str  #: right, false, wrong, missed, late or invalid
     why: str = ""
-    seconds: float | None = None  #: from the event to the first message
-    opened: int = 0  #: messages that open a story
-    closed: int = 0  #: messages that close one
+    seconds: float | None = None  #: seconds from the event to the first message
+    opened: int = 0  #: number of messages that open an incident
+    closed: int = 0  #: number of messages that close an incident
     limit: float | None = field(default=None, compare=False)
 
     @property
     def wordy(self) -> bool:
-        """Whether one story took more than one message to open, or to close."""
+        """Return True if one event took more than one message to open, or to close."""
         return self.opened > 1 or self.closed > 1
 
 
 def score(program: Program, seen: Observed) -> Score:
-    """Judge the reports of the program."""
+    """Score the messages about one run of the program."""
     alarms = [message for message in seen.messages if message.alarms]
     if program.expected is None:
         return _healthy(program, seen, alarms)
@@ -164,7 +164,7 @@ def _failing(expected: Expected, seen: Observed, event: float, alarms: Sequence[
 
 
 def _lacks(expected: Expected, message: Message) -> str:
-    """What the message does not say; nothing: it says all."""
+    """Return a description of what the message lacks; empty if it is complete."""
     text = f"{message.text}\n{message.body.get('rule', '')}"
     if message.body.get("severity") not in expected.severities:
         return f"severity {' or '.join(expected.severities)}"
@@ -178,7 +178,7 @@ def _lacks(expected: Expected, message: Message) -> str:
 
 
 def _counts(alarms: Sequence[Message]) -> tuple[None, int, int]:
-    """No detection time, messages that open and messages that close."""
+    """Return (no detection time, number of opening messages, number of closing messages)."""
     closed = sum(message.closes for message in alarms)
     return None, len(alarms) - closed, closed
 

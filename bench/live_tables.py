@@ -15,7 +15,7 @@ _HEAD = (
 
 
 def counted(rows: Iterable[Row]) -> list[Row]:
-    """One row for each program and seed: the repetition, if any, counts."""
+    """Return one row for each program and seed; a repetition replaces the first result."""
     last: dict[tuple[str, int], Row] = {}
     for row in rows:
         key = (row["name"], row["seed"])
@@ -40,7 +40,7 @@ def _by_family(rows: Sequence[Row]) -> list[str]:
 
 
 def tables(rows: Iterable[Row]) -> str:
-    """Results of healthy and failing programs by family, the frozen ones apart; then what is not right."""
+    """Return tables by family, frozen programs apart, then the results that are not right."""
     known = counted(rows)
     lines = []
     for frozen, title in ((False, "development"), (True, "frozen")):
@@ -57,7 +57,7 @@ def tables(rows: Iterable[Row]) -> str:
 
 
 def _sums(known: Sequence[Row]) -> list[str]:
-    """The two numbers to reach: no false alarm, and nearly all failures right."""
+    """Return the two main numbers: false alarms, and the share of failures that are right."""
     ran = [row for row in known if row["outcome"] not in ("skipped", "invalid")]
     healthy, failing = ([row for row in ran if row["healthy"] is kind] for kind in (True, False))
     lines = []

@@ -1,13 +1,13 @@
-"""The processor time of ``stallwatch diagnose`` for many logs, beside one log of the same bytes.
+"""Compare the processor time of ``stallwatch diagnose`` for many logs and for one log of the same size.
 
     python bench/many.py [OLD/stallwatch NEW/stallwatch] [--ranks 8 64 1024] [--sizes 1 4 10]
 
 The logs are generated (*simulated*, the same with each call): every rank prints a line for each step, one
-runs out of memory, and a collective of the others times out ten minutes later. Printed for each version: logs
-of some megabytes against one of 20 kB; then N logs of 1 MB each against one log that holds all of them, with
-the peak of resident memory and whether the rank that failed first is named; then N logs of 2 kB each, one of
-which runs out of memory, in the same way. Versions are run in turns, each with caches of its own that a first
-call fills; a figure is the least of ``--rounds`` calls.
+rank runs out of memory, and a collective of the other ranks times out ten minutes later. The output for each
+version: logs of some megabytes against one of 20 kB; then N logs of 1 MB each against one log that holds all
+of them, with the peak of resident memory, and whether the rank that failed first is named; then, in the same
+way, N logs of 2 kB each, one of which runs out of memory. Versions run in turns, each with its own caches,
+which a first call fills; each figure is the least of ``--rounds`` calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DIED = "Some ranks stopped taking part in collectives: this process ends so that
 
 
 def written(path: Path, rank: int, size: int, rng: random.Random) -> datetime:
-    """Write `size` bytes of steps of a rank; return the time of the last."""
+    """Write `size` bytes of step lines of a rank; return the time of the last line."""
     at, step, held = BEGUN + timedelta(seconds=rng.uniform(-2, 2)), 0, 0
     with path.open("w") as out:
         while held < size:
@@ -48,7 +48,7 @@ def written(path: Path, rank: int, size: int, rng: random.Random) -> datetime:
 
 
 def out_of_memory(rank: int) -> str:
-    """The end of the rank that fails first."""
+    """Return the last lines of the rank that fails first."""
     return (
         "Traceback (most recent call last):\n"
         '  File "/srv/run/train.py", line 88, in <module>\n    train(model, batches)\n'
@@ -61,7 +61,7 @@ def out_of_memory(rank: int) -> str:
 
 
 def timed_out(rank: int, last: datetime) -> str:
-    """The end of a rank that waited for it."""
+    """Return the last lines of a rank whose collective timed out because it waited for the failed rank."""
     at = last + timedelta(seconds=600)
     return (
         f"[rank{rank}]:[E{at:%m%d %H:%M:%S}.000000000 ProcessGroupNCCL.cpp:632] [Rank {rank}] Watchdog "
@@ -85,7 +85,7 @@ def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
 
 
 def small_folder(files: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with `files` logs of 2 kB, of which one fails; return it and the rank of that one."""
+    """Write a folder with `files` logs of 2 kB, one of which fails; return the folder and the failed rank."""
     rng, failed = random.Random(files), files * 3 // 5
     out = folder / f"{files}-small"
     for rank in range(files):
@@ -100,7 +100,7 @@ def small_folder(files: int, folder: Path) -> tuple[Path, int]:
 
 
 def together(folder: Path, to: Path) -> Path:
-    """Write one log that holds all those of a folder, one after the other."""
+    """Write one log that joins all logs of a folder."""
     with to.open("wb") as out:
         for path in sorted(folder.rglob("*.log"), key=lambda path: int(path.stem[4:])):
             with path.open("rb") as log:
@@ -109,7 +109,7 @@ def together(folder: Path, to: Path) -> Path:
 
 
 def dask_seconds(path: Path, workers: int, folder: Path) -> float:
-    """Return the seconds by the clock of a diagnosis by a number of Dask workers, once they are warm."""
+    """Return the elapsed seconds of a diagnosis by `workers` warm Dask workers."""
     from distributed import Client, LocalCluster
 
     import stallwatch
@@ -127,7 +127,7 @@ def dask_seconds(path: Path, workers: int, folder: Path) -> float:
 
 
 class Version:
-    """One installed stallwatch, with caches of its own."""
+    """One installed stallwatch, with its own caches."""
 
     def __init__(self, command: str, folder: Path) -> None:
         self.command = command
@@ -135,7 +135,7 @@ class Version:
         self.environ = environment(folder)
 
     def diagnose(self, path: Path) -> tuple[float, int, int | None]:
-        """Return processor seconds, the peak of resident memory in bytes, and the rank named."""
+        """Return processor seconds, the peak of resident memory in bytes, and the named rank."""
         command = [self.command, "diagnose", "--workers", "1", "--json", str(path)]
         with tempfile.TemporaryFile() as printed:
             child = subprocess.Popen(command, env=self.environ, stdout=printed, stderr=subprocess.DEVNULL)
@@ -147,7 +147,7 @@ class Version:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements, and print the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -212,7 +212,7 @@ def show(
     base: list[float] | None = None,
     rank: int | None = None,
 ) -> list[float]:
-    """Print a row for each version; return their seconds."""
+    """Print a row for each version; return the seconds of each version."""
     found = [[version.diagnose(path) for version in versions] for _ in range(rounds)]
     least = [min(seconds for seconds, *_ in column) for column in zip(*found, strict=True)]
     for order, version in enumerate(versions):

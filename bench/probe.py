@@ -1,12 +1,12 @@
-"""What a training step costs: ten values through the probe and through what else people use for them.
+"""Compare the cost of ten logged values per training step: the probe and other loggers.
 
     make bench-probe
 
-All rows are measured in one run, in turns, so that a noisy machine is noisy for all; each in a process of
-its own, so that a logger's threads burden no other. Loggers that are not installed are left out. The
-import cost is that of the whole bootstrap in a fresh Python. Then what a step of 50 ms costs between whose
-probe calls a training has other things in its caches, compared with steps without; and a scrape of ten
-thousand series.
+All rows are measured in one run, in turns, so that noise of the machine affects all of them; each row has its
+own process, so that a logger's threads do not affect other rows. Loggers that are not installed are left out.
+The import cost is the cost of the whole bootstrap in a fresh Python. Two more measurements follow: the cost
+per step of 50 ms if the training fills the caches between two calls of the probe, compared with steps without
+calls; and a scrape of ten thousand series.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ VALUES = {
     "resident_bytes": 4e9,
 }
 ROUNDS = 15
-SECONDS = 0.04  # of each row in each round
+SECONDS = 0.04  # seconds for each row in each round
 BATCH = 20
-WORK_SECONDS = 0.005  # of work before each call: as cold as after 50 ms, and a tenth of the noise
-STEP_SECONDS = 0.05  # of the training step that a cost is a share of
-COMPARED = 1500  # times that each kind of step is measured
-SWEPT_BYTES = 4 << 20  # that the work copies, so that the caches of a core hold nothing else
+WORK_SECONDS = 0.005  # seconds of work before each call: as cold as after 50 ms, with less noise
+STEP_SECONDS = 0.05  # duration of the training step to which costs are compared
+COMPARED = 1500  # number of measurements of each kind of step
+SWEPT_BYTES = 4 << 20  # bytes that the work copies, which evicts everything else from the caches of a core
 SERIES = 10_000
-SERIES_OF_A_RANK = 11  # of those values, with its step and when that was
+SERIES_OF_A_RANK = 11  # the ten values, and a step number with its time
 Step = Callable[[int], None]
 
 
@@ -65,7 +65,7 @@ def probe(folder: Path) -> Step:
 
 
 def empty(_: Path) -> Step:
-    """What the measurement itself costs: ten values are passed, and nothing is done with them."""
+    """Return a step that passes ten values to an empty function: the cost of the measurement itself."""
     return telling(nothing)
 
 
@@ -103,7 +103,7 @@ def nothing(
     resident_bytes: Any = None,
     **others: Any,
 ) -> None:
-    """Takes what the probe takes."""
+    """Take the arguments of the probe's call, and do nothing."""
 
 
 def gauges(_: Path) -> Step:
@@ -145,7 +145,7 @@ def tensorboard(folder: Path) -> Step:
 
 
 def mlflow(folder: Path) -> Step:
-    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # newer versions have to be asked for it
+    os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # newer versions require this
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(tracking_uri=folder.as_uri())
@@ -196,7 +196,7 @@ ROWS: dict[str, tuple[str, Callable[[Path], Step]]] = {
 
 
 def microseconds(step: Step, first: int) -> tuple[list[float], int]:
-    """The time of one step, batch by batch for about ``SECONDS``; and the number of the next."""
+    """Return the times of one step in batches, for about ``SECONDS``, and the number of the next step."""
     number, took, until = first, [], time.perf_counter() + SECONDS
     while (begin := time.perf_counter()) < until:
         for _ in range(BATCH):
@@ -207,12 +207,12 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 
 
 def import_milliseconds(folder: Path) -> tuple[float, float]:
-    """What the bootstrap adds to the start of a Python, by the interpreter's own account; median, least."""
+    """Return the milliseconds that the bootstrap adds to Python's start, by Python's count: median, least."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
-    rings = folder / f"{os.getpid()}-1"  # the command itself does more than what it starts
+    rings = folder / f"{os.getpid()}-1"  # the command itself does more than the processes that it starts
     rings.mkdir(exist_ok=True)
     environ = with_probe(os.environ, rings)
-    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has been compiled
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have compiled bytecode
     took = []
     for _ in range(9):
         done = subprocess.run(code, env=environ, capture_output=True, text=True)
@@ -222,7 +222,7 @@ def import_milliseconds(folder: Path) -> tuple[float, float]:
 
 
 def serve_turns(row: str, folder: Path, asked: Connection) -> None:
-    """In a process of its own, so that a logger's threads burden no other: measure whenever asked."""
+    """Measure one row whenever the parent requests it, in a process that isolates a logger's threads."""
     try:
         step = ROWS[row][1](folder)
     except Exception as error:
@@ -233,11 +233,11 @@ def serve_turns(row: str, folder: Path, asked: Connection) -> None:
     while asked.recv():
         took, number = microseconds(step, number)
         asked.send(took)
-    os._exit(0)  # what the logger still wants to send or ask at exit is not measured here
+    os._exit(0)  # messages that the logger sends at exit are not measured
 
 
 def steps(folder: Path) -> dict[str, list[float]]:
-    """Microseconds of ten values, batch by batch, of each row that starts; all in turns."""
+    """Return microseconds of ten values in batches, for each row that starts; rows are measured in turns."""
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     for row, (package, _) in ROWS.items():
@@ -264,12 +264,12 @@ def steps(folder: Path) -> dict[str, list[float]]:
 
 
 def cold(folder: Path) -> dict[str, Costs]:
-    """What a probe adds to a step of a training that has used the caches for other things meanwhile.
+    """Return the cost that the probe adds to a step if the training evicts the probe's data from the caches.
 
-    Four kinds of steps in random order, each compared with the one of its turn that calls nothing: an empty
-    function (the control: what it shows is the error of this way to measure), a step, and a step with the
-    readings that are taken once a second, so in one of twenty steps of 50 ms. The work is arithmetic and
-    copies, not sleep: a sleep would hide what is added to it. Its time is the processor's, which other
+    Four kinds of steps come in random order, and each is compared with the step of its turn that calls
+    nothing: an empty function (the control, which shows the error of the method), a step, and a step with the
+    readings that the probe takes once a second, that is in one of twenty steps of 50 ms. The work is
+    arithmetic and copies, not sleep: a sleep would hide added time. The unit is processor time, which other
     programs on a busy machine disturb less.
     """
     told = Probe(folder, {"RANK": "0"})
@@ -310,9 +310,9 @@ def cold(folder: Path) -> dict[str, Costs]:
 
 
 def rendering_milliseconds() -> tuple[float, float, int]:
-    """What one scrape of ten thousand series costs the agent, and with the library alone; how many they were.
+    """Return the milliseconds of a scrape by the agent and by the library alone, and the number of series.
 
-    Every value changed since the scrape before. The time is the processor's.
+    Every value of the ten thousand series changed since the previous scrape. The unit is processor time.
     """
     metrics = RunMetrics("bench")
     own, library = [], []

@@ -1,4 +1,4 @@
-"""Recordings of healthy runs, as lines with their times."""
+"""Recordings of healthy runs as lines with times."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
 _CHAT = "deepspeedai+DeepSpeedExamples__applications+DeepSpeed-Chat+training+step2_dpo_finetuning"
-#: Logs that hold several runs, one after the other, and the words with which the later ones begin: what lies
-#: between two runs is no stall of either. Nor is what was cut out of a log: of DeepSpeed-Chat's, steps 460 to
-#: 1730, 1,290 in 894 seconds, each as quick as those before and after.
+#: Logs that hold several runs one after the other, and the words with which each later run begins: the time
+#: between two runs is not a stall. The same holds for lines that were cut out of a log: DeepSpeed-Chat's log
+#: lacks steps 460 to 1730, 1,290 in 894 seconds, each as fast as the steps around them.
 SEVERAL_RUNS = {
     "Tianshi-Xu+assignment5-alignment__rl_grpo_clip_offpolicy.log": "rollout batch 0 generated",
     f"{_CHAT}+training_log_output+opt-350M_globalBatchSize-32.log": "step=1740,",
@@ -23,7 +23,7 @@ _LOGS = (".log", ".txt", ".out", ".err")
 
 
 def healthy_recordings(root: Path) -> list[Path]:
-    """The logs of healthy runs in the project's corpus, and in the development corpus if it exists."""
+    """Return the logs of healthy runs in the project's corpus, and in the development corpus if it exists."""
     more = root.parent / "shared" / "corpus"
     folders = [*OWN, *([more] if more.is_dir() else [])]
     found = [
@@ -36,12 +36,12 @@ def healthy_recordings(root: Path) -> list[Path]:
 
 
 def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
-    """The timed lines of each run that is in the log."""
+    """Return the timed lines of each run in the log."""
     runs: list[list[tuple[float, Sample | None, Line]]] = [[]]
     words = SEVERAL_RUNS.get(path.name)
     for told in timed_lines(path):
         if words is not None and words in told[2].text:
-            moment = [each for each in runs[-1] if each[0] == told[0]]  # it may have reported more at once
+            moment = [each for each in runs[-1] if each[0] == told[0]]  # lines may share a time
             runs[-1] = runs[-1][: len(runs[-1]) - len(moment)]
             runs.append(moment)
         runs[-1].append(told)
@@ -49,7 +49,7 @@ def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
 
 
 def timed_lines(path: Path) -> Iterator[tuple[float, Sample | None, Line]]:
-    """The lines that have a time, in the order of time, each with the sample that it holds."""
+    """Yield the lines that have a time, in the order of time, each with its sample if it holds one."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _LOGS)
     lines = [line for file in files for line in _lines(file) if line.time is not None]
     for line in sorted(lines, key=lambda line: line.time or 0.0):

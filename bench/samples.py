@@ -1,10 +1,11 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""How fast all samples of a log are read, beside ripgrep with as many patterns as the catalogue has.
+"""Measure the speed of reading all samples of a log, beside ripgrep with as many patterns.
 
     python bench/samples.py [LOG]
 
-Without a log, one is generated: a rank that prints bars, dictionaries, DeepSpeed's and Megatron's lines among
-others. Runs are interleaved; the ratio is that of the medians.
+Without LOG, a log is generated: a rank that prints bars, dictionaries, and the lines of DeepSpeed and
+Megatron among others. ripgrep gets as many patterns as the catalogue has. The two programs run in turns; the
+ratio compares their medians.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ NAME = re.compile(r"\(\?P<\w+>")
 
 
 def lines(rnd: random.Random) -> Iterator[str]:
-    """An endless log."""
+    """Yield the lines of an endless log."""
     step = 0
     while True:
         step += 1
@@ -69,12 +70,12 @@ def generate(path: Path) -> None:
 
 
 def samples(log: Path) -> int:
-    """All samples as rows; how many."""
+    """Read all samples as rows, and return their number."""
     return sum(map(len, Sampling([log]).rows()))
 
 
 def ripgrep(log: Path, patterns: Path) -> int:
-    """What it finds with the patterns, as JSON; how many bytes of it."""
+    """Run ripgrep with the patterns and JSON output, and return the number of bytes that it prints."""
     command = ["rg", "--json", "--no-unicode", "-f", str(patterns), str(log)]
     found = subprocess.run(command, capture_output=True, check=False)
     if found.returncode > 1:
@@ -83,18 +84,18 @@ def ripgrep(log: Path, patterns: Path) -> int:
 
 
 def unnamed(pattern: str) -> str:
-    """The pattern with unnamed groups: rg joins all patterns, so that a name would be there twice."""
+    """Return the pattern with unnamed groups: rg joins all patterns, so a name would occur twice."""
     return NAME.sub("(", pattern)
 
 
 def accepted(pattern: str) -> bool:
-    """Whether rg can compile the pattern."""
+    """Return True if rg can compile the pattern."""
     command = ["rg", "--no-unicode", "-e", pattern, os.devnull]
     return subprocess.run(command, capture_output=True, check=False).returncode < 2
 
 
 def main() -> None:
-    """Measure and print."""
+    """Run all measurements, and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder, "train.log")
         if len(sys.argv) == 1:

@@ -1,7 +1,7 @@
-"""How fast is a log read, against tools that people would use instead? Prints ratios of one run.
+"""Compare the speed of reading a log with other tools, and print ratios within one run.
 
-The same generated log and the same patterns go through all of them. What they count is compared before
-anything is timed; the rounds are interleaved, so that a slow moment of the machine meets all of them.
+All readers get the same generated log and the same patterns. Their counts are compared before anything is
+timed; the rounds are interleaved, so that a slow moment of the machine affects all readers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def main(
 
 
 def _sample(files: Sequence[Path], folder: Path) -> dict[float, Path]:
-    """Beginnings of the first file, for readers that get a share of the log."""
+    """Write beginnings of the first file, for readers that get only a share of the log."""
     total = sum(path.stat().st_size for path in files)
     made = {}
     for share in (0.01, 0.02, 0.1):
@@ -122,7 +122,7 @@ def _check(
     known: int,
     console: Console,
 ) -> None:
-    """Readers that do not find the same lines are not compared."""
+    """Exclude readers that do not find the same lines."""
     counted = {r.name: r.run(files) for r in readers if r.counts and r.share == 1.0}
     console.print(f"matching lines: {counted}")
     if len({*counted.values(), *([known] if known >= 0 else [])}) != 1:
@@ -146,7 +146,7 @@ def _rounds(
     rounds: int,
     console: Console,
 ) -> tuple[Taken, Taken]:
-    """Seconds by the clock, and of processors, which what else runs on the machine changes less."""
+    """Return elapsed seconds, and processor seconds, which depend less on other load."""
     seconds: Taken = {reader.name: [] for reader in readers}
     processor: Taken = {reader.name: [] for reader in readers}
     for number, reader in itertools.product(range(rounds), readers):
@@ -159,7 +159,7 @@ def _rounds(
 
 
 def _processor_seconds() -> float:
-    """Of this process and of those that it has waited for."""
+    """Return processor seconds of this process and of its finished child processes."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 

@@ -1,4 +1,4 @@
-"""A generated multi-rank log with a known number of signatures in it."""
+"""Generate a multi-rank log with a known number of signatures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ BAR = " {percent:3d}%|{fill:<10}| {step}/900000 [1:02:03<4:05:06,  {pace:5.2f}s/
 def write_rank(
     path: Path, rank: int, size: int, faults: Sequence[str], density: float, bars: float
 ) -> tuple[int, int]:
-    """Write a rank's log; gives its bytes and how many lines of it are signatures.
+    """Write a rank's log; return its bytes and its number of signature lines.
 
-    ``density`` is the share of lines that are signatures, ``bars`` that of lines behind drawings of a bar.
+    ``density`` is the share of lines that are signatures, ``bars`` the share of lines that follow redraws of
+    a bar.
     """
     rng = random.Random(rank)
     written = found = 0

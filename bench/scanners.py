@@ -1,4 +1,4 @@
-"""The readers that ``bench/scan.py`` compares: each a function from files to how many lines matched."""
+"""Readers that ``bench/scan.py`` compares: each is a function from files to the number of matching lines."""
 
 from __future__ import annotations
 
@@ -25,19 +25,20 @@ Run = Callable[[Sequence[Path]], int]
 
 
 class Contender(NamedTuple):
-    """A reader."""
+    """A reader to compare."""
 
     name: str
     run: Run
-    share: float = 1.0  #: of the log that it gets: some would take hours for all of it
-    counts: bool = True  #: whether it reports how many lines match
-    same_as: Run | None = None  #: what else its count must equal
+    share: float = 1.0  #: share of the log that the reader gets: some readers would take hours for all of it
+    counts: bool = True  #: True if the reader returns the number of matching lines
+    same_as: Run | None = None  #: another reader whose count this one must equal
 
 
 def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple[Catalogue, list[str]]:
-    """The catalogue's patterns that every tool can read and none is slow with, and lines that match them.
+    """Return the catalogue's patterns that every tool can read at full speed, and lines that match them.
 
-    Counted repeats make automata of thousands of states; ripgrep falls back to one that is 500 times slower.
+    Counted repeats need automata of thousands of states; ripgrep falls back to an automaton that is 500 times
+    slower.
     """
     matcher_pages, faults, left = [], [], limit
     for page in catalogue.pages.values():
@@ -53,12 +54,12 @@ def plain_rules(catalogue: Catalogue, limit: int, store: DatabaseStore) -> tuple
     rules = Catalogue.of(matcher_pages, store=store)
     matcher = Matcher(rules)
     hitting = {fault for fault in faults if matcher.match(lines_of(fault))}
-    # Indented lines and statements are source code to a reader of tracebacks.
+    # To a reader of tracebacks, indented lines and statements are source code.
     return rules, sorted(f for f in hitting if f[0].isalnum() and "raise " not in f and "stallwatch" not in f)
 
 
 def patterns_of(catalogue: Catalogue) -> list[str]:
-    """Without names, which would repeat."""
+    """Return the patterns with unnamed groups, because names would repeat."""
     return [
         re.sub(r"\(\?P<\w+>", "(?:", pattern)
         for page in catalogue.pages.values()
@@ -67,7 +68,7 @@ def patterns_of(catalogue: Catalogue) -> list[str]:
 
 
 def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contender]:
-    """All readers that are installed here."""
+    """Return all readers that are installed on this machine."""
     patterns = patterns_of(catalogue)
     matcher = Matcher(catalogue)
     pattern_file = folder / "patterns"
@@ -75,7 +76,7 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
     alternation = re.compile("|".join(patterns).encode())
 
     def signatures(files: Sequence[Path]) -> int:
-        """Each match with its line, captures and stretch of time; how many lines match."""
+        """Return the number of matching lines; extract each match with its line, captures and time."""
         lines, stretches = set(), Counter[tuple[str, float | None]]()
         for one in Matching(files, matcher).matches():
             lines.add((one.line.source, one.line.number))
@@ -133,7 +134,7 @@ def _ripgrep(pattern_file: Path, files: Sequence[Path]) -> int:
         capture_output=True,
         check=False,
     )
-    if done.returncode > 1:  # 1 says that no line matches
+    if done.returncode > 1:  # exit code 1 means that no line matches
         raise subprocess.CalledProcessError(done.returncode, "rg", stderr=done.stderr)
     summary = json.loads(done.stdout.splitlines()[-1])
     return int(summary["data"]["stats"]["matched_lines"])

@@ -1,13 +1,13 @@
-"""How often is the diagnosis right? Prints it for every labelled corpus at hand.
+"""Measure how often the diagnosis is right, for every labelled corpus on this machine.
 
     make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists
     python bench/scoreboard.py --corpus DIR --wrong --write docs/scoreboard.md
 
-A corpus is a folder with any of: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or ``file``),
-``failures.jsonl`` and ``benign.jsonl`` (the same), ``files.jsonl`` (rows with ``file`` and ``kind``: whole
-logs that are ``healthy`` or ``failed``), ``labels.jsonl`` (rows with ``file``, ``verdict``, ``class`` and
-``benign``: whole logs that were not seen before). The tests' recordings (``meta.json``) are read, too.
-Shares are printed with their Wilson intervals at 95 %.
+A corpus is a folder with any of these files: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or
+``file``), ``failures.jsonl`` and ``benign.jsonl`` (the same), ``files.jsonl`` (rows with ``file`` and
+``kind``: whole logs that are ``healthy`` or ``failed``), ``labels.jsonl`` (rows with ``file``, ``verdict``,
+``class`` and ``benign``: whole logs that were unseen before). The tests' recordings (``meta.json``) are read,
+too. Shares are printed with their Wilson intervals at 95 %.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
 
 
 def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
-    """(id, label, path or text) of every case in the folder."""
+    """Yield (id, label, path or text) for every case in the folder."""
     for name in ("cases.jsonl", "failures.jsonl", "benign.jsonl", "files.jsonl"):
         path = corpus / name
         if not path.exists():
@@ -66,7 +66,7 @@ def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
 
 
 def _unseen(row: dict[str, Any]) -> str:
-    """The label of a whole log that was labelled by its verdict."""
+    """Return the label of a whole log from its labelled verdict."""
     if row["benign"] or row["verdict"] in ("finished", "unfinished", "no-evidence"):
         return f"benign:{row['class'] or row['verdict']}"
     return row["class"] or "unknown"
@@ -81,13 +81,13 @@ def diagnosis_of(content: Path | str, catalogue: Catalogue) -> Diagnosis:
 
 
 def outcome(case: tuple[str, str, Any], catalogue: Catalogue) -> Outcome:
-    """Diagnose one case."""
+    """Diagnose one case, and return its outcome."""
     name, label, content = case
     return Outcome.of(name, label, diagnosis_of(content, catalogue))
 
 
 def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> list[str]:
-    """The scores of one corpus, in Markdown."""
+    """Return the scores of one corpus, in Markdown."""
     benign = [one for one in outcomes if one.label.startswith("benign")]
     healthy = [one for one in outcomes if one.label == "healthy"]
     whole = [one for one in outcomes if one.label == "failed"]
@@ -112,7 +112,7 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
 
 
 def reliability(claimed: list[Claim]) -> list[str]:
-    """How often named causes are right, by how sure they were."""
+    """Return a table of how often named causes are right, by confidence."""
     lines = ["| confidence | on average | right |", "|---|---|---|"]
     for one in calibration(claimed):
         mean = f"{one.mean:.2f}" if one.score.all else ""
@@ -121,7 +121,7 @@ def reliability(claimed: list[Claim]) -> list[str]:
 
 
 def calibrated(claimed: list[Claim]) -> list[str]:
-    """The section on all corpora together: what confidence is worth, on each half of the cases."""
+    """Return the section on all corpora together: the reliability of confidence on each half."""
     lines = [
         "## Calibration",
         "",
@@ -141,7 +141,7 @@ def calibrated(claimed: list[Claim]) -> list[str]:
 
 
 def levels(claimed: list[Claim]) -> list[str]:
-    """How often each single confidence is right, on the development half: what to calibrate by."""
+    """Return how often each single confidence is right, on the development half: the data for calibration."""
     lines = ["| confidence | right, development half |", "|---|---|"]
     half = [one for one in claimed if not one.frozen]
     for level in sorted({one.confidence for one in half}, reverse=True):
@@ -160,7 +160,7 @@ writing them: expect less there.
 
 
 def benchmark_claims(console: Console) -> list[Claim]:
-    """What Stallwatch claims of the cases of the open benchmark."""
+    """Return the causes that Stallwatch names for the cases of the open benchmark."""
     import benchmark
 
     scored = benchmark.run_tools(["stallwatch"], benchmark.read_cases(), console=console)["stallwatch"]
@@ -183,7 +183,7 @@ def benchmark_claims(console: Console) -> list[Claim]:
 @click.option("--levels", "by_level", is_flag=True, help="Print how often each confidence is right, too.")
 @click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here, too.")
 def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None) -> None:
-    """Diagnose every labelled case and print how often that is right."""
+    """Diagnose every labelled case and print how often the diagnosis is right."""
     console, catalogue = Console(stderr=True), load_catalogue()
     families = {page.id: page.family for page in catalogue.pages.values()}
     corpora = [("The project's own corpus", list(OWN)), *(("Development corpus", [path]) for path in more)]

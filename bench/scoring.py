@@ -1,7 +1,7 @@
-"""How good are diagnoses? Pure counting over labelled cases; ``scoreboard.py`` runs them and prints.
+"""Score diagnoses: pure counting over labelled cases; ``scoreboard.py`` runs the cases and prints the scores.
 
 A label is a rule's id, ``unknown`` (a failure that no rule should claim), ``failed`` (a failure, whatever its
-name), ``healthy``, or ``benign:…`` (text that looks like trouble and is none).
+name), ``healthy``, or ``benign:…`` (text that looks like trouble but is harmless).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BINS = ((0.9, 1.01), (0.7, 0.9), (0.5, 0.7), (0.0, 0.5))
 
 @dataclass(frozen=True)
 class Outcome:
-    """The answer for one case."""
+    """Diagnosis of one case, with its label."""
 
     case: str
     label: str
@@ -45,12 +45,12 @@ class Outcome:
 
     @property
     def quiet(self) -> bool:
-        """Whether the label says that there is nothing to alarm anybody about."""
+        """Return True if the label describes a case without a failure."""
         return self.label == "healthy" or self.label.startswith("benign")
 
     @property
     def right(self) -> bool:
-        """Whether the diagnosis says what the label says."""
+        """Return True if the diagnosis agrees with the label."""
         if self.quiet:
             return self.verdict not in ALARMS
         if self.label == "unknown":
@@ -59,22 +59,22 @@ class Outcome:
             return self.verdict in ALARMS
         if (
             self.label == BY_PROGRESS
-        ):  # its line alone is no failure: it must be found, and nothing else blamed
+        ):  # the line alone is not a failure: the rule must be found, and no other rule blamed
             return self.label in self.found and self.primary in (None, self.label)
         return self.primary == self.label
 
     @property
     def said(self) -> str:
-        """What the diagnosis names: its primary cause, or its verdict where it names none."""
+        """The primary cause that the diagnosis names, or its verdict if it names none."""
         return self.primary or self.verdict
 
 
-_Z = 1.959964  #: of the normal distribution, for 95 %
+_Z = 1.959964  #: quantile of the normal distribution for 95 %
 
 
 @dataclass(frozen=True)
 class Share:
-    """A number of cases out of all."""
+    """Share of a total: a count of right cases and the count of all cases."""
 
     right: int
     all: int
@@ -84,7 +84,7 @@ class Share:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The Wilson score interval: where the true share is, at 95 %."""
+        """The 95 % Wilson score interval of the true share."""
         if not self.all:
             return 0.0, 1.0
         share, z = self.right / self.all, _Z / self.all
@@ -94,7 +94,7 @@ class Share:
 
     @property
     def measured(self) -> str:
-        """The share with its interval."""
+        """The share with its interval, as text."""
         if not self.all:
             return "none"
         low, high = self.interval
@@ -102,24 +102,24 @@ class Share:
 
 
 def share(outcomes: Iterable[Outcome]) -> Share:
-    """How many of them are right."""
+    """Return the share of outcomes that are right."""
     listed = list(outcomes)
     return Share(sum(one.right for one in listed), len(listed))
 
 
 def failures(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """The cases in which something failed and a rule should name it."""
+    """Return the outcomes of cases with a failure that a rule should name."""
     return [one for one in outcomes if not one.quiet and one.label != "failed"]
 
 
 def wrong_alarms(outcomes: Iterable[Outcome]) -> list[Outcome]:
-    """Quiet cases with a failure verdict."""
+    """Return the outcomes of quiet cases with a failure verdict."""
     return [one for one in outcomes if one.quiet and not one.right]
 
 
 @dataclass(frozen=True)
 class FamilyScore:
-    """One family of rules: of what it claimed, how much was its own; of its own, how much it claimed."""
+    """Precision and recall of one family of rules."""
 
     family: str
     precision: Share
@@ -127,7 +127,7 @@ class FamilyScore:
 
 
 def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[FamilyScore]:
-    """Precision counts every primary of the family, also on quiet cases; recall its labelled failures."""
+    """Return scores by family; precision also counts primary causes named on quiet cases."""
     claimed: dict[str, list[bool]] = defaultdict(list)
     labelled: dict[str, list[bool]] = defaultdict(list)
     for one in outcomes:
@@ -149,7 +149,7 @@ def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[
 
 @dataclass(frozen=True)
 class Claim:
-    """A named cause, how sure it was, and whether it was right."""
+    """A named cause, its confidence, and whether it was right."""
 
     case: str
     confidence: float
@@ -157,12 +157,12 @@ class Claim:
 
     @property
     def frozen(self) -> bool:
-        """Whether it belongs to the half that nothing is calibrated on: by the hash of the case's name."""
+        """Return True if the case is in the half without calibration, by the hash of its name."""
         return hashlib.sha256(self.case.encode()).digest()[0] % 2 == 1
 
 
 def claims(outcomes: Iterable[Outcome]) -> list[Claim]:
-    """The failures that a cause was named for; wrong alarms count."""
+    """Return the causes that were named for failures; wrong alarms count."""
     return [
         Claim(one.case, one.confidence, one.right)
         for one in outcomes
@@ -177,16 +177,16 @@ class Bin:
     low: float
     high: float
     score: Share
-    mean: float  #: of the confidence
+    mean: float  #: mean confidence of the claims
 
     @property
     def gap(self) -> float:
-        """How far the confidence is from the share that was right."""
+        """Difference between the mean confidence and the share of right claims."""
         return abs(self.score.right / self.score.all - self.mean) if self.score.all else 0.0
 
 
 def calibration(claimed: Iterable[Claim]) -> list[Bin]:
-    """Of the claims made with a confidence in each range, how many were right."""
+    """Return the claims in bins by confidence, with the number of right claims in each."""
     listed = list(claimed)
     bins = []
     for low, high in BINS:
@@ -198,13 +198,13 @@ def calibration(claimed: Iterable[Claim]) -> list[Bin]:
 
 
 def expected_error(claimed: Iterable[Claim]) -> float:
-    """The expected calibration error: the gap of each range, weighed by the claims in it."""
+    """Return the expected calibration error: the gap of each bin, weighted by its number of claims."""
     bins = calibration(claimed)
     return sum(one.gap * one.score.all for one in bins) / max(sum(one.score.all for one in bins), 1)
 
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
-    """(label, the answer instead, how often), most frequent first."""
+    """Return (label, what the diagnosis named instead, count), most frequent first."""
     counts = Counter((one.label, one.said) for one in outcomes if not one.right)
     return [
         (label, said, count) for (label, said), count in sorted(counts.items(), key=lambda x: (-x[1], x[0]))

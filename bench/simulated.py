@@ -1,8 +1,8 @@
-"""Simulated runs: what they report, and when. Each ends in a hang; until then it is healthy.
+"""Simulated runs: the signals of each run and their times. Each run is healthy until it ends in a hang.
 
-A run is drawn anew each time: its step time, how its steps vary, how long it evaluates, saves and samples. A
-healthy step takes ten minutes at most (longer ones end in the timeout of a collective); rollouts, evaluations
-and logging intervals may take longer.
+Every run is drawn anew: its step time, the variation of its steps, and the durations of its evaluations,
+saves and rollouts. A healthy step takes ten minutes at most (longer steps end in the timeout of a
+collective); rollouts, evaluations and logging intervals may take longer.
 """
 
 from __future__ import annotations
@@ -20,49 +20,49 @@ EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to
 
 @dataclass(frozen=True)
 class Told:
-    """What a run reports `wait` seconds after its last report."""
+    """One signal of a run, `wait` seconds after the previous signal."""
 
     wait: float
     what: What
     value: int | str
-    doing: Doing = "step"  #: what the stacks of the ranks show in that time
+    doing: Doing = "step"  #: what the stacks of the ranks show during the wait
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its kind, how long it lasts, and all that it reports in this time."""
+    """One run: its kind, its duration, and all its signals."""
 
     kind: str
     hours: float
     ranks: int
     told: Iterator[Told]
-    hooked: bool = True  #: its ranks have a probe, and can be looked at
+    hooked: bool = True  #: True if the ranks have a probe, and their stacks can be sampled
 
 
-Steps = Callable[[], float]  # seconds of the next step
+Steps = Callable[[], float]  # returns the seconds of the next step
 
 
 @dataclass
 class Course:
-    """What the parts of a run need to know of it."""
+    """Parameters of a run that its parts share."""
 
     draw: random.Random
     hooked: bool = True
     step: int = 0
-    every: int = 1  # steps from one logged line to the next
+    every: int = 1  # steps between two logged lines
 
     def between(self, low: float, high: float) -> float:
-        """A number between the two, of any magnitude alike."""
+        """Return a log-uniform random number between `low` and `high`."""
         return low * (high / low) ** self.draw.random()
 
     def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Told]:
-        """Imports, which end in the probe's first word; then loading, and a first step that compiles."""
+        """Yield imports until the probe's first signal, then loading, and a first step that compiles."""
         yield Told(self.between(5, 60), "phase" if self.hooked else "log-line", "init", "load")
         yield Told(self.between(low, high), "log-line", "loaded", "load")
         yield from self.steps(1, lambda: self.between(1, LONGEST_STEP), "compile")
 
     def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Told]:
-        """A number of training steps."""
+        """Yield `count` training steps."""
         waited = 0.0
         for _ in range(count):
             self.step += 1
@@ -72,7 +72,7 @@ class Course:
                 waited = 0.0
 
     def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Told]:
-        """An evaluation: its batches show activity if a probe sees them, then its metrics are computed."""
+        """Yield an evaluation: its batches are activity that a probe sees, then its metrics are computed."""
         if self.hooked:
             yield Told(0.1, "phase", "eval")
             for _ in range(batches):
@@ -84,7 +84,7 @@ class Course:
             yield Told(waited + after, "log-line", "")
 
     def save(self, seconds: float) -> Iterator[Told]:
-        """A checkpoint."""
+        """Yield the saving of a checkpoint."""
         if self.hooked:
             yield Told(0.1, "phase", "save")
             yield Told(seconds, "phase", "train", "save")
@@ -96,7 +96,7 @@ class Course:
 def trained(
     course: Course, seconds: Steps, longest_start: float = 2400.0, longest_metrics: float = 180.0
 ) -> Iterator[Told]:
-    """A run with steps like these, evaluations and checkpoints, without an end."""
+    """Yield an endless run of steps with evaluations and checkpoints."""
     draw = course.draw
     yield from course.begin(high=longest_start)
     part = draw.randint(20, 500)
@@ -110,35 +110,35 @@ def trained(
             yield from course.save(saving * draw.lognormvariate(0, 0.3))
 
 
-# ---- how steps vary
+# ---- variation of steps
 
 
 def even(course: Course) -> Steps:
-    """Synchronous pre-training."""
+    """Return even steps, as in synchronous pre-training."""
     usual, spread = course.between(3, 120), course.between(0.01, 0.1)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
 
 def lognormal(course: Course) -> Steps:
-    """Sequences of any length."""
+    """Return log-normal steps, as with sequences of any length."""
     usual, spread = course.between(3, 40), course.between(0.2, 1.0)
     return lambda: usual * course.draw.lognormvariate(0, spread)
 
 
 def pareto(course: Course) -> Steps:
-    """A storage or a network that many share."""
+    """Return Pareto steps, as with shared storage or a shared network."""
     least, index = course.between(2, 20), course.draw.uniform(1.5, 5)
     return lambda: least * course.draw.paretovariate(index)
 
 
 def weibull(course: Course) -> Steps:
-    """Another heavy tail."""
+    """Return Weibull steps, another heavy-tailed distribution."""
     usual, shape = course.between(3, 40), course.draw.uniform(0.5, 1.0)
     return lambda: 0.2 * usual + course.draw.weibullvariate(usual, shape)
 
 
 def stragglers(course: Course) -> Steps:
-    """Even steps, of which some wait for one slow rank."""
+    """Return even steps, some of which wait for one slow rank."""
     usual, share, delay = course.between(3, 60), course.between(0.02, 0.1), course.between(1, 60)
 
     def seconds() -> float:
@@ -149,7 +149,7 @@ def stragglers(course: Course) -> Steps:
 
 
 def drifting(course: Course) -> Steps:
-    """Steps that become three times as long in the course of some hundreds, and short again."""
+    """Return steps that become three times as long over some hundreds of steps, and then short again."""
     usual, length = course.between(3, 60), course.draw.randint(200, 2000)
 
     def seconds() -> float:
@@ -162,11 +162,11 @@ def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Tol
     return lambda course: trained(course, steps(course))
 
 
-# ---- other courses
+# ---- other kinds of runs
 
 
 def reinforced(course: Course) -> Iterator[Told]:
-    """Rollouts of minutes up to more than an hour, then weights passed on and a few steps."""
+    """Yield rollouts of minutes up to more than an hour, each followed by a weight sync and a few steps."""
     draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
     updates, step = draw.randint(1, 8), course.between(2, 60)
     yield from course.begin()
@@ -178,7 +178,7 @@ def reinforced(course: Course) -> Iterator[Told]:
 
 
 def restarted(course: Course) -> Iterator[Told]:
-    """Ranks that are lost and started again, from the last checkpoint."""
+    """Yield a run whose ranks are lost and restarted from the last checkpoint."""
     draw, seconds = course.draw, even(course)
     while True:
         yield from course.begin(20, 2400)
@@ -188,12 +188,12 @@ def restarted(course: Course) -> Iterator[Told]:
             yield from course.save(course.between(2, 300))
         yield from course.steps(draw.randint(1, 40), seconds)
         course.step = saved
-        yield Told(course.between(1, 3), "gone", "")  # the launcher starts them anew, after some time
+        yield Told(course.between(1, 3), "gone", "")  # the launcher restarts the ranks after some time
         yield Told(course.between(1, 60), "log-line", "", "load")
 
 
 def compiled(course: Course) -> Iterator[Told]:
-    """Shapes that are new from time to time: each is compiled, which takes minutes."""
+    """Yield a run with new shapes from time to time, each of which takes minutes to compile."""
     draw, seconds = course.draw, even(course)
     yield from course.begin()
     while True:
@@ -203,7 +203,7 @@ def compiled(course: Course) -> Iterator[Told]:
 
 
 def logged_every_half_hour(course: Course) -> Iterator[Told]:
-    """A healthy run that prints one line in 33 minutes."""
+    """Yield a healthy run that logs one line every 33 minutes."""
     course.every = course.draw.randint(20, 200)
     step = 1980.0 / course.every
     yield from course.begin(20, 600)
@@ -211,7 +211,7 @@ def logged_every_half_hour(course: Course) -> Iterator[Told]:
 
 
 def logged_rollouts(course: Course) -> Iterator[Told]:
-    """Reinforcement learning whose log shows nothing but its steps."""
+    """Yield reinforcement learning whose log holds only steps."""
     usual, spread = course.between(60, 2400), course.draw.uniform(0.05, 0.4)
     yield from course.begin(20, 600)
     while True:
@@ -221,14 +221,14 @@ def logged_rollouts(course: Course) -> Iterator[Told]:
 
 
 def logged(course: Course) -> Iterator[Told]:
-    """A trainer's log: a line in some steps, and its messages on evaluations and checkpoints."""
+    """Yield a trainer's log: a line every few steps, and messages about evaluations and checkpoints."""
     course.every = course.draw.choice((1, 1, 5, 10, 25))
     steps = course.draw.choice((even, lognormal, pareto, weibull))
     return trained(course, steps(course), longest_start=1200.0)
 
 
 def untold(course: Course) -> Iterator[Told]:
-    """A log in which nothing says that an evaluation begins."""
+    """Yield a log without a line for the start of an evaluation."""
     seconds, pause, every = even(course), course.between(60, 1200), course.draw.randint(50, 500)
     yield from course.begin()
     while True:
@@ -250,8 +250,8 @@ KINDS: dict[str, Callable[[Course], Iterator[Told]]] = {
     "log only, each 33 minutes": logged_every_half_hour,
 }
 
-#: Pauses unlike any that the run has shown before, longer than first waits may be: a watcher that reports
-#: a hang within a minute or two reports these as stalls, and again when they are over.
+#: Pauses that are unlike any earlier part of the run, and longer than the threshold for a first wait. A watch
+#: that reports hangs within a minute or two calls these pauses stalls, and reports their end.
 UNFORESEEN: dict[str, Callable[[Course], Iterator[Told]]] = {
     "stragglers": _trains(stragglers),
     "evaluations that nothing tells of": untold,
@@ -260,7 +260,7 @@ UNFORESEEN: dict[str, Callable[[Course], Iterator[Told]]] = {
 
 
 def simulate(kind: str, draw: random.Random) -> Run:
-    """A run of this kind; by its probes, or by its log alone."""
+    """Simulate a run of this kind, with a probe or with a log alone."""
     course = Course(draw, hooked=not kind.startswith(("log only", "evaluations")))
     hours, ranks = course.between(3, 100), draw.choice((1, 1, 1, 1, 2, 8))
     return Run(kind, hours, ranks, {**KINDS, **UNFORESEEN}[kind](course), course.hooked)

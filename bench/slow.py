@@ -1,18 +1,18 @@
-"""How soon a host that becomes slow is found, and how often a healthy one is called slow.
+"""Measure how soon a slow host is found, and how often a healthy host is called slow.
 
     python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 
-Hosts take 1 s a step, of which each spends 0.7 s by itself, times its noise: independent Gaussian or
-log-normal, or Gaussian that is autocorrelated with 0.7 from step to step (AR(1)). σ is that of a host and
-step.
+Hosts take 1 s a step, of which each spends 0.7 s on its own part, times its noise: independent Gaussian or
+log-normal, or Gaussian with an autocorrelation of 0.7 from step to step (AR(1)). σ is the noise of one host
+in one step.
 
-* Slow-downs: after 64 steps one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
-  Beside them is how many steps any test needs to be as sure, even if it knows the noise exactly and when
-  the slow-down may begin (``fewest``): noise that lasts hides a slow-down, whatever is done.
+* Slow-downs: after 64 steps, one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
+  Beside each result is the number of steps that any test needs for the same certainty, even if the test
+  knows the noise exactly and the time of the slow-down (``fewest``): no test can see through lasting noise.
 * False alarms: hours of healthy runs go through ``Twin``, which does the same for many runs at once with
-  numpy. Before, the two are compared step by step on runs in which hosts do become slow: a difference is an
-  error. An alarm counts once in 640 steps. ``SlowHosts`` also leaves out what costs less than 1 % of the
-  throughput; the twin does not, so it alarms at least as often.
+  numpy. Before, the two are compared step by step on runs with slow hosts: a difference is an error. An
+  alarm counts once in 640 steps. ``SlowHosts`` also ignores hosts that cost less than 1 % of the throughput;
+  the twin does not, so it alarms at least as often.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from stallwatch_rules.judgements.slow_hosts import (
 
 SIGMAS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20, 0.50)
 NOISES = ("gaussian", "log-normal", "AR(1)")
-CORRELATION = 0.7  # of AR(1)
+CORRELATION = 0.7  # autocorrelation of the AR(1) noise
 WARM = 64  # healthy steps before the slow-down
 SLOWER = 0.10
-MOST = 2000  # steps that a slow-down may take to be found
+MOST = 2000  # largest number of steps in which a slow-down counts as found
 OWN_SECONDS, STEP_SECONDS = 0.7, 1.0
-CHUNK_HOURS = 100.0  # that are simulated, and kept, at once
-_99 = 2.326  # standard errors, of one case in a hundred
-_APART = 640  # steps after an alarm in which the same run's count as the same
+CHUNK_HOURS = 100.0  # hours that are simulated, and stored, at once
+_99 = 2.326  # 99 % quantile of the normal distribution, in standard errors
+_APART = 640  # steps after an alarm in which more alarms of the same run do not count
 
-Array = Any  # numpy's, of runs × hosts
+Array = Any  # numpy array of runs × hosts
 
 
 def main() -> None:
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 class Kept:
-    """Results by what was simulated, in a file of JSON lines if there is one."""
+    """Results by simulation, in a file of JSON lines if a path is given."""
 
     def __init__(self, path: Path | None, given: list[int]) -> None:
         self._path, self._given = path, given
@@ -116,10 +116,10 @@ class Kept:
 
 
 def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
-    """The steps that any test needs to be `Z` standard errors sure, and `errors` more.
+    """Return the steps that any test needs for a certainty of `Z` standard errors, plus `errors` more.
 
-    Less what the step before lets expect, the first slow step shows the whole slow-down, and later ones the
-    part of it that the correlation leaves.
+    The first slow step, minus its expectation from the step before, shows the whole slow-down. Each later
+    step shows only the part that the correlation leaves.
     """
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     wanted = ((Z + errors) * sigma / math.log1p(SLOWER)) ** 2 * (1 - correlation**2)
@@ -127,7 +127,7 @@ def fewest(noise: str, sigma: float, errors: float = 0.0) -> int:
 
 
 def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
-    """One line of the table of slow-downs."""
+    """Return one line of the table of slow-downs."""
     steps = sorted(math.inf if one is None else one for one in found)
     soon = sum(one <= 10 for one in steps) / len(steps)
     middle, last = statistics.median(steps), steps[math.ceil(0.99 * len(steps)) - 1]
@@ -140,7 +140,7 @@ def line_of(noise: str, sigma: float, found: list[int | None]) -> str:
 
 
 def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Iterator[Array]:
-    """How long each host's own part takes in each step, as a factor."""
+    """Yield for each step the factor by which each host's own part takes longer."""
     correlation = CORRELATION if noise == "AR(1)" else 0.0
     state = draw.standard_normal(shape)
     while True:
@@ -148,11 +148,11 @@ def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Ite
         yield np.exp(sigma * state) if noise == "log-normal" else np.maximum(0.02, 1 + sigma * state)
 
 
-# ---- slow-downs, by the product
+# ---- slow-downs, found by the product
 
 
 def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> list[int | None]:
-    """The steps until each slow-down was found; ``None`` for one that was not, or was blamed on another."""
+    """Return the steps until each slow-down was found; ``None`` if another host or none was blamed."""
     draw = np.random.default_rng([seed, NOISES.index(noise), round(1000 * sigma)])
     return [
         slow_down(noise_of(noise, sigma, (hosts,), draw), int(draw.integers(hosts))) for _ in range(trials)
@@ -160,7 +160,7 @@ def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> 
 
 
 def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
-    """The steps until this host was found to be slow."""
+    """Return the steps until the guilty host was found to be slow, or ``None``."""
     watched = SlowHosts()
     for step in range(WARM + MOST):
         own = OWN_SECONDS * next(factors)
@@ -174,11 +174,11 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
     return None
 
 
-# ---- false alarms, by the twin
+# ---- false alarms, counted by the twin
 
 
 class Twin:
-    """``Comparison`` for many runs at once: whether each alarms in this step."""
+    """``Comparison`` for many runs at once: returns for each run whether it alarms in this step."""
 
     def __init__(self, runs: int, hosts: int) -> None:
         self.shape = runs, hosts
@@ -267,7 +267,7 @@ class Twin:
 
 
 def others_median(values: Array) -> Array:
-    """For each value of a run, the median of the others."""
+    """Return for each value of a run the median of the other values."""
     others = values.shape[1] - 1
     half, odd = divmod(others, 2)
     wanted = [half - 1, half, half + 1] if half else [half, half + 1]
@@ -280,12 +280,15 @@ def others_median(values: Array) -> Array:
 
 
 def middle(values: Array) -> Array:
-    """The median of each run."""
+    """Return the median of each run."""
     return np.median(values, axis=1)
 
 
 def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
-    """Have both judge the same runs, with a slow host in some; return how many judgements agreed."""
+    """Let `Twin` and ``Comparison`` judge the same runs, some with a slow host; return the judgements.
+
+    The return value counts equal judgements. Raises `AssertionError` at the first difference.
+    """
     draw = np.random.default_rng([seed, 99])
     agreed = 0
     for noise, sigma in (("gaussian", 0.03), ("log-normal", 0.2), ("AR(1)", 0.05)):
@@ -314,7 +317,7 @@ def false_alarms(
     seed: int,
     note: Callable[[int], None] = lambda _: None,
 ) -> tuple[int, float]:
-    """How many alarms there were in healthy runs, and in how many hours."""
+    """Return the number of alarms in healthy runs, and the number of simulated hours."""
     draw = np.random.default_rng([seed, 7, NOISES.index(noise), round(1000 * sigma)])
     twin, factors = Twin(runs, hosts), noise_of(noise, sigma, (runs, hosts), draw)
     alarms, last = 0, np.full(runs, -_APART)

@@ -1,6 +1,6 @@
-"""False alarms of the slow-down test, and how long it takes to see a real one, in simulated step times.
+"""Measure false alarms of the slow-down test, and its delay for real slow-downs, in simulated series.
 
-Each series is judged after every step, as live use does. `python bench/slowdown.py [SERIES]`
+Each series is judged after every step, as in live use. `python bench/slowdown.py [SERIES]`
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from statistics import median
 from stallwatch_rules.judgements.step_time import slowdown
 
 STEPS = 400
-CHANGED = 100  #: steps before the one from which all take twice as long
-SPREADS = (0.1, 0.4, 0.8, 1.0)  #: of the logarithms of step times
+CHANGED = 100  #: number of steps before all steps take twice as long
+SPREADS = (0.1, 0.4, 0.8, 1.0)  #: standard deviations of the logarithms of step times
 
 
 def series(
     draw: random.Random, spread: float, alike: float = 0.0, slower_at: int | None = None
 ) -> list[float]:
-    """Log-normal step times; ``alike`` is the correlation of each step with the one before it."""
+    """Return log-normal step times; ``alike`` is the correlation of each step with the step before."""
     paces, last = [], draw.gauss(0, 1)
     for step in range(STEPS):
         last = alike * last + math.sqrt(1 - alike * alike) * draw.gauss(0, 1)
@@ -31,17 +31,17 @@ def series(
 
 
 def ramp(draw: random.Random, spread: float) -> list[float]:
-    """A curriculum: steps that take four times as long in the end, little by little."""
+    """Return step times of a curriculum, which gradually become four times as long."""
     return [pace * (1 + 3 * step / STEPS) for step, pace in enumerate(series(draw, spread))]
 
 
 def alarms(paces: list[float]) -> Iterator[int]:
-    """After how many steps the test finds the run slow."""
+    """Yield the step counts after which the test finds the run slow."""
     return (seen for seen in range(1, len(paces) + 1) if slowdown(paces[:seen]) is not None)
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables of false alarms and of delays."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("series", type=int, nargs="?", default=100)
     count = parser.parse_args().series

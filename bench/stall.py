@@ -1,20 +1,20 @@
-"""How often healthy runs are called stalled, and how soon hangs are: the stall watch against fixed timeouts.
+"""Compare the stall watch with fixed timeouts: false stalls of healthy runs, and delay for hangs.
 
     make bench-stall
 
-10,000 hours of simulated runs go through the watch of the agent itself (``HookedProgress``, ``Advance``,
-``StallWatch``), with a clock that jumps. They report what the probe reports of ranks, or what the reader
-makes of log lines. Then the healthy recordings of the test corpus, line by line, as far as their lines have
-times. The runs are made up in ``simulated.py``; none of its numbers is known to the watch.
+10,000 hours of simulated runs go through the agent's own watch (``HookedProgress``, ``Advance``,
+``StallWatch``), with a clock that jumps. Their signals are those of a probe, or those that the reader
+extracts from log lines. Then the healthy recordings of the test corpus follow, line by line, as far as their
+lines have times. ``simulated.py`` generates the runs; the watch knows none of its numbers.
 
 The model of activity: start-up of up to 40 minutes and a first step that compiles; steps that are even,
 log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull or drifting, at most ten minutes each; after
 20 to 500 of them, seven times in ten each, an evaluation of 5 to 60 batches with up to three minutes of
 metrics, and a checkpoint of 2 to 600 seconds; or rollouts, restarts, compilations of up to ten minutes, and
-logs alone. Runs with a probe go through it twice: by their thresholds alone, as if nothing can look at the
-ranks, and with looks. A simulated look shows the call that rank 0 is in, the others in a collective; bytes
-move while a save or a load continues, and nothing else is counted. A hang is a call of the program's own in
-whatever the run was doing.
+logs alone. Runs with a probe are watched twice: by their thresholds alone, as on hosts where stacks cannot be
+sampled, and with stack samples. A simulated sample shows the call of rank 0, and the other ranks in a
+collective; bytes move during a save or a load, and nothing else is counted. A hang is a call of the program's
+own code in the current phase of the run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
-    """Verdicts on runs of each kind until their hours are full; every run ends in a hang."""
+    """Return verdicts on runs of each kind until their hours are full; every run ends in a hang."""
     found: list[Verdict] = []
     for kind in track(kinds, "simulating", console=Console(stderr=True), transient=True):
         draw = random.Random(f"{seed} {kind}")
@@ -78,12 +78,12 @@ def watched(hours: float, seed: int, kinds: list[str]) -> list[Verdict]:
 
 
 def final(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """Return what Stallwatch says of each: with looks, if there can be any."""
+    """Return the final verdict on each run: with stack samples, if the run allows them."""
     return [verdict.looked or verdict for verdict in verdicts]
 
 
 def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
-    """The verdicts of each kind of run, then all."""
+    """Return (kind, verdicts) for each kind of run, then for all runs."""
     found: dict[str, list[Verdict]] = defaultdict(list)
     for verdict in verdicts:
         found[verdict.kind].append(verdict)
@@ -91,7 +91,7 @@ def by_kind(verdicts: list[Verdict]) -> list[tuple[str, list[Verdict]]]:
 
 
 def false_stalls(verdicts: list[Verdict]) -> str:
-    """One line a kind of run: stalls called in healthy time."""
+    """Return one line for each kind of run: stalls that were reported in healthy time."""
     lines = [
         f"{'false stalls':34}{'hours':>8}{'looks':>8}{'none':>8}"
         + "".join(f"{f'{s // 60} min':>9}" for s in FIXED)
@@ -104,7 +104,7 @@ def false_stalls(verdicts: list[Verdict]) -> str:
 
 
 def hangs(verdicts: list[Verdict]) -> str:
-    """One line a kind of run: seconds from the last sign of life of a hang to its stall."""
+    """Return one line for each kind of run: seconds from the last sign of life before a hang to its stall."""
     lines = [
         f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
         f"{'without looks: median':>23}{'longest':>9}"
@@ -119,7 +119,7 @@ def hangs(verdicts: list[Verdict]) -> str:
 
 
 def summary(verdicts: list[Verdict]) -> str:
-    """False stalls in 1,000 run-hours, with the time to a hang that they buy."""
+    """Return the number of false stalls in 1,000 run-hours, and the delay of detection at that rate."""
     hours, said = sum(verdict.hours for verdict in verdicts), final(verdicts)
     rate = 1000 * sum(verdict.false_learnt for verdict in said) / hours
     median = statistics.median(verdict.found_after for verdict in said)
@@ -129,7 +129,7 @@ def summary(verdicts: list[Verdict]) -> str:
 
 
 def recordings(paths: Iterable[Path]) -> str:
-    """The healthy recordings: how many, how long, and the stalls called in them."""
+    """Return the number and length of the healthy recordings, and the stalls that were reported in them."""
     found = [watch_recording(path) for path in paths]
     timed = [each for each in found if each is not None]
     stalls = sum(each.false_learnt for each in timed)

@@ -1,6 +1,6 @@
-"""The cost of `stallwatch run`: to start (`-- true`), and while 8 ranks print 10 lines a second each.
+"""Measure the cost of `stallwatch run`: its start (`-- true`), and with 8 ranks of 10 lines a second.
 
-Versions in turns, each with caches of its own: `python bench/start.py OLD/stallwatch NEW/stallwatch`.
+Versions run in turns, each with its own caches: `python bench/start.py OLD/stallwatch NEW/stallwatch`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ time.sleep(float(sys.argv[1]))
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Folders of its own, and bytecode that is kept, as where Stallwatch is installed."""
+    """Return an environment with its own folders, and with cached bytecode as in an installation."""
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**environ, "STALLWATCH_HOME": str(folder / "home"), "STALLWATCH_CACHE": str(folder / "cache")}
 
 
 def start(stallwatch: str, folder: Path) -> float:
-    """Processor seconds of `stallwatch run -- true`, with the command's."""
+    """Return the processor seconds of `stallwatch run -- true`, including the command's."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [stallwatch, "run", "--port", "0", "--", "true"]
     subprocess.run(command, env=environment(folder), stderr=subprocess.DEVNULL, check=True)
@@ -45,7 +45,7 @@ def start(stallwatch: str, folder: Path) -> float:
 
 
 def watch(stallwatch: str, folder: Path, seconds: float, warm_up: float = 10.0) -> tuple[float, float]:
-    """The share of a core that the agent takes, and its resident megabytes."""
+    """Return the share of a core that the agent takes, and its resident megabytes."""
     command = [stallwatch, "run", "--port", "0", "--", sys.executable, "-c", RANKS]
     command.append(str(warm_up + seconds + 10))
     with subprocess.Popen(
@@ -62,7 +62,7 @@ def watch(stallwatch: str, folder: Path, seconds: float, warm_up: float = 10.0) 
 
 
 def main() -> None:
-    """Print one table."""
+    """Measure all versions, and print one table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("stallwatch", nargs="+", help="the command line of each version")
     parser.add_argument("--runs", type=int, default=9)
@@ -70,7 +70,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folders = {each: Path(name) / str(number) for number, each in enumerate(given.stallwatch)}
-        for _ in range(2):  # bytecode and catalogue are written, then read
+        for _ in range(2):  # the first call writes bytecode and catalogue, the second reads them
             for each, folder in folders.items():
                 start(each, folder)
         took: dict[str, list[float]] = {each: [] for each in folders}

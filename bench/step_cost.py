@@ -1,11 +1,12 @@
-"""What the probe's hooks add to a step of a plain loop, beside the same step without them, in one process.
+"""Measure the cost of the probe's hooks per step of a plain loop, beside the same step without them.
 
     python bench/step_cost.py
 
-A step is one batch of a data loader, one forward pass, ten collectives, a backward pass and an optimizer's
-step. The library around it is a stand-in of the same form, twice: one that the probe watches and one that it
-does not. All kinds of steps come in random order, and between any two the caches are filled with other
-things, as a training does. The time is the processor's, which other programs on a busy machine disturb less.
+A step is one batch of a data loader, one forward pass, ten collectives, a backward pass and an optimizer
+step. A stand-in with the same interface replaces the library, once with the probe's hooks and once without,
+in one process. All kinds of steps come in random order, and between two steps the caches are filled with
+other data, as a training does. The unit is processor time, which other programs on a busy machine disturb
+less.
 """
 
 from __future__ import annotations
@@ -23,39 +24,39 @@ from typing import Any, NamedTuple
 
 from stallwatch_exporter.probe.api import Probe
 
-WORK_SECONDS = 0.005  # of work before each step: as cold as after 50 ms, and a tenth of the noise
-STEP_SECONDS = 0.05  # of the training step that a cost is a share of
-COMPARED = 1500  # times that each kind of step is measured
-SWEPT_BYTES = 4 << 20  # that the work copies, so that the caches of a core hold nothing else
-FURTHER = 20  # batches of a step that has more than one
-WARM_UP = 300  # steps: the first ones have a record each
+WORK_SECONDS = 0.005  # seconds of work before each step: as cold as after 50 ms, with less noise
+STEP_SECONDS = 0.05  # duration of the training step to which costs are compared
+COMPARED = 1500  # number of measurements of each kind of step
+SWEPT_BYTES = 4 << 20  # bytes that the work copies, which evicts everything else from the caches of a core
+FURTHER = 20  # number of further batches in a step that has several
+WARM_UP = 300  # number of warm-up steps: the first steps write a record each
 
 
 class Costs(NamedTuple):
-    """Microseconds that something adds to the processor's time of a step, and the error of that."""
+    """Added processor time per step in microseconds, and the error of that value."""
 
     mean: float
     error: float
 
     def __str__(self) -> str:
-        share = 1e-4 / STEP_SECONDS  # in percent of a step
+        share = 1e-4 / STEP_SECONDS  # percent of a step
         microseconds = f"{self.mean:+6.1f} ± {self.error:.1f} µs"
         return f"{microseconds}, {self.mean * share:+.3f} ± {self.error * share:.3f} %"
 
 
 def costs(differences: list[float]) -> Costs:
-    """Of the middle half: without what something else fell into."""
+    """Return the mean of the middle half of the differences, which ignores outliers."""
     differences.sort()
     middle = differences[len(differences) // 4 : -(len(differences) // 4)]
-    # The error of an interquartile mean, of differences that are about normal.
+    # Error of an interquartile mean, if the differences are roughly normal.
     spread = (middle[-1] - middle[0]) / 1.349
     return Costs(statistics.mean(middle), 1.09 * spread / len(differences) ** 0.5)
 
 
 class Work:
-    """What a training does between two calls of the probe: arithmetic and copies.
+    """Work of a training between two calls of the probe: arithmetic and copies.
 
-    Not a sleep: that would hide what is added to it.
+    The work is not a sleep, which would hide added time.
     """
 
     def __init__(self) -> None:
@@ -75,7 +76,7 @@ class Work:
 
 
 class Library:
-    """The parts of torch that a step calls, as classes of their own."""
+    """Stand-ins for the parts of torch that a step calls."""
 
     def __init__(self) -> None:
         hooks: list[Callable[..., None]] = []
@@ -134,7 +135,7 @@ class Library:
         self._batches = iter(self.classes.DataLoader())
 
     def step(self, further: int = 0) -> None:
-        """One step, with a number of batches more than one."""
+        """Run one step with `further` batches beyond the first."""
         for number, batch in enumerate(self._batches):
             if number == further:
                 loss = self._model(batch)
@@ -146,11 +147,11 @@ class Library:
 
 
 def collective() -> None:
-    """Nothing of a collective is noticed: torch counts them itself."""
+    """Stand in for a collective, which has no hook: torch counts collectives itself."""
 
 
 def watched(probe: Probe) -> Library:
-    """A library with the hooks of the probe; of an older probe those that it has."""
+    """Return a library with the hooks of the probe; an older probe may lack some of them."""
     library, package = Library(), "stallwatch_exporter.probe.hooks"
     for name in ("losses", "batches", "model_modes"):
         try:
@@ -165,7 +166,7 @@ def watched(probe: Probe) -> Library:
 
 
 def step_costs(folder: Path) -> dict[str, Costs]:
-    """What the hooks add to a step: between two records, with a record, and for each further batch."""
+    """Return the hooks' cost per step: between two records, with a record, and per further batch."""
     probe = Probe(folder, {"RANK": "0"})
     ours, plain, work = watched(probe), Library(), Work()
     ours.start()

@@ -1,11 +1,10 @@
-"""Two checkouts of Stallwatch read the same logs in turns, with ripgrep beside them: which one is quicker?
+"""Compare two checkouts of Stallwatch, which read the same logs in turns, with ripgrep beside them.
 
     python bench/turns.py matches|diagnose|two|samples ROUNDS CHECKOUT CHECKOUT LOG...
 
-On a machine that others use, too, only such runs can tell two versions apart. Each checkout has a process of
-its own, which reads the logs once before anything is measured. Printed are the least and the median seconds
-of the processors, of the clock, and how many times as fast as ripgrep that is. The logs: what ``scanlog``
-writes.
+On a shared machine, only such alternating runs can show a difference between two versions. Each checkout has
+its own process, which reads the logs once before the measurement. The output: the least and the median
+processor seconds and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes suitable logs.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ READERS = {
 
 
 def read_when_asked(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
-    """Be a checkout's process: read the logs for each line that comes in, and return the seconds."""
+    """Act as a checkout's process: read the logs for each input line, and print the seconds."""
     sys.path[:0] = [str(Path(checkout, part)) for part in PARTS]
     from scanners import contenders, plain_rules
 
@@ -49,7 +48,7 @@ def read_when_asked(kind: str, checkout: str, folder: str, logs: Sequence[str]) 
 
 
 def taken(run: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of the processors, also of processes that have ended meanwhile, and of the clock."""
+    """Return processor seconds, including those of finished child processes, and elapsed seconds."""
     used, start = _used(), time.perf_counter()
     run()
     return _used() - used, time.perf_counter() - start
@@ -61,7 +60,7 @@ def _used() -> float:
 
 
 def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
-    """Measure and print."""
+    """Run all measurements, and print the results."""
     with tempfile.TemporaryDirectory() as folder:
         processes = {}
         for order, checkout in enumerate((first, second)):

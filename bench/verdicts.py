@@ -1,11 +1,11 @@
-"""Freeze what is diagnosed of every log at hand, and compare with it after a change.
+"""Store the diagnoses of every log on this machine, and compare them after a change.
 
     python bench/verdicts.py write before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
     python bench/verdicts.py compare before.jsonl --corpus ../shared/corpus --logs ../shared/recordings
 
-The cases are those of the scoreboard, every sample block of every rule page, and each folder with logs below
-those that ``--logs`` names. A row holds the whole JSON report in schema 1 without its times, and the verdict
-of schema 2; ``compare`` prints each difference and exits with 1 if the verdict, root cause, its confidence,
+The cases are the scoreboard's cases, every sample block of every rule page, and each folder with logs below
+the folders of ``--logs``. A row holds the whole JSON report in schema 1 without its times, and the verdict of
+schema 2. ``compare`` prints each difference and exits with 1 if the verdict, root cause, its confidence,
 rank, line or fixes of a case differ.
 """
 
@@ -32,7 +32,7 @@ MINOR_SHOWN = 20
 
 
 def listed(corpora: tuple[Path, ...], logs: tuple[Path, ...]) -> Iterator[tuple[str, Path | str]]:
-    """(name, path or text) of every case."""
+    """Yield (name, path or text) for every case."""
     for corpus in (*OWN, *corpora):
         for number, (name, _, content) in enumerate(cases(corpus), 1):
             yield f"{corpus.name}/{number} {name}", content
@@ -51,20 +51,20 @@ def _catalogue() -> Catalogue:
 
 
 def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
-    """The row of one case: its name, and the JSON report without times."""
+    """Return the row of one case: its name, and the JSON report without times."""
     name, content = case
     diagnosis = diagnosis_of(content, _catalogue())
-    # Another checkout reads the same logs elsewhere.
+    # Another checkout reads the same logs at another path.
     report = json.loads(to_json(diagnosis).replace(f"{ROOT}/".encode(), b""))
     report.pop("stats", None)
     return {"case": name, **report, "run": f"{diagnosis.verdict} {diagnosis.interrupted_by or ''}".rstrip()}
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What differs between two rows: (in what a verdict is made of, in the rest), each as ``key: a -> b``."""
+    """Return the differences of two rows as ``key: a -> b``: (those in the verdict's parts, all others)."""
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
-    major += [("run", before["run"], after["run"])] if "run" in before else []  # older files have none
+    major += [("run", before["run"], after["run"])] if "run" in before else []  # older files lack this field
     major += [(f"primary.{key}", old.get(key), new.get(key)) for key in PRIMARY]
     minor = [
         (key, before.get(key), after.get(key))
@@ -85,7 +85,7 @@ def _short(value: Any, most: int = 300) -> str:
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """Freeze and compare what is diagnosed of every log at hand."""
+    """Store and compare the diagnoses of every log on this machine."""
 
 
 def _common(command: Callable[..., None]) -> Callable[..., None]:
@@ -119,7 +119,7 @@ def write(path: Path, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: in
 @click.option("--all", "every", is_flag=True, help=f"Show more than {MINOR_SHOWN} lesser differences.")
 @_common
 def compare(path: Path, every: bool, corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> None:
-    """Print how the cases differ from those in PATH."""
+    """Print the differences between the cases and the rows in PATH."""
     before = {row["case"]: row for row in map(json.loads, path.read_text().rstrip("\n").split("\n"))}
     verdicts, lesser, new = 0, 0, 0
     for row in _rows(corpus, logs, jobs):

@@ -1,4 +1,4 @@
-"""The watch of the agent, with and without looks at the ranks, and fixed timeouts beside it."""
+"""Stall watches to compare: the agent's, with and without stack samples, and fixed timeouts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.stacks.records import Frame, RankAnswer, ThreadStack
 
-FIXED = (300, 600, 1800)  #: seconds without progress that others call a hang
+FIXED = (300, 600, 1800)  #: fixed timeouts that other tools use, in seconds without progress
 STARTED = 1_790_000_000.0
-TICK = 1.0  #: the agent looks about once a second
-LOOK_TICK = 5.0  #: the same while looks are simulated, which take time
-_RANKS_APART = 0.02  # seconds
-_FLOWING = 1 << 30  # bytes that a save or a load moves between two looks
+TICK = 1.0  #: seconds between two checks of the agent
+LOOK_TICK = 5.0  #: seconds between two checks while slow stack samples are simulated
+_RANKS_APART = 0.02  # seconds between the signals of two ranks
+_FLOWING = 1 << 30  # bytes that a save or a load moves between two samples
 _OWN, _LIBRARY = "/w/train.py", "/usr/lib/python3/dist-packages/"
 _MAIN = Frame(_OWN, 9, "main")
 _WAITS = (_MAIN, Frame(_LIBRARY + "torch/distributed/distributed_c10d.py", 1, "all_reduce"))
-#: Function of the program's own, and the library's that it called, by what it does.
+#: Function of the program, and the library function that it called, by activity.
 _CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
     "step": ("train_step", "torch/autograd/graph.py", "_engine_run_backward"),
     "load": ("load_model", "transformers/modeling_utils.py", "from_pretrained"),
@@ -46,29 +46,29 @@ _CALLS: dict[Doing | Literal["hang"], tuple[str, str, str]] = {
 
 @dataclass
 class Verdict:
-    """The reports of one run."""
+    """Verdict on one run."""
 
     kind: str
     hours: float
     false_learnt: int = 0
-    found_after: float = 0.0  #: seconds from the hang's last sign of life
+    found_after: float = 0.0  #: seconds from the last sign of life before the hang until the stall was found
     hangs_in: Doing = "step"
-    looked: Verdict | None = None  #: the same with looks at the ranks, if there can be any
+    looked: Verdict | None = None  #: verdict on the same run with stack samples, if the run allows them
     false_fixed: dict[int, int] = field(default_factory=lambda: dict.fromkeys(FIXED, 0))
-    wrongly: list[str] = field(default_factory=list)  #: what was called a stall
+    wrongly: list[str] = field(default_factory=list)  #: descriptions of the false stalls
 
 
 class SimulatedLooks:
-    """Takes the place of `Evidence`: shows at once what the ranks of a simulated run would.
+    """Replacement of `Evidence` that returns the stacks of a simulated run at once.
 
-    Rank 0 is in the call, the others wait for it. Only a save and a load move bytes.
+    Rank 0 is in the call, and the other ranks wait for it. Only a save and a load move bytes.
     """
 
     possible = True
 
     def __init__(self) -> None:
         self.doing: Doing | Literal["hang"] = "step"
-        self.inside: Doing = "step"  #: what it was doing when it began to hang
+        self.inside: Doing = "step"  #: activity of the run when it began to hang
         self.ranks = 1
         self.under_way = False
         self._moved = 0
@@ -104,20 +104,20 @@ class SimulatedLooks:
 
 
 class Watched:
-    """The parts of the agent that decide, fed as the agent feeds them."""
+    """The agent's parts that decide on a stall, fed as the agent feeds them."""
 
     def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
         self.progress = HookedProgress()
         self.watch = StallWatch(settings, started)
         self.advance = Advance(self.progress, self.watch, RunMetrics("simulated"))
-        self.signs = 0.0  #: when any sign of progress came last, for the fixed timeouts
+        self.signs = 0.0  #: time of the last sign of progress, for the fixed timeouts
         self._beats = 0
         self._looks = looks
         self._suspicion = Suspicion(settings, self.watch, looks) if looks is not None else None  # type: ignore[arg-type]
 
     def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
-        """Let the run do this from `now` on; when it is called stalled, if that is before `until`."""
+        """Simulate a wait from `now` on; return the time at which it is called a stall, if before `until`."""
         if self._suspicion is None or self._looks is None:
             return until if self.stalled(until) else None
         self._looks.doing = doing
@@ -129,17 +129,18 @@ class Watched:
         return None
 
     def _tick(self, now: float, *, exact: bool) -> float:
-        """Until the next look: in a long wait they are as rare as the agent's own."""
+        """Return the seconds until the next check: in a long wait, checks are as rare as the agent's own."""
         return LOOK_TICK if exact else max(LOOK_TICK, (now - self.watch.last_sign) / 20)
 
     def stalled(self, now: float) -> bool:
-        """Whether the run counts as stalled at `now`."""
+        """Return True if the run counts as stalled at `now`."""
         quiet = now - self.watch.last_sign
-        # Most waits need no arithmetic: below the floor, or shorter than one before, nothing is a stall.
+        # Most waits need no arithmetic: a wait below the floor, or shorter than an earlier wait, is not a
+        # stall.
         return quiet > 30.0 and quiet > self.watch.longest and self.watch.check(now).stalled
 
     def tell(self, now: float, told: Told, ranks: int) -> None:
-        """Take in what the run reported at `now`."""
+        """Feed a signal of the run at `now`."""
         if told.what == "gone":
             self.progress.ended(now)
             self.advance.seen(now)
@@ -168,7 +169,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Follow the run until its time is over, then let it hang where it is."""
+    """Follow the run until its time is over, then let it hang at its place."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:
@@ -185,7 +186,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
             verdict.wrongly.append(
                 f"{told.doing} in {state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s"
             )
-        if told.what != "log-line":  # a watcher of steps alone knows of nothing else
+        if told.what != "log-line":  # a fixed timeout on steps sees no other signal
             for seconds in FIXED:
                 verdict.false_fixed[seconds] += now - sign > seconds
         if told.what in ("step", "log-step"):
@@ -201,7 +202,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
 
 
 def found_after(watched: Watched, last: float) -> float:
-    """When the agent's look of each second finds that nothing has come since `last`."""
+    """Return the seconds after `last` at which one of the checks, one a second, finds the stall."""
     seconds = TICK
     while not watched.watch.check(last + seconds).stalled:
         seconds += TICK
@@ -209,7 +210,7 @@ def found_after(watched: Watched, last: float) -> float:
 
 
 def watch_recording(path: Path) -> Verdict | None:
-    """Follow a log by its lines' own times; ``None`` where they have none, or no step is in it."""
+    """Follow a log by the times of its lines; return ``None`` if it has no times or no step."""
     from recorded import timed_runs
 
     verdict = Verdict(path.name, 0.0)
@@ -218,13 +219,13 @@ def watch_recording(path: Path) -> Verdict | None:
 
 
 def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) -> bool:
-    """Add the reports of one run; whether a step is in it."""
+    """Add the stalls of one run to the verdict; return True if the run has a step."""
     first = sign = lines[0][0]
     watched, episode = Watched(first), 0
     for now, sample, line in lines:
         if watched.stalled(now):
             state = watched.watch.check(now)
-            if state.episode > episode:  # many lines may come in one stall
+            if state.episode > episode:  # several lines may come in one stall
                 episode = state.episode
                 verdict.false_learnt += 1
                 verdict.wrongly.append(

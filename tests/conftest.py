@@ -1,4 +1,4 @@
-"""Shared by all tests: root, packaged rules, isolated state; in CI, no silent skips and a second try."""
+"""Fixtures for all tests: root, packaged rules, isolated state; in CI, no silent skips, and a second try."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
-#: What `make test-quick` leaves out and `make test` runs: it waits for processes, or reads long logs.
+#: Tests that `make test-quick` leaves out: they wait for processes, or read long logs.
 SLOW = (
     "alerts/delivery/test_faults.py",
     "alerts/delivery/test_restarts.py",
@@ -58,39 +58,40 @@ SLOW = (
     "test_wheel.py",
     "tools/test_docs_site.py",
 )
-if CHECKOUT := os.environ.get("TESTED_CHECKOUT"):  # whose commands tests run: security/test_wrong_in_0_1.py
+# the checkout whose commands are tested: security/test_wrong_in_0_1.py
+if CHECKOUT := os.environ.get("TESTED_CHECKOUT"):
     packages = ("", "alerts", "dashboard", "exporter", "lint", "logs", "rules")
     os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(CHECKOUT, name)) for name in packages)
-# What many tests need of the machine: ports, processes and a server.
+# Helpers for the machine that many tests need: ports, processes and a server.
 sys.path.append(str(Path(__file__).with_name("machine")))
 sys.path.append(str(ROOT / "tools"))
-# How long an example takes says how busy the machine is.
+# The duration of an example depends on the load of the machine.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The repository's root folder."""
+    """Return the repository's root folder."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made once for all tests, in all processes of them: what is kept there is compiled in seconds."""
+    """Return a cache folder that all test processes share: filling it takes seconds."""
     base = tmp_path_factory.getbasetemp()
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "stallwatch-cache"
 
 
 @pytest.fixture(scope="session")
 def catalogue(cache_folder: Path) -> Catalogue:
-    """The packaged rule pages."""
+    """Return the packaged rule pages."""
     return load_catalogue(cache=cache_folder)
 
 
 @pytest.fixture(scope="session")
 def matcher(catalogue: Catalogue) -> Matcher:
-    """That of the packaged rule pages."""
+    """Return the matcher of the packaged rule pages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(ENGINE_VARIABLE, raising=False)
         return Matcher(catalogue)
@@ -98,7 +99,7 @@ def matcher(catalogue: Catalogue) -> Matcher:
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated_session(tmp_path_factory: pytest.TempPathFactory, cache_folder: Path) -> Iterator[None]:
-    """As `isolated_state`, for fixtures that many tests share: those are made before any test's own."""
+    """Isolate the state as `isolated_state` does, for shared fixtures, which are created first."""
     with pytest.MonkeyPatch.context() as patch:
         _isolate(patch, tmp_path_factory.mktemp("shared-state"), cache_folder)
         yield
@@ -106,7 +107,7 @@ def isolated_session(tmp_path_factory: pytest.TempPathFactory, cache_folder: Pat
 
 @pytest.fixture(autouse=True)
 def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No test sees the user's runs or configuration, or leaves something among them, or its umask."""
+    """Isolate each test from the user's runs, configuration and umask."""
     _isolate(monkeypatch, tmp_path, cache_folder)
     umask = os.umask(0o077)
     os.umask(umask)
@@ -125,8 +126,8 @@ def _isolate(patch: pytest.MonkeyPatch, folder: Path, cache: Path) -> None:
 
 @pytest.fixture
 def switch() -> Iterator[Switch]:
-    """A dead-man's switch."""
-    from deadmanswitch import Switch  # it lies in `machine`
+    """Yield a dead-man's switch."""
+    from deadmanswitch import Switch  # in the folder `machine`
 
     made = Switch()
     yield made
@@ -134,7 +135,7 @@ def switch() -> Iterator[Switch]:
 
 
 def heed_signals() -> None:
-    """Signals as a terminal leaves them: under ``nohup``, or behind a script's ``&``, some are ignored."""
+    """Restore the signal handlers of a terminal: ``nohup`` and a script's ``&`` ignore some signals."""
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
         (signal.SIGQUIT, signal.SIG_DFL),
@@ -145,20 +146,20 @@ def heed_signals() -> None:
 
 
 def allowed_skips(text: str) -> list[str]:
-    """The test ids (or parts of them) that may be skipped in CI."""
+    """Return the test ids (or parts of ids) that may be skipped in CI."""
     lines = (line.strip() for line in text.splitlines())
     return [line.split("\t")[0].split("  ")[0] for line in lines if line and not line.startswith("#")]
 
 
 class SkipGuard:
-    """Turns a skip that nobody wrote down into a failure of the whole CI run."""
+    """Fails the CI run if a test is skipped that is not on the list of allowed skips."""
 
     COLLECTED = "skips of whole files"
 
     def __init__(self, allowed: list[str]) -> None:
         self.allowed = allowed
         self.unexpected: list[str] = []
-        self.collected: list[str] = []  #: those of them that skip whole files
+        self.collected: list[str] = []  #: unexpected skips of whole files
 
     def note(self, report: pytest.TestReport | pytest.CollectReport) -> list[str]:
         expected = any(part in report.nodeid for part in self.allowed) or hasattr(report, "wasxfail")
@@ -174,7 +175,10 @@ class SkipGuard:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A lane has ended: what it collected is told to nobody else (pytest-xdist 3.8, ``dsession.py``)."""
+        """Collect the skips of an xdist worker that ended; no other hook gets them.
+
+        See ``dsession.py`` of pytest-xdist 3.8.
+        """
         told = getattr(node, "workeroutput", {}).get(self.COLLECTED, [])
         self.unexpected += [skip for skip in told if skip not in self.unexpected]
 
@@ -192,19 +196,19 @@ class SkipGuard:
 
 
 class SecondTry:
-    """Tries what depends on clocks, processes or browsers once more, and tells loudly what that took.
+    """Runs failed tests that depend on clocks, processes or browsers again, and reports each rerun.
 
-    What passes only then is to be mended: a busy machine found a race in it.
+    A test that passes only at the second try has to be fixed: a busy machine found a race in it.
     """
 
-    #: Tests of pure functions: what fails there once is wrong.
+    #: Tests of pure functions: they are not run again.
     PURE = frozenset(Path(__file__).with_name(name) for name in ("rules", "lint"))
-    LINES = 12  #: of what went wrong at first
+    LINES = 12  #: number of lines of the first failure to print
 
     def __init__(self) -> None:
-        self.first: dict[str, str] = {}  #: by test, how its first try ended
+        self.first: dict[str, str] = {}  #: outcome of the first try by test
         self.failed: set[str] = set()
-        self._timeouts: dict[str, Any] = {}  # by test, its settings of pytest-timeout
+        self._timeouts: dict[str, Any] = {}  # pytest-timeout settings by test
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
@@ -217,7 +221,10 @@ class SecondTry:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """A limit of its own: pytest-timeout (2.4, ``pytest_runtest_protocol``) has one for all tries."""
+        """Set a new time limit for each try.
+
+        pytest-timeout (2.4, ``pytest_runtest_protocol``) has one limit for all tries.
+        """
         if getattr(item, "execution_count", 1) > 1 and (settings := self._timeouts.get(item.nodeid)):
             item.ihook.pytest_timeout_cancel_timer(item=item)
             item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
@@ -245,10 +252,10 @@ class SecondTry:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Asked for where tests go on side by side: in lanes, except in ``make test-quick``."""
+    """Return the scheduler of parallel tests: `Lanes`, except for ``make test-quick``."""
     if config.getoption("dist") == "loadfile":
-        return None  # xdist's own
-    from lanes import Lanes  # it lies in `machine`
+        return None  # xdist's own scheduler
+    from lanes import Lanes  # in the folder `machine`
 
     return Lanes(config, log)
 
@@ -262,7 +269,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.hookimpl(trylast=True, specname="pytest_collection_modifyitems")
 def pytest_long_lanes_first(config: pytest.Config, items: list[pytest.Item]) -> None:
     if hasattr(config, "workerinput"):
-        from lanes import turn  # it lies in `machine`
+        from lanes import turn  # in the folder `machine`
 
         items.sort(key=lambda item: turn(item.nodeid))
 

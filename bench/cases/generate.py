@@ -1,8 +1,8 @@
-"""Whole logs of training runs, each from its id alone: a style of printing, a launcher, ranks, noise, and a fault.
+"""Generate whole logs of training runs from ids: a style of printing, a launcher, ranks, noise, and a fault.
 
     python bench/cases/generate.py ID          # print one
 
-The chance of a case is seeded with its id, so that only ids and hashes are kept in the repository.
+The random numbers of a case are seeded with its id, so the repository keeps only ids and hashes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from random import Random
 from inserted_faults import FAULTS, Fault
 from styles import STYLES, Lines, Scene
 
-VARIANTS = 3  #: logs for each fault
+VARIANTS = 3  #: number of logs for each fault
 GPU_LAUNCHERS = ("none", "torchrun", "torchrun-tee", "deepspeed", "srun", "srun-labelled", "accelerate")
-OTHER_STYLES = ("sb3", "keras", "columns", "epochs")  #: of programs that mostly have one process
+OTHER_STYLES = ("sb3", "keras", "columns", "epochs")  #: styles of programs that mostly have one process
 
 
 @dataclass(frozen=True)
 class Log:
-    """A generated log, and what is right to say of it."""
+    """Generated log and its correct answer."""
 
     text: str
-    cause: str  #: "" if nothing is wrong
+    cause: str  #: class of the cause; empty if nothing is wrong
     sign: str
     exit_code: int
     rank: int | None
@@ -79,7 +79,7 @@ NOISE: tuple[tuple[str, ...], ...] = (
 
 
 def _caught(s: Scene) -> Lines:
-    """An exception that the program caught, with its traceback in the log."""
+    """Return the log lines of an exception that the program handled, with its traceback."""
     return [
         f"{s.iso},{s.chance.randrange(1000):03d} - data - ERROR - could not decode sample {s.chance.randrange(10**6)}, skipping",
         "Traceback (most recent call last):",
@@ -90,7 +90,7 @@ def _caught(s: Scene) -> Lines:
 
 
 def _teardown(s: Scene) -> Lines:
-    """What a process prints while it is taken down."""
+    """Return the lines that a process prints while it is torn down."""
     return list(
         s.chance.choice(
             [
@@ -137,14 +137,14 @@ def _teardown(s: Scene) -> Lines:
 
 
 class Writer:
-    """Collects (rank, line); the launcher prefixes them at last."""
+    """Collect lines with their ranks; `text` adds the launcher's rank prefixes."""
 
     def __init__(self, s: Scene) -> None:
         self.s, self.lines = s, list[tuple[int | None, str, bool]]()
         self.style = STYLES[s.style]
 
     def add(self, lines: Lines, rank: int | None = 0, *, uncaught: bool = False) -> None:
-        """Lines of one rank, of none, or the traceback of an uncaught exception."""
+        """Add lines of one rank, or of no rank; `uncaught` marks the traceback of an unhandled exception."""
         raised = False
         for line in (line for text in lines for line in text.split("\n")):
             raised = raised or (uncaught and line.startswith("Traceback (most"))
@@ -157,7 +157,7 @@ class Writer:
         self.add(self.style.start(self.s))
 
     def steps(self, count: int, every: int = 1) -> None:
-        """Add `count` lines of progress, with evaluations, saves and noise between them."""
+        """Add `count` progress lines, with evaluations, saves and noise between them."""
         s = self.s
         evaluated = max(count // s.chance.choice([2, 3, 5]), 4)
         for number in range(1, count + 1):
@@ -192,7 +192,7 @@ class Writer:
         elif launcher == "srun-labelled":
             lines = [line if rank is None else f"{rank}: {line}" for rank, line, _ in self.lines]
         elif launcher in ("torchrun", "deepspeed", "accelerate", "srun") and self.s.ranks > 1:
-            # Since torch 2.4 a rank prefixes the traceback of an uncaught exception.
+            # Since torch 2.4, a rank prefixes the traceback of an unhandled exception.
             lines = [
                 f"[rank{rank}]: {line}" if raised and rank is not None else line
                 for rank, line, raised in self.lines
@@ -213,7 +213,7 @@ def _scene(chance: Random, gpus: bool) -> tuple[Scene, str]:
 
 
 def _others(w: Writer, fault: Fault, odd: int) -> None:
-    """What other ranks print."""
+    """Add the lines that the other ranks print after the fault."""
     s = w.s
     if s.ranks == 1 or fault.others in ("silent", "none"):
         return
@@ -249,7 +249,7 @@ def _others(w: Writer, fault: Fault, odd: int) -> None:
 
 
 def _launcher(w: Writer, launcher: str, fault: Fault, odd: int) -> None:
-    """How the launcher sums it up."""
+    """Add the launcher's summary of the failure."""
     s, code, pid = w.s, fault.code, w.s.chance.randrange(4000, 90000)
     if code == 0 or fault.others == "none":
         return
@@ -334,7 +334,7 @@ def _launcher(w: Writer, launcher: str, fault: Fault, odd: int) -> None:
 
 
 def failing(name: str, fault: Fault) -> Log:
-    """A run with the fault in it."""
+    """Generate the log of a run that fails with the given fault."""
     chance = Random(name)
     s, launcher = _scene(chance, fault.gpus)
     if s.ranks == 1 and fault.cause in (
@@ -349,7 +349,7 @@ def failing(name: str, fault: Fault) -> Log:
             8,
             chance.choice(["torchrun", "srun", "deepspeed"]),
         )
-    if fault.code < 0 and STYLES[s.style].ray:  # Ray would say more than its launcher does here
+    if fault.code < 0 and STYLES[s.style].ray:  # Ray itself would print more
         s.style = "trainer"
     w = Writer(s)
     odd = chance.randrange(s.ranks)
@@ -361,7 +361,7 @@ def failing(name: str, fault: Fault) -> Log:
         odd = 0
     if chance.random() < 0.15:
         w.add(_caught(s), chance.randrange(s.ranks))
-    job_first = chance.random() < 0.5  # stderr of the scheduler may come early or late
+    job_first = chance.random() < 0.5  # the scheduler's stderr may come early or late
     early = chance.random() < 0.2
     if fault.job and job_first:
         w.add(fault.job(s), None)
@@ -373,7 +373,7 @@ def failing(name: str, fault: Fault) -> Log:
         _others(w, fault, odd)
     if chance.random() < 0.45:
         w.add(_teardown(s), chance.randrange(s.ranks))
-    if chance.random() < 0.1 and at > 40:  # another process' stderr was flushed first
+    if chance.random() < 0.1 and at > 40:  # the stderr of another process was flushed first
         moved = w.lines[at:]
         del w.lines[at:]
         w.lines[at - 5 : at - 5] = moved
@@ -381,7 +381,7 @@ def failing(name: str, fault: Fault) -> Log:
     if fault.job and not job_first:
         w.add(fault.job(s), None)
     code = fault.code if fault.code >= 0 else 128 - fault.code
-    # Ray's prefix names a process, no rank.
+    # Ray's prefix names a process, not a rank.
     names_rank = s.ranks > 1 and not w.style.ray and bool(fault.lines(s))
     at_fault = odd if names_rank and fault.others in ("wait", "closed") else None
     return Log(w.text(launcher, code), fault.cause, fault.sign, code, at_fault, s.ranks, fault.source)
@@ -428,7 +428,7 @@ BENIGN = (
 
 
 def benign(name: str, kind: str) -> Log:
-    """A run with no fault; ``kind`` says what makes it hard."""
+    """Generate the log of a run without a failure; ``kind`` names what makes the run look suspicious."""
     chance = Random(name)
     s, launcher = _scene(chance, gpus=False)
     w, code = Writer(s), 0
@@ -447,7 +447,7 @@ def benign(name: str, kind: str) -> Log:
             w.add(_caught(s), chance.randrange(s.ranks))
         w.steps(chance.randrange(8, 40), 2)
         w.finish()
-    elif kind == "unfinished":  # read while it runs, or cut off
+    elif kind == "unfinished":  # the log is read during the run, or was cut off
         w.start()
         w.steps(chance.randrange(20, 200))
     elif kind == "interrupted":
@@ -455,7 +455,7 @@ def benign(name: str, kind: str) -> Log:
         w.steps(chance.randrange(20, 120))
         _ctrl_c(w)
         code = 130
-    elif kind == "restarted":  # the first start failed, a user fixed it, and the second one is complete
+    elif kind == "restarted":  # the user fixed the cause of the first failure
         fault = chance.choice([one for one in FAULTS if one.when == "start" and not one.job])
         w.start()
         w.add(fault.lines(s))
@@ -494,7 +494,7 @@ BENIGN_LOGS = 170
 
 
 def logs() -> dict[str, Log]:
-    """Every generated log by its id."""
+    """Return all generated logs by id."""
     found = {}
     for fault in FAULTS:
         for number in range(VARIANTS):
@@ -507,7 +507,7 @@ def logs() -> dict[str, Log]:
 
 
 def one(name: str) -> Log:
-    """The log of this id."""
+    """Return the generated log with this id."""
     kind, _, number = name.removeprefix("gen-").rpartition("-")
     if kind == "benign":
         return benign(name, BENIGN[int(number) % len(BENIGN)])

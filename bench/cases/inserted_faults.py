@@ -1,9 +1,10 @@
-"""Faults to insert into generated logs: what the process at fault prints, by the format in the library's source.
+"""Faults to insert into generated logs: lines of the process at fault, in the library's own format.
 
-Each has the class of its cause (causes.json), the words that name it, and where the format comes from. They are
-not taken from the catalogue's pages, and a quarter has no page at all (class ``other``). Most are a traceback and are
-rows of inserted_faults.json: the exception of a library (``at``: file, function, call, exception), of the program
-(``own``) or of its forward pass (``forward``). The others are written by a function here.
+Each fault has the class of its cause (causes.json), the words that name the cause, and the source of the
+format. The faults are not taken from the catalogue's pages, and a quarter of them has no page at all (class
+``other``). Most are tracebacks, kept as rows of inserted_faults.json: the exception of a library (``at``:
+file, function, call, exception), of the program (``own``) or of its forward pass (``forward``). A function
+here writes each of the others.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from styles import Lines, Scene
 class Fault:
     name: str
     cause: str
-    sign: str  #: words that name it, alternatives between bars
+    sign: str  #: words that name the cause, alternatives separated by bars
     lines: Callable[[Scene], Lines]
-    source: str  #: package, version, file of the format
-    code: int = 1  #: exit code of the process; negative: a signal
+    source: str  #: package, version, and file that defines the format
+    code: int = 1  #: exit code of the process; negative for a signal
     others: str = "wait"  #: what other ranks do: wait (their collectives time out), closed, alike, silent
-    when: str = "mid"  #: start, mid, save or eval
-    gpus: bool = True  #: whether it needs the trainer to be one of GPUs
-    job: Callable[[Scene], Lines] | None = None  #: what a scheduler or kernel prints beside it
+    when: str = "mid"  #: time of the fault: start, mid, save or eval
+    gpus: bool = True  #: True if the fault needs a trainer that runs on GPUs
+    job: Callable[[Scene], Lines] | None = None  #: lines of the scheduler or the kernel about the fault
 
 
 def trace(s: Scene, raised: str, *calls: tuple[str, int, str, str]) -> Lines:
-    """A traceback: the program's own calls, then those of the library."""
+    """Return a traceback: the program's own calls, then the calls of the library."""
     own = [
         (f"{s.home}/train.py", s.chance.randrange(200, 420), "<module>", "main()"),
         (f"{s.home}/train.py", s.chance.randrange(90, 199), "main", "trainer.train()"),
@@ -120,7 +121,7 @@ _ADVICE = (
 
 
 def _watchdog(s: Scene) -> Lines:
-    """torch 2.6, ProcessGroupNCCL.cpp."""
+    """Return the watchdog's lines, in the format of torch 2.6, ProcessGroupNCCL.cpp."""
     seq, size = s.chance.randrange(900, 90000), s.chance.choice([1, 16384, 52428800])
     rank, limit = s.chance.randrange(s.ranks), s.chance.choice([600000, 1800000])
     head = f"[rank{rank}]:[E{s.glog} ProcessGroupNCCL.cpp"
@@ -287,7 +288,7 @@ WRITTEN: dict[str, Callable[[Scene], Lines]] = {
         f"*** Process received signal ***\n[{s.host}:40211] Signal: Aborted (6)",
     ],
 }
-#: What a scheduler or the kernel prints beside it.
+#: Lines of the scheduler or the kernel about a fault, by name.
 JOBS: dict[str, Callable[[Scene], Lines]] = {
     "xid-79": lambda s: [
         f"{_kernel(s)} NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",

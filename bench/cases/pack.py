@@ -1,6 +1,7 @@
-"""Pack new runs into the cases and write ``cases.jsonl`` again: ``python bench/cases/pack.py [REAL] [HANGS]``.
+"""Pack new runs into the cases and rewrite ``cases.jsonl``: ``python bench/cases/pack.py [REAL] [HANGS]``.
 
-REAL is the folder of run_real.py, HANGS that of record.py. Generated cases are only indexed.
+REAL is the output folder of run_real.py, HANGS the output folder of record.py. Generated cases are only
+indexed.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _WORK = re.compile(r"/tmp/hang-\w+/(?:work|home/runs/[^/\"\s]+)")
 
 
 def clean() -> Scrubber:
-    """The scrubber of tests/repro, for the programs' folders here."""
+    """Return the scrubber of tests/repro, set up for the folders of the benchmark's programs."""
     base = scrubber(HERE / "programs", ROOT)
     return Scrubber({**dict(base._folders), str(ROOT / "bench" / "live_programs"): "/opt/train"}, _host(), ())
 
@@ -39,7 +40,7 @@ def _host() -> str:
 
 
 def pack_hang(folder: Path, scrub: Scrubber) -> None:
-    """One run's folder as an archive that is the same each time."""
+    """Pack one run's folder as a reproducible archive."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for path in sorted(folder.rglob("*")):

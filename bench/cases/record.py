@@ -2,10 +2,10 @@
 
     python bench/cases/record.py OUT [--only GLOB] [--jobs 2]
 
-Each program runs under the real ``stallwatch run`` with real thresholds. A quarter of a minute after the hang
-was reported, or 200 seconds after it began, the run's folder is copied: what a user would find who looks at a run
-that hangs. The folder holds the logs with the times at which each line came, for any tool, and what Stallwatch
-observed beside them (stacks of the processes), for Stallwatch.
+Each program runs under the real ``stallwatch run`` with real thresholds. The run's folder is copied a quarter
+of a minute after the hang was reported, or 200 seconds after the hang began: it holds what a user finds while
+a run hangs. Any tool can use the logs with the time of each line; Stallwatch also uses its own observations
+(stacks of the processes).
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ from live_programs.table import FAILING, FORMS  # noqa: E402
 
 AFTER_EVENT, AFTER_REPORT, AT_MOST = 200.0, 15.0, 360.0
 PROGRAM_HANGS = HERE / "programs" / "hangs.py"
-#: Of the live benchmark's programs those that hang within a minute; a start or a request of ten minutes is too long.
+#: Programs of the live benchmark that do not hang within a minute; a start or a request of ten minutes is too
+#: long.
 _NOT = (
     "never-joins",
     "straggles",
@@ -54,7 +55,7 @@ _NO_HANG = ("exception", "oom", "nan", "slow", "truncated", "trace-cache", "stra
 
 
 def hangs() -> list[dict[str, Any]]:
-    """Every recording: its id, its command and what is right to say of it."""
+    """Return a row for every recording: its id, its command and its correct answer."""
     from hangs import SCENARIOS
 
     rows = []
@@ -97,7 +98,7 @@ def hangs() -> list[dict[str, Any]]:
 
 
 def record(row: dict[str, Any], out: Path) -> str:
-    """Run one program until its hang is reported, and keep the folder."""
+    """Run one program until its hang is reported, and keep the run's folder."""
     work = Path(tempfile.mkdtemp(prefix="hang-"))
     (work / "work").mkdir()
     events = work / "event"

@@ -1,4 +1,4 @@
-"""Run the programs of ``programs/table.py`` and keep what they print: ``python bench/cases/run_real.py OUT``."""
+"""Run the programs of ``programs/table.py`` and keep their output: ``python bench/cases/run_real.py OUT``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ sys.path[:0] = [str(HERE / "programs"), str(ROOT / "tests" / "repro")]
 from scrub import Scrubber, scrubber  # noqa: E402
 from table import FAILING, FINE, Run  # noqa: E402
 
-SECONDS = 300  #: after which a program is ended
+SECONDS = 300  #: time limit of a program
 
 
 def keep(run: Run, seed: int, out: Path, work: Path) -> str:
-    """Run one program under bash, as a job script would, and keep its output and its exit code."""
+    """Run one program under bash, as a job script does, and keep its output and its exit code."""
     name = f"{'fine' if not run.cause else 'fault'}-{run.scenario.replace('_', '-')}-{seed}"
     path = out / f"{name}.log.gz"
     if path.exists():

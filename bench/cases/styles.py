@@ -1,7 +1,7 @@
-"""How training programs print: what they say first, a step, an evaluation, a save and their end.
+"""Styles in which training programs print their start, steps, evaluations, saves and end.
 
-Each style follows the format of the program that it is named for, with other numbers. A style is a function of
-`Scene` that gives lines.
+Each style follows the format of the program that it is named for, with other numbers. A style is a function
+that takes a `Scene` and returns lines.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from random import Random
 
 @dataclass
 class Scene:
-    """The run that is being written: its chance, its clock and its numbers."""
+    """State of the generated run: its random numbers, its clock and its counters."""
 
     chance: Random
     style: str

@@ -1,10 +1,10 @@
-"""A training over hosts in which something breaks on demand.
+"""Train over several hosts, and inject faults on demand.
 
     torchrun … training.py CONTROL LAYOUT
 
-The folder CONTROL is shared. The program that breaks something writes ``fault.json`` there, such as
-``{"number": 3, "kind": "sleep", "rank": 1}``; that rank writes ``began-3`` and does it in its next step, and
-continues once ``healed-3`` exists. ``step`` holds rank 0's step, ``pid-1`` rank 1's process.
+All hosts share the folder CONTROL. To inject a fault, write ``fault.json`` there, such as ``{"number": 3,
+"kind": "sleep", "rank": 1}``. That rank then writes ``began-3``, performs the fault in its next step, and
+continues when the file ``healed-3`` exists. ``step`` holds rank 0's step, ``pid-1`` the process id of rank 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP_SECONDS = 0.1
 CONTROL = Path(sys.argv[1])
 LAYOUT = sys.argv[2]
 
-if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:  # started by srun itself
+if "SLURM_PROCID" in os.environ and "RANK" not in os.environ:  # started by srun without torchrun
     os.environ["RANK"] = os.environ["SLURM_PROCID"]
     os.environ["WORLD_SIZE"] = os.environ["SLURM_NTASKS"]
     os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
@@ -33,13 +33,13 @@ RANK = int(os.environ["RANK"])
 
 
 class Faults:
-    """What is to break in this rank."""
+    """Faults that are injected into this rank."""
 
     def __init__(self) -> None:
         self._seen = 0
 
     def due(self, *kinds: str) -> int:
-        """Return the number of a fault of these kinds that begins now, and write down that it does."""
+        """Record that a fault of these kinds begins now, and return its number; return 0 if none is due."""
         try:
             wanted = json.loads((CONTROL / "fault.json").read_text())
         except (OSError, ValueError):
@@ -57,7 +57,7 @@ def healed(number: int) -> bool:
 
 
 class Shards(IterableDataset):  # type: ignore[type-arg]
-    """Batches, which a worker of the data loader reads."""
+    """Data set whose batches a worker of the data loader reads."""
 
     def __iter__(self) -> Iterator[torch.Tensor]:
         faults = Faults()
@@ -73,7 +73,7 @@ class Shards(IterableDataset):  # type: ignore[type-arg]
 
 
 def score(faults: Faults) -> None:
-    """A reward that a service elsewhere computes."""
+    """Wait for a reward from an external service."""
     number = faults.due("sleep")
     while number and not healed(number):
         time.sleep(0.5)
@@ -89,7 +89,7 @@ def forward(model: torch.nn.Module, batch: torch.Tensor, faults: Faults) -> torc
 
 
 def evaluate(group: dist.ProcessGroup) -> None:
-    """Every rank is to come here at the end of an epoch."""
+    """Join the collective at the end of an epoch, as every rank has to."""
     dist.barrier(group)
 
 
@@ -106,7 +106,7 @@ def reduce_gradients(model: torch.nn.Module, group: dist.ProcessGroup | None, fa
 
 
 class DataParallel:
-    """All ranks reduce all gradients."""
+    """Training in which all ranks reduce all gradients."""
 
     def __init__(self) -> None:
         self.epoch_group = dist.new_group()
@@ -122,7 +122,7 @@ class DataParallel:
 
 
 class Pipeline:
-    """Two stages of two tensor-parallel ranks each, as often as the ranks allow."""
+    """Pipelines of two stages with two tensor-parallel ranks each, replicated over all ranks."""
 
     def __init__(self) -> None:
         world = dist.get_world_size()

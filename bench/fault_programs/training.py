@@ -1,10 +1,10 @@
-"""A training as small as they come: steps on stdout, then it finishes, crashes, or waits for too long.
+"""Run a minimal training: print steps, then finish, crash, or pause for too long.
 
     python training.py SCENARIO NOTE [LOG]
 
-What it prints depends on the scenario alone. NOTE gets the longest pause between two steps, and then the
-exit code, by which a benchmark knows what became of it, watched or not. With LOG it prints into that file,
-which it opens anew if it was moved, as ``logging.handlers.WatchedFileHandler`` does.
+The output depends on the scenario alone. The training writes its longest pause between two steps and its exit
+code into NOTE, so that a benchmark knows the outcome without the watcher. With LOG, it prints into that file,
+and reopens the file if it was moved, as ``logging.handlers.WatchedFileHandler`` does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 STEPS, TOTAL, PAUSE = 25, 100, 0.03
-LONG = 4.5  #: seconds; with a floor of 0.1 s a stall is reported after two
+LONG = 4.5  #: seconds; with a floor of 0.1 s, a stall is reported after 2 s
 OOM = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of"
     " 79.11 GiB of which 1.50 GiB is free."
@@ -29,7 +29,7 @@ TRACE = (
 
 
 class Output:
-    """Stdout, or a log that others may move or cut off."""
+    """Stdout, or a log file that other processes may move or truncate."""
 
     def __init__(self, log: str | None) -> None:
         self._log = Path(log) if log else None
@@ -49,7 +49,7 @@ class Output:
 
 
 class Training:
-    """Steps, and the longest pause between two of them."""
+    """Counter of steps that also measures the longest pause between two steps."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -71,7 +71,7 @@ class Training:
 
 
 def train(scenario: str, training: Training, output: Output) -> int:
-    """Run it; return its exit code."""
+    """Run the training of the scenario, and return its exit code."""
     end = TOTAL if scenario == "finish" else STEPS
     for number in range(1, STEPS + 1):
         training.step(number)
@@ -96,8 +96,8 @@ def train(scenario: str, training: Training, output: Output) -> int:
 
 
 def main(scenario: str, note: str, log: str | None = None) -> int:
-    """Train, and write down how it went."""
-    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # what limits its watcher is not its limit
+    """Run the training, and write its longest pause and its exit code into the note."""
+    for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS):  # limits of the watcher do not apply
         hard = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (hard, hard))
     output = Output(log)

@@ -1,1 +1,1 @@
-"""The parts of ``bench/fuzz.py``: what is fuzzed, how inputs are made, and how each is judged."""
+"""Parts of ``bench/fuzz.py``: targets, generation of inputs, and judgement of results."""

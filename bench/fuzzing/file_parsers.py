@@ -1,4 +1,4 @@
-"""The parsers of files, of what the probe writes, of messages, settings, pages and stored records."""
+"""Fuzz targets for files, for records of the probe, and for messages, settings, pages and stored records."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _decompressed(data: bytes) -> Iterator[bytes]:
 
 
 def size_unpacked(data: bytes) -> int:
-    """What the input holds once it is unpacked, up to the limit: a few bytes may hold all that is allowed."""
+    """Return the unpacked size of the input up to the limit: a few bytes may unpack to a large size."""
     sizes = [size_of_lines(data)]
     for portions in (_decompressed, _unpacked):
         sizes.append(0)
@@ -183,7 +183,7 @@ def parse_tail_state(data: bytes) -> None:
     files.close()
 
 
-# ---------------------------------------------------------------- the probe's side
+# ---------------------------------------------------------------- records of the probe
 
 
 def ring(data: bytes) -> None:

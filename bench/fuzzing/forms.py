@@ -1,4 +1,4 @@
-"""The forms that inputs are made of: one of each kind of message, file and setting, and the tokens of each."""
+"""Templates of inputs: an example of each kind of message, file and setting, and the tokens of each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def webhooks() -> list[bytes]:
 
 
 def posts() -> list[bytes]:
-    """What agents of a run send, and the header that proves who they are."""
+    """Return reports of a run's agents with the header that authenticates them."""
     said = {"key": "5f", "agent": "n2-1", "host": "n2", "host_id": "ab", "run": "sft-1", "number": 7}
     group = {"ranks": [8, 9], "kind": "collective", "collectives": {"w": {"joined": 12, "done": 11}}}
     layout = [{"id": "w", "ranks": "0-15", "axis": "world"}]

@@ -1,8 +1,8 @@
-"""Stretch inputs, and look for parsers whose time grows faster than what they read.
+"""Stretch inputs, and look for parsers whose time grows faster than their input.
 
-Four times the input may take four times as long, not eight. What is stretched are the tokens and the lines of a
-parser's samples, pairs of them, and what attacks the regular expressions of the product (``patterns``), each as one
-long line and as many lines.
+An input of four times the size may take four times as long, but not eight times. The stretched units are the
+tokens and lines of a parser's samples, pairs of them, and the attacks on the product's regular expressions
+(``patterns``), each as one long line and as many lines.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fuzzing.targets import Target, wrong
 
 _SIZES = (16_000, 64_000)
 _FASTER = 8.0
-_FLOOR = 0.02  #: seconds for the longer one
-_LINES = 60  # samples' lines that are stretched
+_FLOOR = 0.02  #: seconds that the longer input must take to be judged
+_LINES = 60  # number of sample lines that are stretched
 _PAIRED = 120
 _NESTED = (
     b"[",
@@ -40,7 +40,7 @@ _NESTED = (
 
 
 def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """What comes before, what is repeated, and what ends it."""
+    """Yield (prefix, repeated unit, suffix) for each input to stretch."""
     chance = random.Random(target.name)
     tokens = [*target.tokens, *TOKENS]
     lines = [line for sample in target.samples() for line in sample.split(b"\n") if 0 < len(line) < 200]
@@ -53,7 +53,7 @@ def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
     for _ in range(_PAIRED):
         one, other = chance.choice([*tokens, *some]), chance.choice(tokens)
         yield b"", one + other, chance.choice((b"", b"\n", b"!"))
-    # JSON and the like are not made of what patterns look for.
+    # JSON and similar formats contain no text for the patterns.
     if not target.json:
         for pattern in patterns.every_pattern():
             text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
@@ -62,7 +62,7 @@ def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
-    """The unit many times, about `size` bytes in all."""
+    """Repeat the unit up to about `size` bytes in all."""
     before, middle, end = unit
     return before + middle * max(1, size // len(middle)) + end
 
@@ -70,12 +70,12 @@ def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:
 def slow(
     target: Target, unit: tuple[bytes, bytes, bytes], sizes: Sequence[int] = _SIZES
 ) -> tuple[float, float] | None:
-    """By how much the time grows, and the time of the longer input; ``None`` for as much as the input."""
+    """Return the growth of the time and the longer input's time; ``None`` if the growth is normal."""
     small, large = (stretched(unit, size) for size in sizes)
     took = _time(target, large)
     if took < _FLOOR:
         return None
-    for _ in range(3):  # every time: the machine may have been busy, or a cache cold
+    for _ in range(3):  # the slow growth must show every time: the machine may be busy, or a cache cold
         before, took = max(_time(target, small), 1e-4), min(took, _time(target, large))
         if took < _FLOOR or took / before < _FASTER * (sizes[1] / sizes[0]) / 4:
             return None
@@ -83,7 +83,7 @@ def slow(
 
 
 def search(targets: Sequence[Target], report: Callable[[str], None]) -> int:
-    """Stretch all units of all targets, and report where time grows faster than the input."""
+    """Stretch all units of all targets; report each parser whose time grows faster than its input."""
     found = 0
     for target in targets:
         count, worst, seen = 0, 0.0, 0

@@ -1,4 +1,4 @@
-"""Has libFuzzer, through atheris, follow the coverage of one parser: it keeps what reaches new code."""
+"""Fuzz one parser with libFuzzer, through atheris: inputs that reach new code are kept."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import click
 from fuzzing.running import make
 from fuzzing.targets import Target, wrong
 
-_SAMPLES = 200  # that it begins with
+_SAMPLES = 200  # number of samples in the initial corpus
 
 
 def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
-    """Fuzz a parser until an input fails; libFuzzer keeps that one in a file of this folder, and says so."""
+    """Fuzz a parser until an input fails; libFuzzer keeps that input in a file and prints its name."""
     try:
         import atheris
     except ImportError:

@@ -1,4 +1,4 @@
-"""The parsers of lines and of whole logs, and what shows their text: each is called with bytes."""
+"""Fuzz targets for lines, whole logs, and functions that render their text: each takes bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from stallwatch_rules.text.redact import redact
 
 
 class Broken(AssertionError):
-    """The parser gave something that it must never give."""
+    """Error of a target: the parser returned an invalid value."""
 
 
 def text_of(data: bytes) -> str:
@@ -58,13 +58,13 @@ def text_of(data: bytes) -> str:
 
 
 def from_system(data: bytes) -> str:
-    """As Python gives what the system has: file names, variables, arguments."""
+    """Decode bytes as Python decodes file names, variables and arguments of the system."""
     return data.decode("utf-8", "surrogateescape")
 
 
 @functools.cache
 def own_folder() -> Path:
-    """A folder of this process, in memory if possible."""
+    """Return a folder of this process, in memory if the system has such a file system."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -72,7 +72,7 @@ def own_folder() -> Path:
 
 
 def file_of(data: bytes, name: str) -> Path:
-    """The bytes as a file of this name."""
+    """Write the bytes into a file of this name, and return its path."""
     path = own_folder() / name
     if not path.parent.is_dir():
         path.parent.mkdir(parents=True)
@@ -89,7 +89,7 @@ _USUAL_LINE = 32
 
 
 def size_of_lines(data: bytes) -> int:
-    """The bytes, and what each line is beside them: the shortest one takes almost as long as a usual one."""
+    """Return the effective size: the bytes, and an allowance per line, because short lines take time."""
     return len(data) + _USUAL_LINE * sum(map(data.count, (b"\n", b"\r", b"\b")))
 
 
@@ -158,7 +158,7 @@ def parse_unescaping(data: bytes) -> None:
 def numbers(data: bytes) -> None:
     text = text_of(data)
     duration(text)
-    number(text)  # of what a pattern took for one, so that a ValueError is the caller's fault
+    number(text)  # `number` requires a text that a pattern matched, so that a ValueError here is expected
 
 
 def samples_in(data: bytes) -> None:
@@ -238,7 +238,7 @@ def parse_diagnose_files(data: bytes) -> None:
     diagnose_paths([path.parent], Options(the_matcher().catalogue))
 
 
-# ---------------------------------------------------------------- text that is shown
+# ---------------------------------------------------------------- text for display
 
 
 def redacting(data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""Make the inputs: real samples that are spliced, nested, stretched and broken, each from a number alone.
+"""Generate inputs: real samples that are spliced, nested, stretched and broken, each from a number alone.
 
-The same seed, target and number make the same bytes, on every machine: a failure needs no file to be made again,
-and a fuzzing that was interrupted continues at the next number.
+The same seed, target and number give the same bytes on every machine: a failure can be reproduced without a
+file, and an interrupted session continues at the next number.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-LONGEST = 64 * 1024  #: bytes of an input; mostly it is far shorter
+LONGEST = 64 * 1024  #: largest size of an input in bytes; most inputs are far shorter
 _USUAL = 4096
 
-#: What parsers stumble over, whatever they read.
+#: Tokens that often break parsers of any format.
 TOKENS: tuple[bytes, ...] = (
     *(b"\0", b"\n", b"\r", b"\r\n", b"\t", b"\x0b", b"\x1c", b"\x85", b"\b", b"\x7f", b" ", b"\xa0"),
     *(b"\x1b[31m", b"\x1b[0m", b"\x1b]0;title\x07", b"\x1b[", b"\x1b", b"\x9b31m", b"\x1b[999999999A"),
@@ -154,7 +154,7 @@ _NESTING = (10, 100, 500, 2000, 20_000)
 
 
 class Mutator:
-    """Makes the inputs of one target from its samples and tokens; ``forms`` are of what reads them."""
+    """Generator of inputs for one target from its samples and tokens, and from `forms` of its format."""
 
     def __init__(
         self, samples: Sequence[bytes], tokens: Sequence[bytes] = (), *, json_lines: bool = False
@@ -164,7 +164,7 @@ class Mutator:
         self._structured = json_lines
 
     def make(self, chance: random.Random) -> bytes:
-        """Return an input."""
+        """Return a random input."""
         kind = chance.random()
         if kind < 0.02:
             return chance.randbytes(chance.randrange(200))
@@ -241,7 +241,7 @@ class Mutator:
         return b"\n".join(lines)
 
     def _with_other_values(self, data: bytes, chance: random.Random) -> bytes:
-        """Return the JSON (or one line of it) with a value of another type somewhere in it."""
+        """Return the JSON (or one line of it) with one value replaced by a value of another type."""
         lines = data.split(b"\n")
         at = chance.randrange(len(lines))
         for text, wrap in ((data, None), (lines[at], at)):
@@ -251,7 +251,7 @@ class Mutator:
                 continue
             for _ in range(chance.choice((1, 1, 2, 4))):
                 value = _changed(value, chance)
-            # Python's own numbers beyond all bounds and halves of surrogates are part of what may come.
+            # The inputs may contain Python's own numbers out of range, and halves of surrogates.
             made = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
             if wrap is None:
                 return made
@@ -268,7 +268,7 @@ _CHANGES: tuple[_Change, ...] = (
 
 
 def _changed(value: Any, chance: random.Random) -> Any:
-    """Return the value with one place in it replaced, removed, doubled or renamed."""
+    """Return the value with one of its parts replaced, removed, doubled or renamed."""
     if isinstance(value, dict) and value and chance.random() < 0.85:
         key = chance.choice(sorted(value))
         how = chance.random()

@@ -1,9 +1,9 @@
-"""Every regular expression of the product, and texts that make a backtracking engine try again and again.
+"""Attack every regular expression of the product with texts that make a backtracking engine retry.
 
-A text is made of the pattern's own parts: what each repeat repeats, many times, behind what has to come before it,
-and with an end that does not fit; and the beginning of the pattern, many times, from each of which a search sets
-out. A pattern whose time grows much faster than the text is a finding; the same texts are what ``growth`` feeds the
-parsers, some of which cut a line before they search it.
+A text consists of the pattern's own parts: the body of each repeat, many times, after the required prefix,
+and with a suffix that does not match; and the beginning of the pattern, many times, from each of which a
+search starts. A pattern whose time grows much faster than the text is reported. ``growth`` feeds the same
+texts to the parsers, some of which cut a line before they search it.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _PACKAGES = (
 )
 _NOT_IMPORTED = ("bootstrap", ".pages.", "entry", "__main__", "migrations", ".grafana", "integrations")
 _SIZES = (2_000, 8_000)
-_FASTER = 8.0  #: times the time for four times the text: linear is 4, quadratic 16
-_SURE = 0.004  #: seconds for the longer text: what is in proportion takes a tenth
-_ENOUGH = 20.0  # seconds by the clock on the wall
+_FASTER = 8.0  #: ratio of times that is reported, for four times the text: linear is 4, quadratic 16
+_SURE = 0.004  #: seconds that the longer text must take; a linear search takes a tenth of that
+_ENOUGH = 20.0  # elapsed seconds after which a search is given up
 _ENDS = ("", "\0", "\n")
-_MOST_UNITS = 16  # texts of one pattern
+_MOST_UNITS = 16  # number of texts for one pattern
 
 
 class Pattern(NamedTuple):
-    """One pattern, and its place."""
+    """One regular expression and its place in the source."""
 
     place: str
     pattern: str | bytes
@@ -56,23 +56,23 @@ class Pattern(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text that grows in its middle."""
+    """Text that grows in its middle."""
 
     before: str
     unit: str
     end: str
 
     def of(self, size: int) -> str:
-        """The text, about so long."""
+        """Return the text with about `size` characters."""
         return self.before + self.unit * max(1, size // len(self.unit)) + self.end
 
 
-# ---------------------------------------------------------------- the patterns there are
+# ---------------------------------------------------------------- collection of the patterns
 
 
 @functools.cache
 def every_pattern() -> tuple[Pattern, ...]:
-    """All patterns that the modules of the product hold, each once."""
+    """Return all distinct patterns in the modules of the product."""
     found: dict[tuple[str | bytes, int], Pattern] = {}
     for package in _PACKAGES:
         for info in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
@@ -80,7 +80,7 @@ def every_pattern() -> tuple[Pattern, ...]:
                 continue
             try:
                 module = importlib.import_module(info.name)
-            except ImportError:  # of an extra that is not installed
+            except ImportError:  # the module needs an extra that is not installed
                 continue
             for name, value in list(vars(module).items()):
                 if not name.startswith("__"):
@@ -114,12 +114,12 @@ def _patterns_in(value: Any, deep: int, seen: set[int]) -> Iterator[tuple[str | 
 
 @functools.lru_cache(4096)
 def texts(pattern: str, flags: int) -> tuple[Text, ...]:
-    """Texts that may be slow for a pattern."""
+    """Return texts that may be slow for a pattern."""
     tree = parser.parse(pattern, flags & ~re.DEBUG)
     found: dict[tuple[str, str], None] = {}
     _walk(list(tree), "", found)
     first = ""
-    for node in tree:  # what each search sets out from
+    for node in tree:  # parts from which each search starts
         first += _sample([node])
         if first:
             found[("", first)] = None
@@ -154,7 +154,7 @@ def _walk(nodes: list[Any], before: str, found: dict[tuple[str, str], None]) -> 
 
 
 def _variants(nodes: list[Any]) -> list[str]:
-    """A few texts that the nodes match."""
+    """Return a few texts that the nodes match."""
     if len(nodes) == 1:
         op, argument = nodes[0]
         if op is C.BRANCH:
@@ -169,7 +169,7 @@ def _variants(nodes: list[Any]) -> list[str]:
 
 
 def _sample(nodes: Iterable[Any]) -> str:
-    """A short text that the nodes match, except for what they look ahead and back for."""
+    """Return a short text that the nodes match; lookahead and lookbehind are ignored."""
     out = ""
     for op, argument in nodes:
         if op is C.LITERAL:
@@ -198,7 +198,7 @@ _OF_CATEGORY = {
 
 
 def _members(items: list[Any]) -> list[str]:
-    """A few characters that a class has."""
+    """Return a few characters of a character class."""
     if items and items[0][0] is C.NEGATE:
         barred = re.compile(_class_of(items[1:]))
         return [char for char in "a 1-.x:/\t" if not barred.match(char)][:3]
@@ -230,7 +230,7 @@ def _class_of(items: list[Any]) -> str:
 
 
 def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float:
-    """How many times the time grows when the text does by four; 0 if that is too short to be sure."""
+    """Return the growth of the time for four times the text; 0 if the time is too short to be sure."""
     took = _least(search, text(_SIZES[1]))
     if took < _SURE:
         return 0.0
@@ -240,7 +240,7 @@ def growth(search: Callable[[Any], object], text: Callable[[int], Any]) -> float
 
 
 def _least(search: Callable[[Any], object], value: Any) -> float:
-    """The processor time of a search, which is given up after `_ENOUGH` seconds."""
+    """Return the shortest processor time of a search, which is given up after `_ENOUGH` seconds."""
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -259,7 +259,7 @@ def _least(search: Callable[[Any], object], value: Any) -> float:
 
 
 def slow(pattern: Pattern) -> tuple[float, Text] | None:
-    """By how much the time of a pattern grows, and with which text; ``None`` if it grows as the text does."""
+    """Return the growth of a pattern's time and the slow text; ``None`` if the growth is normal."""
     compiled = re.compile(pattern.pattern, pattern.flags)
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     look = compiled.search if is_searched(pattern) else compiled.match
@@ -284,14 +284,14 @@ def _sources() -> str:
 
 
 def is_searched(pattern: Pattern) -> bool:
-    """Whether the pattern is looked for anywhere in a text, not only matched at its beginning."""
+    """Return True if the pattern is searched anywhere in a text, not only matched at its beginning."""
     name = pattern.place.rpartition(".")[2]
     uses = set(re.findall(rf"\b{name}\.([a-z]+)\b", _sources()))
     return not uses & {"match", "fullmatch"} or bool(uses - {"match", "fullmatch", "pattern"})
 
 
 def search(report: Callable[[str], None]) -> list[Pattern]:
-    """Attack every pattern, and report those whose time grows faster than the text."""
+    """Attack every pattern; report and return those whose time grows faster than the text."""
     found = []
     for pattern in every_pattern():
         if (slowed := slow(pattern)) is not None:

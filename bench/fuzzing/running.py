@@ -1,7 +1,7 @@
-"""Runs the inputs of a target in a process of its own, bounded in memory, that the caller watches.
+"""Run the inputs of a target in a supervised process with limited memory.
 
-The process writes the number of the input that it is at where the caller sees it: what hangs or kills it is
-known, and the fuzzing continues behind it.
+The process writes the number of its current input to memory that the caller reads. So the caller knows the
+input that hangs or kills the process, and continues after it.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from typing import Any
 from fuzzing.mutation import Mutator
 from fuzzing.targets import BY_NAME, Target, wrong
 
-FLOOR_SECONDS = 0.01  #: below, a time is not judged: it is the machine's more than the parser's
-MOST_TIMES = 10  #: the median time per byte
-HANG_SECONDS = 60.0  #: of wall time for one input
-GROWTH = 192 * 1024 * 1024  #: bytes that one input may make the peak of memory grow by
-_MEMORY = 3 * 1024**3  # of addresses beyond what the process has at the start
-_LEARNT = 300  # inputs by whose times others are judged first
-_KEPT = 4000  # bytes of an input in a report
+FLOOR_SECONDS = 0.01  #: shorter times are not judged: they depend more on the machine than on the parser
+MOST_TIMES = 10  #: limit of an input's time, in multiples of the median time per byte
+HANG_SECONDS = 60.0  #: elapsed seconds after which one input counts as a hang
+GROWTH = 192 * 1024 * 1024  #: bytes by which one input may raise the peak of memory
+_MEMORY = 3 * 1024**3  # address space beyond the size of the process at its start
+_LEARNT = 300  # number of inputs whose times are collected before any is judged
+_KEPT = 4000  # largest number of bytes of an input in a report
 _RETRIES = 3
-_OF_A_KIND = 3  # failures of one process that are reported
+_OF_A_KIND = 3  # largest number of failures that one process reports
 
 
 @dataclass
 class Failure:
-    """An input that a parser could not take, and how to make it again."""
+    """An input that a parser could not handle, and the numbers that reproduce it."""
 
     target: str
     seed: int
@@ -46,23 +46,23 @@ class Failure:
     kind: str  #: raised, slow, memory, hang, killed
     what: str
     size: int = 0
-    input: str = ""  #: base64, of its beginning
+    input: str = ""  #: beginning of the input in base64
 
 
 @dataclass
 class Result:
-    """What came of a target's inputs."""
+    """Summary of a target's inputs."""
 
     target: str
     inputs: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0  #: times the median time per byte, of what took longer than the floor
-    peak: int = 0  #: bytes of memory that the process took at most
+    slowest: float = 0.0  #: highest multiple of the median, of times above the floor
+    peak: int = 0  #: peak memory of the process in bytes
     failures: list[Failure] = field(default_factory=list)
 
 
 def make(target: Target, seed: int, number: int, mutator: Mutator | None = None) -> bytes:
-    """Return input `number` of a target: every tenth is a sample as it is, as long as there are some."""
+    """Return input `number` of a target: while samples remain, every tenth input is an unchanged sample."""
     mutator = mutator or Mutator(target.samples(), target.tokens, json_lines=target.json)
     if number % 10 == 0 and number // 10 < len(mutator.samples):
         return mutator.samples[number // 10]
@@ -70,10 +70,11 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """Judges the processor time of an input by the median of the target's own, per byte of what it amounts to.
+    """Judge the processor time of an input by the target's median time per byte of effective size.
 
-    What an empty input costs is taken off: of a short one it is most. If most inputs are refused at their first
-    bytes, which costs nothing, the median of the samples as they are, which are read whole, counts instead.
+    The time of an empty input is subtracted, because it dominates short inputs. If a parser refuses most
+    inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read
+    whole, is used instead.
     """
 
     def __init__(self, target: Target, samples: Sequence[bytes] = ()) -> None:
@@ -85,7 +86,7 @@ class Judge:
         self._median = 0.0
 
     def take(self, data: bytes, seconds: float) -> float:
-        """Return how many times the median this input took, once that is sure; 0 below the floor."""
+        """Return the input's time in multiples of the median; 0 below the floor or without a median."""
         if self._median and seconds < FLOOR_SECONDS and len(self._rates) >= 4 * _LEARNT:
             return 0.0
         rate = self._rate(data, seconds)
@@ -119,16 +120,16 @@ def _limit_memory() -> None:
 
 
 def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, at: Any, out: Any) -> None:
-    """Run inputs `first` up to `last`; send failures as they come, and a result at the end."""
-    logging.disable(logging.WARNING)  # parsers warn of what they leave out
+    """Run inputs `first` up to `last`; send failures when they occur, and a result at the end."""
+    logging.disable(logging.WARNING)  # parsers log warnings about the parts that they leave out
     target = BY_NAME[name]
     mutator = Mutator(target.samples(), target.tokens, json_lines=target.json)
     samples = mutator.samples[:: len(mutator.samples) // 20 + 1] if timed else []
-    for sample in samples:  # compiles patterns, fills caches
+    for sample in samples:  # compile patterns and fill caches
         wrong(target, sample)
     _limit_memory()
     gc.collect()
-    gc.freeze()  # else a collection, which takes long among so much, is an input's that it falls on
+    gc.freeze()  # otherwise a slow garbage collection would count as the time of some input
     judge = Judge(target, samples) if timed else None
     result = Result(name)
     peak, seen = _peak(), dict[str, int]()
@@ -171,9 +172,9 @@ def _work(name: str, seed: int, first: int, last: int, timed: bool, end: float, 
 def run(
     target: Target, seed: int, first: int, last: int, *, timed: bool = True, end: float = math.inf
 ) -> Result:
-    """Run inputs `first` up to `last` of a target, over whatever ends the process that reads them.
+    """Run inputs `first` up to `last` of a target, and continue if an input ends the worker process.
 
-    At `end`, by the monotonic clock, it stops.
+    The run stops at `end`, by the monotonic clock.
     """
     total = Result(target.name)
     began = first
@@ -236,5 +237,5 @@ def _ended(target: Target, seed: int, number: int, what: str, kind: str) -> Fail
 
 
 def as_line(failure: Failure) -> str:
-    """The failure as a line of JSON."""
+    """Return the failure as a line of JSON."""
     return json.dumps(asdict(failure), ensure_ascii=True)

@@ -1,4 +1,4 @@
-"""What the inputs are made of: recordings, the log lines of rule pages, what version 0.1 stored, and forms."""
+"""Samples for the inputs: recordings, log lines of rule pages, stored files of version 0.1, and forms."""
 
 from __future__ import annotations
 
@@ -91,19 +91,19 @@ SECRETS = (
 
 
 def text_of(folder: Path, pattern: str, most: int = 10**9) -> list[bytes]:
-    """The files of a folder whose names match, in the order of their names."""
+    """Return the files of a folder that match the pattern, in the order of their names."""
     return [path.read_bytes()[:most] for path in sorted(folder.glob(pattern)) if path.is_file()]
 
 
 @functools.cache
 def pages() -> list[bytes]:
-    """Every eighth rule page: some forty, of all families."""
+    """Return every eighth rule page: about forty pages, from all families."""
     return text_of(ROOT / "rules" / "stallwatch_rules" / "catalogue", "*/*.md")[::8]
 
 
 @functools.cache
 def logs() -> list[bytes]:
-    """Short logs: the lines of rule pages, tracebacks, bars, launchers, and parts of recordings."""
+    """Return short logs: the lines of rule pages, tracebacks, bars, launchers, and parts of recordings."""
     catalogue = ROOT / "rules" / "stallwatch_rules" / "catalogue"
     blocks = [found[1] for page in text_of(catalogue, "*/*.md") for found in _BLOCK.finditer(page)]
     recorded = [log[:6000] for log in text_of(ROOT / "tests" / "recordings", "*/ranks/*.log")]
@@ -123,7 +123,7 @@ def logs() -> list[bytes]:
 
 @functools.cache
 def lines() -> list[bytes]:
-    """Single lines of these logs, each wording once."""
+    """Return single lines of these logs, one for each template."""
     found = {
         re.sub(rb"\d+", b"0", line): line
         for log in logs()
@@ -134,18 +134,18 @@ def lines() -> list[bytes]:
 
 
 def stored(*names: str) -> list[bytes]:
-    """What runs of version 0.1 and the recordings left in files of these names."""
+    """Return the files with these names that runs of version 0.1 and the recordings left."""
     found = [body for name in names for body in text_of(ROOT / "tests" / "release_0_1" / "runs", f"*/{name}")]
     return [*found, *(body for name in names for body in text_of(ROOT / "tests" / "recordings", f"*/{name}"))]
 
 
 def as_json(*values: object) -> list[bytes]:
-    """Each value as JSON."""
+    """Return each value as JSON."""
     return [json.dumps(value).encode() for value in values]
 
 
 def ring(records: int = _RING_RECORDS) -> bytes:
-    """A whole ring of a few records."""
+    """Return a complete ring with a few records."""
     record = record_struct(FIELDS)
     page = bytearray(pack_header(Header(record.size, records, 3, 1, 1, 1.7e9, FIELDS)))
     COUNTERS.pack_into(page, COUNTERS_AT, records + 2, 1, 0, 0)
@@ -156,7 +156,7 @@ def ring(records: int = _RING_RECORDS) -> bytes:
 
 @functools.cache
 def packed() -> list[bytes]:
-    """Small compressed files and archives of every kind, and one within another."""
+    """Return small compressed files and archives of every kind, and one nested archive."""
     text = _TRACEBACK + b"".join(_LINES[:4])
     flat = [
         gzip.compress(text, mtime=0),
@@ -170,7 +170,7 @@ def packed() -> list[bytes]:
         _tar({"rank_1.log": text, "x.gz": flat[0]}),
     )
     locked = bytearray(zipped)
-    locked[6] |= 1  # the flag of an encrypted member
+    locked[6] |= 1  # set the flag of an encrypted member
     bomb = gzip.compress(b"\0" * 300_000, mtime=0)
     within = _zip({"inner.zip": zipped, "deep.tar": tarred})
     return [
@@ -204,7 +204,7 @@ def _tar(members: dict[str, bytes]) -> bytes:
 
 
 def rank_files() -> list[bytes]:
-    """Dumps of torch's flight recorder, and a snapshot of ``stallwatch stacks``."""
+    """Return dumps of torch's flight recorder, and a snapshot of ``stallwatch stacks``."""
     dumps = sorted((ROOT / "tests/logs/flight_recorder").iterdir())
     snapshot = (
         b'{"time":1.8e9,"seconds":0.1,"groups":[{"ranks":[0,1],"kind":"collective","what":"all_reduce"}],'
@@ -214,7 +214,7 @@ def rank_files() -> list[bytes]:
 
 
 def checkpoints() -> list[bytes]:
-    """Files of tensors: safetensors, and what ``torch.save`` writes, its pickle by hand."""
+    """Return files of tensors: safetensors, and the format of ``torch.save`` with a handwritten pickle."""
     header = json.dumps(
         {"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}, "__metadata__": {"a": "b"}}
     ).encode()
@@ -231,5 +231,5 @@ def checkpoints() -> list[bytes]:
 
 
 def joined(parts: Iterable[bytes], between: bytes = b"\n") -> bytes:
-    """All parts as one input."""
+    """Return one input that joins all parts."""
     return between.join(parts)

@@ -1,7 +1,8 @@
-"""The table of every parser that takes foreign bytes: how it is called, and what it may raise.
+"""Table of every parser that takes foreign bytes: the call, and the exceptions that it may raise.
 
-A target takes bytes and returns nothing. Whatever it raises beside the documented exceptions of its row is a
-failure; so is what it finds wrong itself (`Broken`), such as lines that depend on how the bytes were cut.
+A target takes bytes and returns nothing. Any exception that its row does not name is a failure. The same
+holds for errors that the target itself detects (`Broken`), such as lines that depend on how the bytes were
+split.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from stallwatch_rules.pages.page import PageError
 
 @dataclass(frozen=True)
 class Target:
-    """One parser. ``cost`` is what an input takes, in microseconds, roughly: cheap parsers get more inputs.
+    """One parser. ``cost`` is the rough time of an input in microseconds: cheap parsers get more inputs.
 
-    ``size`` is what an input's time is judged by: its bytes, or what they amount to for this parser.
+    ``size`` returns the effective size of an input, by which its time is judged; by default the number of
+    bytes.
     """
 
     name: str
@@ -34,7 +36,7 @@ class Target:
     cost: float
     raises: tuple[type[BaseException], ...] = ()
     tokens: tuple[bytes, ...] = ()
-    json: bool = False  #: its inputs are JSON, or lines of it
+    json: bool = False  #: True if the inputs are JSON, or lines of JSON
     size: Callable[[bytes], int] = len
 
 
@@ -100,7 +102,7 @@ BY_NAME = {target.name: target for target in TARGETS}
 
 
 def wrong(target: Target, data: bytes) -> str | None:
-    """Parse an input; return what was raised that no documentation of the parser names, ``None`` for nothing."""
+    """Parse an input; return a description of an undocumented exception, or ``None``."""
     try:
         target.parse(data)
     except target.raises:
@@ -111,7 +113,7 @@ def wrong(target: Target, data: bytes) -> str | None:
 
 
 def described(error: BaseException) -> str:
-    """The exception, and the innermost place in Stallwatch from which it came."""
+    """Return the exception, and the innermost place in Stallwatch that raised it."""
     place, frame = "", error.__traceback__
     while frame is not None:
         path = frame.tb_frame.f_code.co_filename

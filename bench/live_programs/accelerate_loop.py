@@ -1,4 +1,4 @@
-"""A loop with Accelerate, on one rank or two."""
+"""Training loops with Accelerate, on one rank or two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 
 class Prepared:
-    """What a script has after ``accelerator.prepare``."""
+    """Model, optimizer and loader as ``accelerator.prepare`` returns them."""
 
     def __init__(self, accumulation: int = 1) -> None:
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulation)
@@ -101,7 +101,7 @@ def rank_1_hangs() -> None:
 
 
 def rank_1_leaves_the_gather_out() -> None:
-    """It filters its last predictions, and has none."""
+    """Let rank 1 filter its last predictions, so that none remain and it skips the gather."""
     one = Prepared()
     one.train(70)
     if RANK == 0:

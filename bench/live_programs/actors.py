@@ -1,4 +1,4 @@
-"""An actor that plays and a learner that trains, two processes with a queue between them."""
+"""Training with an actor process that plays and a learner process that trains, with a queue between them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common import CHANCE, HOUR, event, run
 
 
 def play(queue: Any, seconds: float, hangs_at: int, dies_at: int) -> None:
-    """Rollouts of varying length."""
+    """Put rollouts of varying length into the queue."""
     import torch
 
     for number in range(100_000):
@@ -28,7 +28,7 @@ def play(queue: Any, seconds: float, hangs_at: int, dies_at: int) -> None:
 
 
 def step_environment() -> None:
-    """A simulator that does not answer."""
+    """Stand in for a simulator that does not answer."""
     time.sleep(HOUR)
 
 
@@ -61,7 +61,7 @@ def steady() -> None:
 
 
 def slow_rollouts() -> None:
-    """Five seconds each."""
+    """Run rollouts of five seconds each."""
     both(22, 5.0)
 
 

@@ -1,7 +1,7 @@
-"""What the programs of the live benchmark share: when their event happens, and work that only takes time.
+"""Shared parts of the live benchmark's programs: the record of the event, and work that only takes time.
 
-They simulate: what would compute for seconds sleeps instead, but inside the real call (a dataset, a forward,
-a write into a slow file), so that Stallwatch sees what it would see of the real thing.
+Computation is simulated by a sleep inside the real call (a dataset, a forward pass, a write into a slow
+file), so that Stallwatch sees what it would see in a real training.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ RANK = int(os.environ.get("RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 SEED = int(os.environ.get("STALLWATCH_BENCH_SEED", "1"))
 CHANCE = random.Random(SEED)
-HOUR = 3600.0  #: a hang: longer than anybody waits
+HOUR = 3600.0  #: duration of a hang, longer than any limit of the benchmark
 
 
 def event(what: str) -> None:
-    """Write down that it happens now, where Stallwatch does not look."""
+    """Record the time of an event in a file that Stallwatch does not read."""
     with Path(os.environ.get("STALLWATCH_BENCH_EVENT", "/dev/null")).open("a") as file:
         file.write(f"BENCH EVENT {time.time():.3f} {os.getpid()} {what}\n")
 
 
 def about(seconds: float, spread: float = 0.2) -> float:
-    """A duration of this seed, up to a fifth more."""
+    """Return a random duration by the seed, up to a fifth longer than `seconds`."""
     return seconds * (1 + spread * random.Random(SEED).random())
 
 
 def say(*words: object) -> None:
-    """Print on rank 0."""
+    """Print on rank 0 only."""
     if RANK == 0:
         print(*words, flush=True)
 
 
 class SlowFile:
-    """A file on storage that takes its time: ``seconds`` for ``size`` bytes."""
+    """A file on slow storage: a write of ``size`` bytes takes ``seconds``."""
 
     def __init__(self, path: Path, seconds: float, size: int) -> None:
         self._file = path.open("wb", buffering=0)

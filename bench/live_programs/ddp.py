@@ -19,7 +19,7 @@ def steady() -> None:
 
 
 def evaluation_on_rank_0() -> None:
-    """The others wait for it in a barrier."""
+    """Evaluate on rank 0 while the other ranks wait in a barrier."""
     loop = Loop()
     loop.train(60)
     if RANK == 0:
@@ -49,7 +49,7 @@ def save_on_rank_0() -> None:
 
 
 def uneven_steps() -> None:
-    """Each rank's own share varies, and the slowest counts."""
+    """Train with steps that vary on each rank; the slowest rank determines the step time."""
     loop = Loop()
     chance = random.Random(10 * SEED + RANK)
     for _ in range(160):
@@ -58,7 +58,7 @@ def uneven_steps() -> None:
 
 
 def paused_as_a_group() -> None:
-    """A user stops the whole group and lets it continue a minute later; the runner does that."""
+    """Train while the runner stops the whole process group for a minute."""
     loop = Loop()
     loop.train(60)
     if RANK == 0:

@@ -1,4 +1,4 @@
-"""Data-parallel loops over gloo in which one rank fails the others."""
+"""Data-parallel loops over gloo in which one rank is at fault."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def rank_2_hangs() -> None:
 
 
 def balance() -> None:
-    """Whether a rank takes part depends on its own data: the mistake."""
+    """Reduce on every rank but rank 1, by mistake."""
     if RANK != 1:
         dist.all_reduce(torch.zeros(4))
 
@@ -59,7 +59,7 @@ def rank_1_misses_a_collective() -> None:
 
 
 def mismatched_collectives() -> None:
-    """Two groups, joined in another order on each rank."""
+    """Join the collectives of two groups in a different order on each rank."""
     loop = healthy_start()
     one, other = dist.new_group(), dist.new_group()
     if RANK == 0:
@@ -89,7 +89,7 @@ def rank_1_is_killed() -> None:
 
 
 def rank_1_straggles() -> None:
-    """It takes longer and longer for its own share."""
+    """Let rank 1 take longer and longer for its own share."""
     loop = healthy_start()
     if RANK == 0:
         event("straggler")
@@ -120,7 +120,7 @@ def score_samples(number: int) -> None:
 
 
 def rank_0_hangs_in_the_5th_evaluation() -> None:
-    """The others wait for it in a barrier."""
+    """Hang in the fifth evaluation on rank 0 while the other ranks wait in a barrier."""
     loop = Loop(0.2)
     for number in range(1, 6):
         loop.train(25)
@@ -131,7 +131,7 @@ def rank_0_hangs_in_the_5th_evaluation() -> None:
 
 
 class Images(Dataset[torch.Tensor]):
-    """From one sample on, rank 1's worker waits for a lock that is never released."""
+    """Data set whose worker on rank 1 waits, from one sample on, for a lock that is never released."""
 
     def __init__(self) -> None:
         self._lock = multiprocessing.get_context("fork").Lock()
@@ -154,7 +154,7 @@ def loader_of_rank_1_hangs() -> None:
 
 
 def rank_1_never_joins() -> None:
-    """It waits for a data set before the process group."""
+    """Let rank 1 wait for a data set before it joins the process group."""
     if RANK == 1:
         fetch_dataset()
     Loop()

@@ -11,11 +11,11 @@ import torch.distributed as dist
 from common import HOUR, RANK, WORLD, event, run, say
 from torch import nn
 
-CYCLES_PER_SECOND = 1_700_000_000  #: about: the clock of a GPU
+CYCLES_PER_SECOND = 1_700_000_000  #: approximate clock rate of a GPU
 
 
 class Loop:
-    """Steps on the device, averaged over the ranks when there are several."""
+    """Training steps on the device, averaged over the ranks if there are several."""
 
     def __init__(self) -> None:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
@@ -40,12 +40,12 @@ class Loop:
 
 
 def occupy(seconds: float) -> None:
-    """A kernel that does nothing for so long."""
+    """Launch a kernel that does nothing for `seconds`."""
     torch.cuda._sleep(int(seconds * CYCLES_PER_SECOND))
 
 
 def long_kernel() -> None:
-    """One step computes for a minute; the host waits for its loss."""
+    """Run one step that computes for a minute, while the host waits for its loss."""
     loop = Loop()
     loop.train(60)
     occupy(60)
@@ -59,7 +59,7 @@ def stuck_on_the_device() -> None:
 
 
 def synchronising_wait() -> None:
-    """Kernels for most of an hour are queued; the host waits for them."""
+    """Queue kernels for most of an hour, and let the host wait for them."""
     loop = Loop()
     loop.train(70)
     for _ in range(600):
@@ -68,7 +68,7 @@ def synchronising_wait() -> None:
 
 
 def stream_hang() -> None:
-    """One stream waits for work of another that does not end."""
+    """Let one stream wait for endless work of another stream."""
     loop = Loop()
     loop.train(70)
     other = torch.cuda.Stream()

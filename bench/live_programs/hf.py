@@ -15,7 +15,7 @@ PACE = Pace()
 
 
 class Numbers(Dataset[dict[str, torch.Tensor]]):
-    """Sequences that count."""
+    """Data set of sequences of consecutive numbers."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -29,7 +29,7 @@ class Numbers(Dataset[dict[str, torch.Tensor]]):
 
 
 def trainer(steps: int, evaluated: int = 8, metrics: Any = None, **arguments: Any) -> Trainer:
-    """Two samples a batch, a line for each step."""
+    """Return a trainer with two samples per batch that logs every step."""
     wanted = {
         "output_dir": "out",
         "max_steps": steps,
@@ -83,7 +83,7 @@ def checkpoints_with_rotation() -> None:
 
 
 class SlowSave(TrainerCallback):
-    """An upload after each checkpoint."""
+    """Callback that simulates an upload after each checkpoint."""
 
     def on_save(self, *_: Any, **__: Any) -> None:
         time.sleep(about(50))
@@ -96,7 +96,7 @@ def upload_after_a_checkpoint() -> None:
 
 
 def early_stopping() -> None:
-    """The learning rate is zero: nothing improves."""
+    """Train with a learning rate of zero, so that early stopping ends the run."""
     one = trainer(
         5000,
         learning_rate=0.0,
@@ -116,7 +116,7 @@ def gradient_accumulation() -> None:
 
 
 def multi_epoch() -> None:
-    """Each epoch is short, and shuffled anew."""
+    """Train over several short epochs, each shuffled anew."""
     one = trainer(-1, num_train_epochs=8)
     one.train_dataset = Numbers(60)
     one.train()
@@ -149,7 +149,7 @@ def metric_hangs_at_the_8th_evaluation() -> None:
 
 
 class Hangs(TrainerCallback):
-    """A callback of the user's that does not come back."""
+    """User callback that never returns."""
 
     def on_step_end(self, _: Any, state: Any, *__: Any, **___: Any) -> None:
         if state.global_step == 80:
@@ -183,7 +183,7 @@ def labels_that_do_not_fit() -> None:
 
 
 class Diverges(TrainerCallback):
-    """From one step on the weights are not numbers."""
+    """Callback that sets the weights to NaN from one step on."""
 
     def on_step_end(self, _: Any, state: Any, *__: Any, model: Any, **___: Any) -> None:
         if state.global_step == 80:

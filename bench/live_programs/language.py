@@ -1,4 +1,4 @@
-"""A tokenizer of single bytes and a tiny language model with random weights: nothing is downloaded."""
+"""Tokenizer of single bytes and a tiny language model with random weights; no download is needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def tokenizer() -> Any:
 
 
 class Pace:
-    """How long a forward takes, in seconds."""
+    """Duration of a forward pass in seconds."""
 
     def __init__(self) -> None:
         self.training, self.evaluating = 0.25, 0.25

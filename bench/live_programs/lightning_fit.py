@@ -26,7 +26,7 @@ class Vectors(Dataset[torch.Tensor]):
 
 
 class Module(lightning.LightningModule):
-    """A linear model whose steps take their time."""
+    """Linear model with slow steps."""
 
     training_seconds = 0.25
     validation_seconds = 0.25

@@ -1,4 +1,4 @@
-"""A small training loop in plain PyTorch, on one rank or several, as people write it."""
+"""A small, typical training loop in plain PyTorch, on one rank or several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDTH = 16
 
 
 class Net(nn.Module):
-    """Two layers; a forward takes as long as it is asked to."""
+    """Network of two layers whose forward pass takes a given time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Net(nn.Module):
 
 
 class Loop:
-    """Model, optimizer and a step; gradients are averaged over the ranks when there are several."""
+    """Model, optimizer and training step; gradients are averaged over the ranks if there are several."""
 
     def __init__(self, pace: float = 0.25, total: int = 5000, every: int = 1) -> None:
         if WORLD > 1:
@@ -47,7 +47,7 @@ class Loop:
     def step(
         self, features: torch.Tensor | None = None, pace: float | None = None, loss_factor: float = 1.0
     ) -> float:
-        """Forward, backward, update, and the line in the log."""
+        """Run one forward pass, backward pass and update, and log the step."""
         self.net.pause = self.pace if pace is None else pace
         features = self.batch() if features is None else features
         loss = (self.model(features) - features.sum(1, keepdim=True)).square().mean() * loss_factor
@@ -60,19 +60,19 @@ class Loop:
         return loss.item()
 
     def train(self, steps: int) -> None:
-        """Run `steps` steps, about evenly."""
+        """Run `steps` steps of about the same length."""
         self.model.train()
         for _ in range(steps):
             self.step(pace=self.pace * CHANCE.uniform(0.9, 1.1))
 
     def train_unevenly(self, seconds: float, sigma: float) -> None:
-        """Steps of log-normal length for so long."""
+        """Run steps of log-normal length for `seconds`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.step(pace=self.pace * math.exp(CHANCE.gauss(0.0, sigma)))
 
     def evaluate(self, seconds: float, batch_seconds: float = 0.5) -> float:
-        """Forwards without gradients, in evaluation mode."""
+        """Run forward passes in evaluation mode without gradients."""
         self.net.eval()
         self.net.pause = batch_seconds
         total = 0.0

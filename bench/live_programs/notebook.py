@@ -1,4 +1,4 @@
-"""A notebook that ``jupyter nbconvert --execute`` runs: a kernel trains, and nothing is printed meanwhile."""
+"""A notebook that ``jupyter nbconvert --execute`` runs: its kernel trains, and prints only at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cell(source: str) -> dict[str, Any]:
 
 
 def execute(*sources: str) -> None:
-    """Write the notebook and become its execution."""
+    """Write the notebook and replace this process with its execution."""
     cells = [cell(source) for source in (_SETUP, *sources)]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = {"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 4}
@@ -33,7 +33,7 @@ def trains() -> None:
 
 
 def kernel_is_idle_between_cells() -> None:
-    """The user looks at the results of a cell for a minute and a half before running the next."""
+    """Leave the kernel idle for a minute and a half between two cells."""
     from jupyter_client.manager import start_new_kernel
 
     manager, client = start_new_kernel(kernel_name="python3")

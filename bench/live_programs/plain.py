@@ -1,4 +1,4 @@
-"""Healthy single-process training loops: what takes long in them is their work."""
+"""Healthy single-process training loops with slow parts of many kinds."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def evaluation_with_a_bar() -> None:
 
 
 def inference_mode_evaluation() -> None:
-    """Without a switch of the model's mode."""
+    """Evaluate in inference mode, without a switch of the model to evaluation mode."""
     loop = Loop()
     loop.train(60)
     loop.net.pause = 2.0
@@ -65,7 +65,7 @@ def inference_mode_evaluation() -> None:
 
 
 def compute_metrics(seconds: float) -> None:
-    """A metric over all predictions, on one core."""
+    """Compute a metric over all predictions on one core."""
     time.sleep(seconds)
 
 
@@ -79,7 +79,7 @@ def slow_metric_from_the_first_evaluation_on() -> None:
     loop.finish()
 
 
-SAVED = 40 << 20  #: bytes of a checkpoint
+SAVED = 40 << 20  #: size of a checkpoint in bytes
 
 
 def save_slowly(loop: Loop, path: Path, seconds: float) -> None:
@@ -109,7 +109,7 @@ def slow_safetensors() -> None:
 
 
 def final_save_and_merge() -> None:
-    """After the last step: merge adapters, then save."""
+    """Merge adapters after the last step, then save."""
     loop = Loop(total=80)
     loop.train(80)
     say("Merging LoRA weights ...")
@@ -121,7 +121,7 @@ def final_save_and_merge() -> None:
 
 
 class Drain(http.server.BaseHTTPRequestHandler):
-    """A server that reads an upload slowly."""
+    """Server that reads an upload slowly."""
 
     def do_PUT(self) -> None:
         left = int(self.headers["Content-Length"])
@@ -151,7 +151,7 @@ def upload() -> None:
 
 
 def checkpoint_rotation() -> None:
-    """A checkpoint every 20 steps; the two newest are kept."""
+    """Save a checkpoint every 20 steps, and keep the two newest."""
     loop = Loop()
     for _ in range(10):
         loop.train(20)
@@ -177,7 +177,7 @@ class Samples(Dataset[torch.Tensor]):
 
 
 def open_the_shards(_worker: int) -> None:
-    """What a worker does before its first batch."""
+    """Open the shards before a worker's first batch."""
     time.sleep(about(45))
 
 
@@ -206,7 +206,7 @@ def shuffle_at_each_epoch() -> None:
 
 
 def gradient_accumulation() -> None:
-    """64 forwards and backwards of 0.3 s for each step."""
+    """Run 64 forward and backward passes of 0.3 s for each step."""
     loop = Loop()
     loop.model.train()
     loop.net.pause = 0.3
@@ -239,7 +239,7 @@ def uneven_steps_10() -> None:
 
 
 def long_first_step() -> None:
-    """A compiler works before the first step is done."""
+    """Wait for a compiler in the first step."""
     loop = Loop()
     loop.step(pace=about(60))
     loop.train(100)
@@ -265,7 +265,7 @@ def parse(sample: int) -> int:
 
 
 def caught_exceptions() -> None:
-    """Bad samples are logged with their traceback, and left out."""
+    """Log bad samples with their tracebacks, and skip them."""
     logging.basicConfig(level=logging.INFO)
     loop = Loop()
     for sample in range(200):
@@ -279,7 +279,7 @@ def caught_exceptions() -> None:
 
 
 def retry_warnings() -> None:
-    """Storage answers at the third attempt, every ten seconds."""
+    """Retry a storage request that succeeds at the third attempt, every ten seconds."""
     logging.basicConfig(level=logging.WARNING)
     loop = Loop()
     for _ in range(7):
@@ -296,7 +296,7 @@ def retry_warnings() -> None:
 
 
 def noise_of_a_logger() -> None:
-    """A metrics service cannot be reached, which is no trouble of the training."""
+    """Log errors of a metrics service that cannot be reached, which does not affect the training."""
     stop = threading.Event()
 
     def complain() -> None:
@@ -328,7 +328,7 @@ def early_stopping() -> None:
 
 
 def interrupted_by_its_user() -> None:
-    """Ctrl-C at the terminal, which the runner presses."""
+    """Train until the runner sends Ctrl-C, as a user would at the terminal."""
     loop = Loop()
     loop.train(100)
     event("interrupt")

@@ -1,4 +1,4 @@
-"""Single-process training loops to which something happens after some healthy steps."""
+"""Single-process training loops that fail or hang after some healthy steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 70
 
 
 def healthy_start(**options: Any) -> Loop:
-    """A loop after enough steps to know its rhythm."""
+    """Return a loop after enough steps for the agent to learn its pace."""
     loop = Loop(**options)
     loop.train(STEPS)
     return loop
@@ -40,7 +40,7 @@ def hang_in_own_code() -> None:
 
 
 def collapse() -> None:
-    """A loop whose condition never becomes false."""
+    """Run a loop whose end condition never becomes true."""
     event("loop")
     words, merged = list(range(50)), 0
     while len(words) > 1:
@@ -54,7 +54,7 @@ def endless_loop() -> None:
 
 
 class FallsSilent(http.server.BaseHTTPRequestHandler):
-    """A server that answers three times."""
+    """Server that answers three times and then no more."""
 
     answers = 0
 
@@ -94,7 +94,7 @@ def take_lock(lock: Any) -> None:
 
 
 def lock_of_a_dead_owner() -> None:
-    """The thread that held the lock ended without giving it back."""
+    """Wait for a lock whose owner thread ended without releasing it."""
     lock = threading.Lock()
     owner = threading.Thread(target=lock.acquire)
     owner.start()
@@ -104,7 +104,7 @@ def lock_of_a_dead_owner() -> None:
 
 
 class Locked(Dataset[torch.Tensor]):
-    """From one sample on, a worker waits for a lock."""
+    """Data set in which a worker waits, from one sample on, for a lock."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
@@ -150,7 +150,7 @@ def save_checkpoint(loop: Loop, path: Path) -> None:
 
 
 def save_into_a_blocked_pipe() -> None:
-    """The fourth time the storage takes nothing any more: here a pipe without a reader."""
+    """Save into storage that stops at the fourth checkpoint: a pipe that is never read."""
     loop = Loop()
     os.mkfifo("checkpoint-3.pt")
     for number in range(4):
@@ -161,7 +161,7 @@ def save_into_a_blocked_pipe() -> None:
 
 
 def chatty_logger_beside_a_hang() -> None:
-    """A thread continues to print while the main thread hangs."""
+    """Let a thread print while the main thread hangs."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
 
     def chat() -> None:
@@ -175,7 +175,7 @@ def chatty_logger_beside_a_hang() -> None:
 
 
 def rebuild(seconds: float) -> None:
-    """ZeRO-3 throws its trace cache away again and again."""
+    """Print the lines of a ZeRO-3 trace cache that is invalidated again and again."""
     event("trace cache")
     end = time.monotonic() + seconds
     number = 0
@@ -227,7 +227,7 @@ def nan_in_the_log() -> None:
 
 
 def nan_that_only_the_probe_sees() -> None:
-    """Nothing is printed."""
+    """Train with a NaN loss that is not printed."""
     loop = healthy_start(every=10**9)
     event("nan")
     for _ in range(300):
@@ -241,7 +241,7 @@ def killed() -> None:
 
 
 def truncated_checkpoint() -> None:
-    """The file system was full: half of it was kept."""
+    """Load a checkpoint of which a full file system kept only half."""
     loop = healthy_start()
     folder = Path("checkpoint-70")
     folder.mkdir()
@@ -253,7 +253,7 @@ def truncated_checkpoint() -> None:
 
 
 def slow_down() -> None:
-    """From one step on, each takes twice as long."""
+    """Train with steps that take twice as long from one step on."""
     loop = Loop(0.2)
     loop.train(250)
     event("slow")
@@ -262,7 +262,7 @@ def slow_down() -> None:
 
 
 def hang_in_a_generation() -> None:
-    """Sampling between steps; the fourth one does not come back."""
+    """Sample between steps; the fourth generation does not return."""
     loop = Loop()
     for number in range(4):
         loop.train(25)

@@ -1,4 +1,4 @@
-"""What other trainers print, from programs that import none of them: the log is all there is to go by."""
+"""Output of other trainers, from programs that import none of them: only the log can be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def megatron_line(number: int) -> None:
 
 
 def megatron() -> None:
-    """A line for each iteration, and a validation that says so."""
+    """Print a line for each iteration, and announce the validation."""
     for number in range(1, 201):
         megatron_line(number)
         time.sleep(0.25)
@@ -31,7 +31,7 @@ def megatron() -> None:
 
 
 def nanogpt() -> None:
-    """Lines for iterations, and an evaluation with a checkpoint every 100."""
+    """Print iterations, and an evaluation with a checkpoint every 100 iterations."""
     for number in range(201):
         if number % 100 == 0:
             time.sleep(about(10))
@@ -50,7 +50,7 @@ def jax_line(number: int) -> None:
 
 
 def jax() -> None:
-    """The first step compiles for half a minute."""
+    """Print a run whose first step compiles for half a minute."""
     say("I1123 20:00:00.000000 140 train.py:60] Compiling train_step ...")
     time.sleep(about(30))
     for number in range(1, 181):
@@ -87,7 +87,7 @@ def tqdm_bar() -> None:
 
 
 def rich_bar() -> None:
-    """A bar that is drawn although the output is no terminal."""
+    """Draw a progress bar although the output is not a terminal."""
     from rich.console import Console
     from rich.progress import track
 
@@ -98,7 +98,7 @@ def rich_bar() -> None:
 
 
 def validation_lines() -> None:
-    """A validation that says every ten seconds how far it is."""
+    """Print the progress of a validation every ten seconds."""
     for number in range(1, 161):
         jax_line(number)
         time.sleep(0.25)
@@ -109,7 +109,7 @@ def validation_lines() -> None:
 
 
 def warm_up() -> None:
-    """The learning rate rises, and the loss with it for a while."""
+    """Print a warm-up whose loss rises for a while with the learning rate."""
     for number in range(1, 281):
         rate = 3e-4 * min(number / 200, 1)
         say(
@@ -149,7 +149,7 @@ def tqdm_bar_stops() -> None:
 
 
 def out_of_memory() -> None:
-    """XLA's words, and an exit code that a pipe hides."""
+    """Print XLA's out-of-memory error, and end with an exit code that a pipe hides."""
     for number in range(1, 100):
         jax_line(number)
         time.sleep(0.25)

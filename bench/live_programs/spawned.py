@@ -1,4 +1,4 @@
-"""Ranks that ``torch.multiprocessing.spawn`` starts: their numbers are arguments."""
+"""Ranks that ``torch.multiprocessing.spawn`` starts, which get their rank numbers as arguments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The programs of the live benchmark: data, before code.
+"""Table of the live benchmark's programs and their correct answers.
 
-The hash of its name decides whether a program is *frozen*, so no one chooses. Frozen programs measure, and
-Stallwatch is not tuned to them; the others are there to develop with.
+The hash of a program's name decides whether it is *frozen*. Frozen programs only measure: Stallwatch is never
+tuned to them. The other programs serve development.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-#: How a command is started. ``{python}`` is the interpreter beside ``stallwatch``, ``{port}`` a free port.
+#: Command by launch form. ``{python}`` is the interpreter beside ``stallwatch``, ``{port}`` a free port.
 FORMS = {
     "python": "{python} {program}",
     "torchrun2": "{python} -m torch.distributed.run --standalone --nproc-per-node 2 {program}",
@@ -17,37 +17,37 @@ FORMS = {
     "pair": "bash -c 'export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT={port};"
     " RANK=0 LOCAL_RANK=0 {python} {program} & RANK=1 LOCAL_RANK=1 {python} {program} & wait'",
     "tee": "bash -c '{python} {program} 2>&1 | tee train.log'",
-    "no-probe": "{python} {program}",  # under ``stallwatch run --no-probe``
-    "tail": "{python} {program}",  # on its own, its output followed by ``stallwatch tail``
+    "no-probe": "{python} {program}",  # runs under ``stallwatch run --no-probe``
+    "tail": "{python} {program}",  # runs without an agent; ``stallwatch tail`` follows its output
 }
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the first message after the event has to say, and how soon."""
+    """Required content and time limit of the first message after the event."""
 
-    place: str  #: a regular expression: the function or line of the program, or the phase
+    place: str  #: regular expression of the function or line of the program, or of the phase
     cause: str  #: a key of `live_scoring.CAUSES`
-    rank: int | None = None  #: of several ranks, the one at fault
+    rank: int | None = None  #: the rank at fault, if there are several ranks
     limit: str = "probe"  #: a key of `live_scoring.LIMITS`
     severities: tuple[str, ...] = ("critical",)
-    recovers: bool = False  #: whether the program continues by itself, which closes the story
+    recovers: bool = False  #: True if the program recovers, so that the incident is closed
 
 
 @dataclass(frozen=True)
 class Program:
-    """One program, the command that runs it, and what is right to say of it."""
+    """One program: its command and its correct answer."""
 
     name: str
     family: str
-    file: str  #: beside this module
-    scenario: str  #: the function in it
-    seconds: float  #: how long it takes, about
+    file: str  #: file beside this module
+    scenario: str  #: name of the function
+    seconds: float  #: approximate duration
     form: str = "python"
-    expected: Expected | None = None  #: none: it is healthy
-    state: str = "finished"  #: how a healthy one ends; who follows a log that is left alone cannot know
-    needs: tuple[str, ...] = ()  #: packages
-    signals: tuple[tuple[float, str], ...] = ()  #: what the runner sends, seconds after the event
+    expected: Expected | None = None  #: ``None`` for a healthy program
+    state: str = "finished"  #: final state if healthy; unknown if a followed log just ends
+    needs: tuple[str, ...] = ()  #: required packages
+    signals: tuple[tuple[float, str], ...] = ()  #: (seconds after the event, signal) of the runner
 
     @property
     def healthy(self) -> bool:
@@ -55,23 +55,23 @@ class Program:
 
     @property
     def frozen(self) -> bool:
-        """Whether it belongs to the third that is not tuned to."""
+        """True if the program is in the third to which Stallwatch is never tuned."""
         return int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 3 == 0
 
 
 TORCH = ("torch",)
-CTRL_C = "Ctrl-C"  #: SIGINT for all that the terminal runs, Stallwatch too
+CTRL_C = "Ctrl-C"  #: SIGINT for all processes of the terminal, including Stallwatch
 
 
 def family(
     name: str, file: str, *, needs: tuple[str, ...] = (), form: str = "python", seconds: float
 ) -> Program:
-    """What the programs of one family share."""
+    """Return the fields that the programs of one family share."""
     return Program(name, name, file, "", seconds, form, needs=needs)
 
 
 def _of(base: Program, scenario: str, expected: Expected | None = None, **changes: object) -> Program:
-    """A program of the family: named for its scenario and, where it differs, for the way it is started."""
+    """Return a program of the family, named for its scenario and, if it differs, for its launch form."""
     form = str(changes.get("form", base.form))
     suffix = "" if form == base.form else f"-{form}"
     name = f"{base.family}-{scenario.replace('_', '-')}{suffix}"

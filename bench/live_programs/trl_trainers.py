@@ -66,7 +66,7 @@ def dpo_steady() -> None:
 
 def grpo(steps: int, reward: Any, **arguments: Any) -> GRPOTrainer:
     words = tokenizer()
-    PACE.training = PACE.evaluating = 0.02  # a token
+    PACE.training = PACE.evaluating = 0.02  # seconds for one token
     return GRPOTrainer(
         model=model(words, PACE),
         reward_funcs=reward,
@@ -83,7 +83,7 @@ def grpo(steps: int, reward: Any, **arguments: Any) -> GRPOTrainer:
 
 
 def zeros(completions: list[str], **_: Any) -> list[float]:
-    """A reward that no answer earns yet."""
+    """Return a reward of zero for every completion."""
     return [0.0] * len(completions)
 
 
@@ -92,7 +92,7 @@ def grpo_zero_loss() -> None:
 
 
 class Growing:
-    """Rollouts that take longer and longer, as answers grow."""
+    """Reward function that simulates rollouts which take longer and longer."""
 
     __name__ = "growing"
 
@@ -113,7 +113,7 @@ def grpo_growing_rollouts() -> None:
 
 
 def score_answers(completions: list[str], **_: Any) -> list[float]:
-    """A reward service that does not answer any more."""
+    """Stand in for a reward service that no longer answers."""
     score_answers.calls += 1  # type: ignore[attr-defined]
     if score_answers.calls > 60 and os.environ.get("RANK", "0") == os.environ.get("ODD", "0"):  # type: ignore[attr-defined]
         event("reward")
@@ -134,7 +134,7 @@ def grpo_reward_hangs_on_rank_1() -> None:
 
 
 def sft_collator_hangs() -> None:
-    """In the main process: no worker loads."""
+    """Hang in the collator, which runs in the main process without loader workers."""
     one = sft(500)
     collate, calls = one.data_collator, 0
 

@@ -1,4 +1,4 @@
-"""A learner in a Ray actor that is fed by actors, with Ray's own processes between them."""
+"""Training in which Ray actors feed a learner actor, with Ray's own processes between them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from common import CHANCE, HOUR, event, run
 
 
 class Player:
-    """Rollouts of varying length; one of them may not come back."""
+    """Actor that produces rollouts of varying length; one of them may never return."""
 
     def __init__(self, hangs_at: int) -> None:
         self._number, self._hangs_at = 0, hangs_at
@@ -26,13 +26,13 @@ class Player:
         return rows
 
     def step_environment(self) -> None:
-        """A simulator that does not answer."""
+        """Stand in for a simulator that does not answer."""
         event("environment")
         time.sleep(HOUR)
 
 
 class Learner:
-    """The process that trains."""
+    """Actor that trains."""
 
     def learn(self, player: Any, steps: int) -> None:
         import ray
@@ -46,7 +46,7 @@ class Learner:
 
 
 def both(steps: int, hangs_at: int = -1) -> None:
-    """Start Ray here, on this machine alone."""
+    """Start Ray on this machine, and run a player and a learner."""
     import ray
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=True)

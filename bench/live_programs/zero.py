@@ -15,7 +15,7 @@ import torch  # noqa: E402 - a line above has to come first
 
 torch.compile = lambda model=None, **_: (
     (lambda function: function) if model is None else model
-)  # not needed here
+)  # compiling is not needed here
 
 import deepspeed  # noqa: E402
 from common import HOUR, RANK, about, event, run, say  # noqa: E402
@@ -25,10 +25,10 @@ TOTAL = 5000
 
 
 class Engine:
-    """The engine around a small network, and its steps."""
+    """DeepSpeed engine with a small network, and its training steps."""
 
     def __init__(self, stage: int) -> None:
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled first
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # otherwise it is compiled first
         deepspeed.init_distributed(dist_backend="gloo", timeout=timedelta(minutes=30))
         torch.manual_seed(0)
         self.net = Net()
@@ -43,7 +43,7 @@ class Engine:
                     "stage": stage,
                     "overlap_comm": False,
                     "stage3_param_persistence_threshold": 0,
-                    "stage3_gather_16bit_weights_on_model_save": True,  # saving is a collective then
+                    "stage3_gather_16bit_weights_on_model_save": True,  # makes saving a collective
                 },
             },
         )
@@ -88,7 +88,7 @@ def evaluation_zero2() -> None:
 
 
 def evaluation_zero3() -> None:
-    """Every forward gathers parameters."""
+    """Evaluate with ZeRO-3, whose forward passes gather parameters."""
     one = Engine(3)
     one.train(60)
     one.evaluate(40, about(80) / 40)
@@ -138,7 +138,7 @@ def rank_1_hangs_zero3() -> None:
 
 
 def rank_1_hangs_after_trace_cache_lines() -> None:
-    """The lines came for a while, and are no cause: rank 1 is in its own code."""
+    """Print trace cache lines for a while, then hang in code of rank 1; the lines are not the cause."""
     one = Engine(3)
     for number in range(70):
         if number > 40:
@@ -150,7 +150,7 @@ def rank_1_hangs_after_trace_cache_lines() -> None:
 
 
 def rank_0_saves_alone_zero3() -> None:
-    """Saving is a collective, and rank 1 takes no part in it."""
+    """Save on rank 0 only, although saving is a collective."""
     one = Engine(3)
     one.train(70)
     if RANK == 0:

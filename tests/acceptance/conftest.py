@@ -1,4 +1,4 @@
-"""The whole way from a metric to a chat, with real servers."""
+"""Acceptance tests of the path from a metric to a chat, with real servers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 
 def _neighbour(name: str) -> ModuleType:
-    """A module of this folder, which is no package."""
+    """Import a module of this folder, which is not a package."""
     found = importlib.util.spec_from_file_location(
         f"acceptance_{name}", Path(__file__).with_name(f"{name}.py")
     )
@@ -44,24 +44,24 @@ def _stack(folder: Path, root: Path, around: Mapping[str, str] | None = None) ->
 
 @pytest.fixture
 def stack(tmp_path: Path, root: Path) -> Iterator[Any]:
-    """Prometheus, Alertmanager, relay and chat; none of them started yet but the chat."""
+    """Yield a stack of Prometheus, Alertmanager, relay and chat; only the chat runs."""
     yield from _stack(tmp_path, root)
 
 
 @pytest.fixture
 def script() -> Any:
-    """An empty time script."""
+    """Return an empty time script."""
     return timescript.Script()
 
 
 @pytest.fixture
 def standing() -> Any:
-    """What counts how long the machine stands still, by moments that the test gives."""
+    """Return a counter of the machine's pauses, at times that the test gives."""
     return timescript.Standing()
 
 
 class Shared:
-    """What comes of one play, for all tests of a file; what is tried again is tried on a play of its own."""
+    """Result of one play, shared by all tests of a file; a rerun test gets a play of its own."""
 
     def __init__(self, new_stack: Callable[[], AbstractContextManager[Any]]) -> None:
         self._new_stack = new_stack
@@ -71,7 +71,7 @@ class Shared:
         self._plays = 0
 
     def outcome(self, play: Callable[[Any, Any], Any], *, again: bool) -> Any:
-        """What `play` makes of a new stack and an empty script, once, and once more where asked `again`."""
+        """Return the result of `play` on a new stack with an empty script; `again` allows a second play."""
         if self._plays == 0 or (again and self._plays == 1):
             self.close()
             self._plays += 1
@@ -86,13 +86,13 @@ class Shared:
         return self._outcome
 
     def close(self) -> None:
-        """End the servers of the last play."""
+        """Stop the servers of the last play."""
         self._open.close()
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Iterator[Shared]:
-    """Servers that the tests of a file have together."""
+    """Yield servers that all tests of a file share."""
     made = Shared(lambda: contextmanager(_stack)(tmp_path_factory.mktemp("stack"), root))
     yield made
     made.close()
@@ -104,8 +104,7 @@ ALONE = "test_prometheus_path.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that measure have no plays beside them; those that wait for a play come last, as it goes on
-    beside the others."""
+    """Run tests that measure first, without plays beside them, and tests that wait for a play last."""
     ours = [place for place, item in enumerate(items) if HERE in item.path.parents]
     ordered = sorted(
         (items[place] for place in ours),
@@ -116,12 +115,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def play_of(item: pytest.Item) -> Play | None:
-    """What a test waits for: the ``play`` of its file."""
+    """Return the ``play`` of a test's file if the test waits for its result."""
     return item.module.play if "waited" in getattr(item, "fixturenames", ()) else None  # type: ignore[attr-defined]
 
 
 class Beside:
-    """Plays that are almost only waiting, two at a time in threads while other tests go on."""
+    """Plays that mostly wait, run two at a time in threads while other tests run."""
 
     def __init__(self, new_stack: Callable[[], AbstractContextManager[Any]], plays: Iterable[Play]) -> None:
         self._new_stack = new_stack
@@ -131,11 +130,11 @@ class Beside:
             self._begun[play] = self._pool.submit(self._played, play)
 
     def outcome(self, play: Play, *, again: bool) -> Any:
-        """What came of it; with `again` of another one, played now."""
+        """Return the result of a play; with `again`, of a new play."""
         return self._played(play) if again else self._begun[play].result()
 
     def close(self) -> None:
-        """Begin no more."""
+        """Start no further plays."""
         self._pool.shutdown(cancel_futures=True)
 
     def _played(self, play: Play) -> Any:
@@ -145,7 +144,7 @@ class Beside:
 
 @pytest.fixture(autouse=True)
 def plays_begin(request: pytest.FixtureRequest) -> None:
-    """With the first test of this folder that need not be alone."""
+    """Start the plays with the first test of this folder that need not run alone."""
     if request.path.name != ALONE:
         request.getfixturevalue("beside")
 
@@ -157,10 +156,11 @@ def beside(
     tmp_path_factory: pytest.TempPathFactory,
     root: Path,
 ) -> Iterator[Beside]:
-    """Begun when it is asked for first."""
-    around = dict(os.environ)  # here: tests change it while the thread goes on
+    """Start the plays at the first use of this fixture."""
+    around = dict(os.environ)  # copied now, because tests change the environment while the threads run
     wanted = [play for item in request.session.items if (play := play_of(item)) is not None]
-    folders = iter([tmp_path_factory.mktemp("beside") for _ in range(2 * len(wanted))])  # in this thread
+    # created in this thread
+    folders = iter([tmp_path_factory.mktemp("beside") for _ in range(2 * len(wanted))])
     made = Beside(lambda: contextmanager(_stack)(next(folders), root, around), wanted)
     yield made
     made.close()
@@ -168,6 +168,6 @@ def beside(
 
 @pytest.fixture
 def waited(request: pytest.FixtureRequest, beside: Beside) -> Any:
-    """What came of the file's ``play``; where the test is tried again (tests/conftest.py), of another one."""
+    """Return the result of the file's ``play``; a rerun test (tests/conftest.py) gets a new play."""
     again = getattr(request.node, "execution_count", 1) > 1
     return beside.outcome(request.module.play, again=again)

@@ -1,4 +1,4 @@
-"""Real servers on free ports, with the configuration that we give to users: only addresses differ."""
+"""Real servers on free ports, with the configuration that users get: only addresses differ."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from ports import free_port
 
 PROMETHEUS, PROMTOOL = "prometheus", "promtool"
 ALERTMANAGER, AMTOOL = "prometheus-alertmanager", "amtool"
-AGENTS = ("agent", "agent 2", "agent 3", "agent 4", "agent 5")  #: Prometheus scrapes so many
+AGENTS = ("agent", "agent 2", "agent 3", "agent 4", "agent 5")  #: agents that Prometheus scrapes
 STALLWATCH = str(Path(sys.executable).with_name("stallwatch"))
 _PATIENCE = 120.0
 
 
 def missing() -> list[str]:
-    """The programs that are not installed."""
+    """Return the programs that are not installed."""
     return [name for name in (PROMETHEUS, PROMTOOL, ALERTMANAGER, AMTOOL) if shutil.which(name) is None]
 
 
 def get(url: str, timeout: float = 60.0) -> str:
-    """The body of an address."""
+    """Return the body of a URL."""
     with urllib.request.urlopen(url, timeout=timeout) as answer:
         return str(answer.read().decode())
 
 
 class Process:
-    """A server that is stopped when the test is over; what it says is kept in a file."""
+    """A server that is stopped at the end of the test; its output is kept in a file."""
 
     def __init__(self, command: Sequence[str], folder: Path, name: str, environ: Mapping[str, str]) -> None:
         self.log = folder / f"{name}.log"
@@ -67,12 +67,12 @@ class Process:
         raise AssertionError(f"{url} does not answer: {self.log.read_text()[-2000:]}")
 
     def ask_to_stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send the signal."""
+        """Send the signal to the server."""
         if self.process.poll() is None:
             self.process.send_signal(number)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it, and wait until it has."""
+        """Send the signal to the server, and wait for its end."""
         if self.process.poll() is None:
             self.ask_to_stop(number)
             try:
@@ -82,7 +82,7 @@ class Process:
                 self.process.wait()
 
     def kill(self) -> None:
-        """End it at once, and all that it started."""
+        """Kill the server and all its descendants at once."""
         if self.process.poll() is None:
             family = psutil.Process(self.process.pid).children(recursive=True)
             self.process.kill()
@@ -93,11 +93,11 @@ class Process:
 
 
 class Chat:
-    """A chat that keeps what it is told, and when; it can be made to refuse."""
+    """A chat that stores messages with their times; it can be made to refuse them."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.refuse = 0  #: the status with which to answer; 0: accept
+        self.refuse = 0  #: status code of the answers; 0 accepts the message
         self.refused = 0
         outer = self
 
@@ -120,11 +120,11 @@ class Chat:
 
     @property
     def url(self) -> str:
-        # A busy machine may answer late: what was taken would be sent again.
+        # A late answer of a busy machine would make the client send an accepted message again.
         return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
 
     def about(self, run: str, status: str = "open", kind: str | None = None) -> list[dict[str, Any]]:
-        """The messages of a run."""
+        """Return the messages about a run."""
         return [
             message
             for message in list(self.messages)
@@ -139,10 +139,10 @@ class Chat:
 
 
 class Stack:
-    """Prometheus, Alertmanager, the relay and a chat, joined as in docs/compose."""
+    """Prometheus, Alertmanager, the relay and a chat, connected as in docs/compose."""
 
     def __init__(self, folder: Path, root: Path, around: dict[str, str]) -> None:
-        """`around`: the environment of its processes."""
+        """Create the stack; `around` is the environment of its processes."""
         self.folder = folder
         self.root = root
         self.home = folder / "state"
@@ -153,18 +153,19 @@ class Stack:
         self._agents = list(AGENTS)
         self._processes: dict[str, Process] = {}
         self._environs: dict[str, dict[str, str]] = {}
-        self.orphans: list[psutil.Process] = []  #: trainings that outlived their agent
+        self.orphans: list[psutil.Process] = []  #: trainings that continued after the end of their agent
         self._configure()
 
     def _configure(self) -> None:
-        # Within its interval, Prometheus evaluates a group when a hash of its file's path says so: a copy in
-        # the test's own folder has another phase each time, as targets have by their ports.
+        # Within its interval, Prometheus evaluates a group at a phase that a hash of its file's path
+        # determines: a copy in the test's own folder has another phase each time. The same holds for targets
+        # and their ports.
         rules = self.folder / "rules"
         shutil.copytree(self.root / "rules/prometheus", rules)
         compose = self.root / "docs/compose"
         changes = {
             "/etc/prometheus/rules": str(rules),
-            "/etc/prometheus/targets": str(self.folder / "targets"),  # .yml, and .d
+            "/etc/prometheus/targets": str(self.folder / "targets"),  # replaces targets.yml and targets.d
             "alertmanager:9093": f"127.0.0.1:{self.ports['alertmanager']}",
             "relay:19401": f"127.0.0.1:{self.ports['relay']}",
         }
@@ -179,19 +180,19 @@ class Stack:
     stallwatch = STALLWATCH
 
     def get(self, name: str, path: str) -> str:
-        """What a server answers."""
+        """Return a server's answer to a GET request."""
         return get(f"{self.url(name)}{path}")
 
     def url(self, name: str) -> str:
-        """The address of a server."""
+        """Return the URL of a server."""
         return f"http://127.0.0.1:{self.ports[name]}"
 
     def alerts(self) -> str:
-        """What Alertmanager holds."""
+        """Return the alerts that Alertmanager holds."""
         return self.get("alertmanager", "/api/v2/alerts")
 
     def raise_alerts(self, *labels: Mapping[str, str]) -> None:
-        """Tell Alertmanager of alerts as Prometheus would, without one."""
+        """Post alerts to Alertmanager as Prometheus does."""
         body = json.dumps([{"labels": one} for one in labels]).encode()
         request = urllib.request.Request(
             f"{self.url('alertmanager')}/api/v2/alerts", body, {"Content-Type": "application/json"}
@@ -199,33 +200,33 @@ class Stack:
         urllib.request.urlopen(request, timeout=120).close()
 
     def another_chat(self) -> Chat:
-        """One more, beside that of everybody."""
+        """Return a further chat beside the default chat."""
         self._chats.append(Chat())
         return self._chats[-1]
 
     def configure_relay(self, text: str) -> None:
-        """Its stallwatch.toml; before it is started."""
+        """Write the relay's stallwatch.toml; call this before the relay starts."""
         (self.folder / "stallwatch.toml").write_text(text)
 
     def environ_of(self, name: str, **environ: str) -> None:
-        """What a server gets beside the usual; before it is started."""
+        """Set more environment variables of a server; call this before the server starts."""
         self._environs[name] = environ
 
     def start(self, *names: str) -> None:
-        """Start the servers of these names, and wait until they answer all that they are asked."""
+        """Start the named servers, and wait until they answer all requests."""
         for name in names:
             getattr(self, f"_start_{name}")()
         for name in names:
-            # Prometheus is healthy before it answers what it is asked, which takes seconds on a busy machine.
+            # Prometheus is healthy before it answers queries, which takes seconds on a busy machine.
             state = "healthy" if name == "relay" else "ready"
             self._processes[name].until(f"{self.url(name)}/-/{state}")
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
-        """End one server."""
+        """Stop one server."""
         self._processes.pop(name).stop(number)
 
     def said(self, name: str) -> str:
-        """What a server printed."""
+        """Return the output of a server."""
         return self._processes[name].log.read_text()
 
     def _start_prometheus(self) -> None:
@@ -269,21 +270,21 @@ class Stack:
         return ["--config", str(config)] if config.exists() else []
 
     def environ(self, *, chats: bool) -> dict[str, str]:
-        """What our own programs get; with `chats` they tell the chat themselves."""
+        """Return the environment of Stallwatch's programs; with `chats`, they notify the chat directly."""
         found = {"STALLWATCH_HOME": str(self.home), "STALLWATCH_STALL_FLOOR_SECONDS": "6"}
         return {**found, "STALLWATCH_ALERTS_URLS": self.chat.url} if chats else found
 
     def train(self, name: str, *options: str, chats: bool = False) -> Training:
-        """A run under `stallwatch run` with further `options`, scraped by Prometheus."""
+        """Start a run under `stallwatch run` with more `options`, which Prometheus scrapes."""
         return Training(self, name, chats, options)
 
     def number(self, query: str) -> float | None:
-        """The highest value of a query to Prometheus; ``None`` where it has none."""
+        """Return the highest value of a Prometheus query, or ``None`` if it has no value."""
         told = json.loads(self.get("prometheus", f"/api/v1/query?query={urllib.parse.quote(query)}"))
         return max((float(one["value"][1]) for one in told["data"]["result"]), default=None)
 
     def until_known(self, *runs: str, steps: int = 20) -> None:
-        """Wait until Prometheus has seen these runs make so many steps; busy machines take long to start."""
+        """Wait until Prometheus has seen `steps` steps of these runs; busy machines start slowly."""
         deadline = time.monotonic() + _PATIENCE
         for run in runs:
             while (self.number(f'stallwatch_step{{run="{run}"}}') or 0) < steps:
@@ -291,7 +292,7 @@ class Stack:
                 time.sleep(0.1)
 
     def close(self) -> None:
-        """End everything at once: an agent that is asked to lingers for its last scrape."""
+        """Kill all processes at once: an agent that gets a signal waits for its last scrape."""
         for process in self._processes.values():
             process.kill()
         for orphan in self.orphans:
@@ -319,13 +320,13 @@ for step in range(1, 100000):
 
 
 def _given(compose: Path) -> list[str]:
-    """The flags of Prometheus that decide when alerts are told, as users get them."""
+    """Return the flags of Prometheus in the compose file that determine when alerts are sent."""
     command = yaml.safe_load(compose.read_text())["services"]["prometheus"]["command"]
     return [flag for flag in command if flag.startswith("--rules.")]
 
 
 class Training:
-    """A loop of steps that does what it is told."""
+    """A training loop that follows orders."""
 
     def __init__(self, stack: Stack, name: str, chats: bool, options: Sequence[str]) -> None:
         self.name = name
@@ -347,13 +348,13 @@ class Training:
         stack._processes[name] = self._process
 
     def order(self, what: str) -> None:
-        """``stall``, ``go``, ``crash`` or ``finish``."""
+        """Send an order: ``stall``, ``go``, ``crash`` or ``finish``."""
         whole = self._orders.with_suffix(".new")
         whole.write_text(what)
         whole.replace(self._orders)
 
     def number(self, metric: str, label: str) -> float:
-        """What its agent says right now."""
+        """Return the current value of a metric at the run's agent."""
         (line,) = [
             line
             for line in self._stack.get(self._agent, "/metrics").splitlines()
@@ -362,16 +363,16 @@ class Training:
         return float(line.split()[-1])
 
     def kill_agent(self) -> None:
-        """The agent gets no chance to say anything."""
+        """Kill the agent, which cannot send a last report."""
         self._stack.orphans += psutil.Process(self._process.process.pid).children(recursive=True)
         self._process.stop(signal.SIGKILL)
 
     @property
     def ended(self) -> bool:
-        """Whether the agent has ended, too."""
+        """True if the training and its agent have ended."""
         return self._process.process.poll() is not None
 
     @property
     def said(self) -> str:
-        """What was printed."""
+        """Output of the run."""
         return self._process.log.read_text()

@@ -1,4 +1,4 @@
-"""What was raised while the relay or the chat was away is told when they are back."""
+"""Alerts that were raised during an outage of the relay or the chat are sent after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 
 def play(stack: Any, script: Any) -> list[dict[str, Any]]:
-    """What the chat took: of one run while the relay lived, of another while it was dead."""
+    """Return the chat's messages about two runs: from before and after the relay's death."""
     stack.chat.refuse = 503
     stack.start("alertmanager", "relay", "prometheus")
     before, meanwhile = stack.train("before"), stack.train("meanwhile")
@@ -32,7 +32,7 @@ def play(stack: Any, script: Any) -> list[dict[str, Any]]:
     script.between(0.5, 60, "in Alertmanager", lambda: known("meanwhile"))
     script.run(settle=2)
     script.at(0, lambda: stack.start("relay"))
-    # The killed one may have been trying: its claim runs out after a minute, and what came later waits.
+    # The claim of the killed relay runs out after a minute, and later messages wait for it.
     script.between(0, 60 + 60, "told that was kept", lambda: stack.chat.about("before", "resolved"))
     script.between(0, 60 + 90, "told that came meanwhile", lambda: stack.chat.about("meanwhile", "resolved"))
     script.run(settle=3)

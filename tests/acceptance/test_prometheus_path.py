@@ -1,6 +1,6 @@
-"""A crash and a stall reach the chat through Prometheus, Alertmanager and the relay: once, and soon.
+"""A crash and a stall reach the chat through Prometheus, Alertmanager and the relay, once and in time.
 
-Five runs go on at once under one script, as most of it is waiting; each test looks at some of them.
+Five runs share one script, because most of their time is waiting; each test checks some of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 CRASH_SECONDS = 15.0
 STALL_SECONDS = 15.0
-BUSY_SECONDS = 15.0  # what a machine that is busy with others may add to what is promised
-FLOOR = 6.0  # that the stack sets; the steps are much shorter
-# Five a second. Until a log has told of as much training as the floor is long, its threshold is three times
-# as high: twice as many steps leave no doubt that it has fallen when it is read.
+BUSY_SECONDS = 15.0  # seconds that other load on the machine may add to a promised delay
+FLOOR = 6.0  # threshold floor that the stack sets; the steps are much shorter
+# Five steps a second. The threshold is three times the floor until the log shows training for as long as the
+# floor. Twice as many steps ensure that the threshold has fallen when the test reads it.
 TAUGHT_STEPS = int(2 * FLOOR * 5)
 
 
@@ -33,16 +33,16 @@ def test_the_configurations_that_we_give_away_are_accepted_by_their_servers(stac
 
 @dataclass
 class Played:
-    """What came of the script."""
+    """Result of the script."""
 
     stack: Any
-    crashed: Any  #: the run
+    crashed: Any  #: the run that crashed
     met: dict[str, float] = field(default_factory=dict)
     threshold: float = 0.0
     goes_on: float = 0.0
 
     def about(self, *runs: str) -> list[dict[str, Any]]:
-        """All that the chat was told of these runs."""
+        """Return all messages to the chat about these runs."""
         return [message for message in self.stack.chat.messages if message["run"] in runs]
 
 
@@ -51,13 +51,13 @@ BEGIN = 1.0
 
 @pytest.fixture
 def played(shared: Any, request: pytest.FixtureRequest) -> Played:
-    """Played once for all tests; one that is tried again gets a play of its own (see tests/conftest.py)."""
+    """Return the result of one play for all tests; a rerun test gets a new play (see tests/conftest.py)."""
     outcome: Played = shared.outcome(play, again=getattr(request.node, "execution_count", 1) > 1)
     return outcome
 
 
 def play(stack: Any, script: Any) -> Played:
-    """Five runs: what the chat hears of them, and when."""
+    """Run five trainings, and return the chat's messages with their times."""
     stack.start("alertmanager", "relay", "prometheus")
     crashes, both_ways = stack.train("crashes"), stack.train("told-by-its-agent", chats=True)
     stalls, finishes, vanishes = (stack.train(name) for name in ("stalls", "finishes", "vanishes"))
@@ -72,7 +72,7 @@ def play(stack: Any, script: Any) -> Played:
         script.at(BEGIN, lambda run=run, order=order: run.order(order))
     script.at(BEGIN, vanishes.kill_agent)
     script.between(BEGIN, BEGIN + CRASH_SECONDS + BUSY_SECONDS, "crash in chat", told("crashes", "resolved"))
-    # Its agent tells this one, and the relay hears of it too.
+    # The agent of this run notifies the chat itself, and the relay gets the alert too.
     script.between(
         BEGIN, BEGIN + 10 + BUSY_SECONDS, "crash from the agent", told("told-by-its-agent", "resolved")
     )
@@ -81,7 +81,7 @@ def play(stack: Any, script: Any) -> Played:
     )
 
     def expect_the_stall() -> None:
-        """By then it stands, and its steps teach its agent no other threshold any more."""
+        """Expect the stall message: the run stalls by now, so the threshold no longer changes."""
         result.threshold = threshold = stalls.number("stallwatch_stall_threshold_seconds", 'phase="train"')
         assert FLOOR <= threshold < 60
         latest = BEGIN + threshold + STALL_SECONDS
@@ -90,7 +90,7 @@ def play(stack: Any, script: Any) -> Played:
         script.at(result.goes_on, go_on)
 
     def go_on() -> None:
-        """By then it was told; where the machine is busy, as soon as it was."""
+        """Let the run continue after the stall message has arrived, or wait another second."""
         if not stack.chat.about("stalls"):
             result.goes_on += 1.0
             script.at(result.goes_on, go_on)
@@ -109,11 +109,11 @@ def play(stack: Any, script: Any) -> Played:
 def test_a_crash_is_in_chat_within_fifteen_seconds_and_once(played: Played) -> None:
     print(f"crash to chat: {played.met['crash in chat'] - BEGIN:.1f} s")
     print(f"crash to chat by the agent itself: {played.met['crash from the agent'] - BEGIN:.1f} s")
-    (message,) = played.about("crashes")  # once, although several alerts speak of it
+    (message,) = played.about("crashes")  # one message, although several alerts fire for the crash
     assert (message["severity"], message["status"], message["outcome"]) == ("critical", "resolved", "crashed")
     assert message["rule"] == "cuda-oom"
-    assert "CUDA error: out of memory" in message["text"]  # the evidence, which no alert holds
-    assert "1. " in message["text"]  # and what to do
+    assert "CUDA error: out of memory" in message["text"]  # the evidence, which no alert contains
+    assert "1. " in message["text"]  # the first step of the fix
     assert "Rule: stallwatch rules show cuda-oom" in message["text"]
     assert played.crashed.ended and "failed" in played.crashed.said
     assert [one["outcome"] for one in played.about("told-by-its-agent")] == ["crashed"]

@@ -1,4 +1,4 @@
-"""What a real Alertmanager tells the relay goes by the routes, and to others where nobody acknowledges it."""
+"""The relay routes alerts of a real Alertmanager, and escalates them if nobody acknowledges them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
 ESCALATE_SECONDS = 20.0
-LONG_MINUTES = 30  # an acknowledgement comes before, however busy the machine
+LONG_MINUTES = 30  # long enough for an acknowledgement on a busy machine
 
 
 @dataclass
 class Told:
-    """Which runs which chat heard of, what the relay said, and what became of an escalation."""
+    """Notified runs by chat, the relay's output, and withdrawn escalations."""
 
     boss: list[str]
     sweeps: list[str]
@@ -26,7 +26,7 @@ class Told:
 
 
 def play(stack: Any, script: Any) -> Told:
-    """Five alerts of as many runs, of which one is acknowledged."""
+    """Raise alerts of five runs, one of which is acknowledged."""
     boss, sweeps = stack.another_chat(), stack.another_chat()
     stack.configure_relay(
         f"""

@@ -1,4 +1,4 @@
-"""A real Prometheus finds every agent of a host and reads it with credentials, as docs/metrics.md shows."""
+"""Prometheus finds every agent of a host and scrapes it with credentials, as docs/metrics.md shows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAIT = 120.0
 
 
 def until(ask: Callable[[], Any], wanted: Any) -> None:
-    """Wait until this is so; fail with what was so instead."""
+    """Wait until a function returns the wanted value; fail with the last value otherwise."""
     deadline = time.monotonic() + _WAIT
     while (found := ask()) != wanted:
         assert time.monotonic() < deadline, found
@@ -28,7 +28,7 @@ def until(ask: Callable[[], Any], wanted: Any) -> None:
 
 
 def jobs(root: Path, places: dict[str, str]) -> list[dict[str, Any]]:
-    """The scrape configurations of the documentation: with a token, with a password, and with neither."""
+    """Return the scrape configurations of the documentation: with a token, a password, and neither."""
     text = (root / "docs/metrics.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```yaml\n(.*?)```", text, re.S)
     for shown, here in places.items():
@@ -46,9 +46,10 @@ def jobs(root: Path, places: dict[str, str]) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def configured(stack: Any, root: Path) -> Any:
-    """Agents, the relay and Prometheus with one token and one user."""
+    """Yield agents, the relay and Prometheus, configured with one token and one user."""
     folder = stack.folder
-    (folder / "targets").mkdir()  # before Prometheus starts, or it looks every five minutes only
+    # Prometheus checks a missing folder only every five minutes, so create it first
+    (folder / "targets").mkdir()
     for name, text in (("token", TOKEN), ("users", f"prometheus:{PASSWORD}"), ("password", PASSWORD)):
         (folder / name).write_text(f"{text}\n" if name != "password" else text, encoding="utf-8")
         (folder / name).chmod(0o600)
@@ -97,10 +98,10 @@ def test_every_agent_of_a_host_is_found_and_read_with_credentials(configured: An
     refused = [one["lastError"] for one in targets if one["labels"]["job"] == "stranger"]
     assert refused == ["server returned HTTP status 401 Unauthorized"] * 2
 
-    stack.stop("one")  # an agent that ends takes its announcement back
+    stack.stop("one")  # an agent removes its announcement when it ends
     assert announced() == ["two"]
     until(lambda: series("up==1", "job"), [("by-password",), ("relay",), ("stallwatch",)])
-    second.kill_agent()  # and that of a killed one is removed by the next
+    second.kill_agent()  # the next agent removes the announcement of a killed agent
     assert announced() == ["two"]
     stack.train("three", *discovered)
     until(announced, ["three"])

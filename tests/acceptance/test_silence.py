@@ -1,4 +1,4 @@
-"""A silence of ours in a real Alertmanager."""
+"""Stallwatch sets a silence in a real Alertmanager."""
 
 from __future__ import annotations
 

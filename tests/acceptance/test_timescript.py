@@ -1,4 +1,4 @@
-"""What counts as a machine that stood still, by the moments of its own clock."""
+"""Pauses of the machine are measured by late ticks of a clock."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_late_tick_is_time_that_the_machine_stood(standing: Any) -> None:
 
 
 def test_a_slow_answer_is_none(standing: Any) -> None:
-    """Whoever waits for a server is not kept from ticking."""
+    """A slow server does not delay the ticks."""
     for tick in range(1, 600):
         standing.tick(tick / 10)
     assert standing.seconds(60.0) == 0.0

@@ -1,4 +1,4 @@
-"""`stallwatch alerts test --through prometheus`: it arrives, or the link that is broken is named."""
+"""`stallwatch alerts test --through prometheus` delivers a message or names the broken link."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(600)]
 
-FREE_PORT = 19_999  # none that a stack is given: nothing is scraped there
+FREE_PORT = 19_999  # a port that no server of the stack uses, so that nothing scrapes it
 
 
 def try_it(stack: Any, *arguments: str, wait: int = 120) -> tuple[int, list[str]]:
-    """The exit code, and a line per link."""
+    """Return the exit code, and one line for each link."""
     done = subprocess.run(
         [
             *(stack.stallwatch, "alerts", "test", "--through", "prometheus"),
@@ -44,7 +44,7 @@ def test_it_arrives_and_each_broken_link_is_named(stack: Any) -> None:
     assert lines[-1].startswith("failed  Prometheus scrapes it: no target of ")
 
     stack.chat.refuse = 403
-    code, lines = try_it(stack, wait=25)  # it waits so long for the chat
+    code, lines = try_it(stack, wait=25)  # the command waits up to 25 s for the chat
     assert (code, len(lines)) == (1, 8)
     assert "did not take it" in lines[-1] and "403" in lines[-1] and "s3cr3t" not in lines[-1]
     stack.chat.refuse = 0

@@ -1,9 +1,9 @@
-"""What happens when, as a script: at a moment do something, between two moments expect something.
+"""Time scripts for tests: run an action at a time, expect a condition between two times.
 
-After the acceptance tests of Alertmanager, where a test says ``At(1, …)`` and ``Between(2, 2.5)``. Times are
-seconds since the script began; an expectation that is met too early fails as one that is met too late does.
-A machine that lets this process stand lets others stand: what is expected may come later by as much. That a
-server is slow to answer gives it no more time.
+The idea is from the acceptance tests of Alertmanager, with ``At(1, …)`` and ``Between(2, 2.5)``. Times are
+seconds since the start of the script. An expectation fails if it is met too early or too late. If the machine
+pauses this process, it pauses others too, so expectations may be met later by the same time. A slow answer of
+a server does not extend the limits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 _LOOK = 0.05
-_PROMPT = 0.25  # a tick comes no later on a machine that has time for us
+_PROMPT = 0.25  # latest tick on a machine with spare capacity
 
 
 @dataclass
@@ -26,11 +26,11 @@ class _Expectation:
     what: str
     met: Callable[[], Any]
     met_at: float | None = None
-    stood: float = 0.0  #: seconds that the machine let this process stand since `start`
+    stood: float = 0.0  #: seconds since `start` for which the machine paused this process
 
 
 class Standing:
-    """How long the machine let this process stand, as far as the ticks of a clock that came late tell."""
+    """Counter of the time for which the machine paused this process, measured by late ticks."""
 
     def __init__(self, now: float = 0.0) -> None:
         self._lock = threading.Lock()
@@ -38,19 +38,19 @@ class Standing:
         self._sum = 0.0
 
     def tick(self, now: float) -> None:
-        """Called as often as the machine allows."""
+        """Record a tick; call this as often as possible."""
         with self._lock:
             self._sum += max(0.0, now - self._ticked - _PROMPT)
             self._ticked = now
 
     def seconds(self, now: float) -> float:
-        """Until now, with a tick that is late already."""
+        """Return the paused seconds up to now, including the current tick if it is late."""
         with self._lock:
             return self._sum + max(0.0, now - self._ticked - _PROMPT)
 
     @contextmanager
     def ticking(self, began: float) -> Iterator[None]:
-        """Tick in a thread of its own, which waits for no server."""
+        """Tick in a separate thread, which waits for no server."""
         over = threading.Event()
 
         def tick() -> None:
@@ -68,13 +68,13 @@ class Standing:
 
 @dataclass
 class Script:
-    """Steps by their times; ``run`` plays them against the real clock. It may be filled anew afterwards."""
+    """Steps with their times; ``run`` plays them in real time. The script can be filled again afterwards."""
 
     _acts: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     _expected: list[_Expectation] = field(default_factory=list)
 
     def at(self, when: float, act: Callable[[], None]) -> Script:
-        """Do something at that moment."""
+        """Run an action at a time."""
         self._acts.append((when, act))
         return self
 
@@ -84,7 +84,7 @@ class Script:
         return self
 
     def run(self, settle: float = 0.0) -> dict[str, float]:
-        """Play it, and `settle` seconds more: when each expectation was met. An act may add to the script."""
+        """Play the script and `settle` more seconds; return the times of the met expectations."""
         began = time.monotonic()
         standing = Standing()
         with standing.ticking(began):

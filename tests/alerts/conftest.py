@@ -1,4 +1,4 @@
-"""Incidents to send, a real HTTP server to receive them, and a real PostgreSQL."""
+"""Incidents to send, a real HTTP server that receives them, and a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 class ChatServer:
-    """Keeps the JSON bodies it accepts; answers with the statuses in `answers` first, then 200."""
+    """Chat server that stores accepted JSON bodies; the statuses in `answers` come first, then 200."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -59,8 +59,8 @@ class ChatServer:
 
     @property
     def url(self) -> str:
-        """An Apprise URL of this server, with a path that is a secret."""
-        # Where a busy machine answers too late, what was taken is told twice.
+        """Apprise URL of this server, with a secret in its path."""
+        # A late answer of a busy machine would make the client send an accepted message again.
         return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t-t0ken?cto=60&rto=60"
 
     def wait_for_requests(self, count: int) -> None:

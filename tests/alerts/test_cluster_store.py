@@ -1,4 +1,4 @@
-"""Agents that meet in a real PostgreSQL: one of them merges, whatever becomes of it and of the server."""
+"""Agents that share a real PostgreSQL: one agent merges, whatever happens to it or to the server."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ RUN = RunIdentity(key="5f0c5f0c5f0c5f0c", job="8123.0", origin="slurm")
 PATIENT = Timing(
     answer=100, statement=100, acknowledgement=90, beat=0.05, step=0.05, absent=0.2, frozen=100, retry=0.1
 )
-#: Of what a frozen or lost merger is missed by.
+#: Short timeouts, after which a frozen or lost merger is replaced.
 QUICK = replace(PATIENT, answer=0.5, statement=0.5, acknowledgement=0.3, frozen=1.0)
 
 
 class Recorder:
-    """A merger that keeps what it is fed, and when."""
+    """Merger that records the reports that it gets, with their times."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.taken: list[AgentReport] = []
         self.calls: list[float] = []
         self.steps = 0
-        self.going = threading.Event()  #: cleared: `step` hangs
+        self.going = threading.Event()  #: `step` blocks while this event is cleared
         self.going.set()
-        self.refuses = ""  #: the agent whose reports it does not take
+        self.refuses = ""  #: agent whose reports the merger refuses
         self.breaks_at = ""
 
     def take(self, report: AgentReport) -> Reply:
@@ -70,7 +70,7 @@ class Recorder:
 
 
 class Agents:
-    """Agents of one run, each with a backing and a recorder; `lines` are their notices."""
+    """Agents of one run, each with a backing and a recorder; `lines` holds their notices."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -91,7 +91,7 @@ class Agents:
         return self.backings[agent].post(report(agent, number=number, **fields))
 
     def coordinator(self, agent: str) -> str:
-        """Post until somebody has merged it: who."""
+        """Post until an agent has merged the report, and return that agent."""
         found: list[Reply] = []
 
         def merged() -> bool:
@@ -112,7 +112,7 @@ class Agents:
 
 
 class Proxy:
-    """Stands before the server, and can be cut off or fall silent."""
+    """Proxy in front of the server that can be cut off or fall silent."""
 
     def __init__(self, server: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="stallwatch-proxy-"))
@@ -126,11 +126,11 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fall_silent(self) -> None:
-        """Keep every connection, and pass nothing on."""
+        """Keep every connection open, and forward nothing."""
         self._passing.clear()
 
     def cut(self) -> None:
-        """End every connection, and take no other."""
+        """Close every connection, and accept no new one."""
         for end in [self._listener, *self._ends]:
             try:
                 end.shutdown(socket.SHUT_RDWR)
@@ -282,7 +282,7 @@ def test_a_session_that_the_server_ends_is_made_again(agents: Agents, engine: En
 def test_a_merger_that_is_cut_off_is_replaced_and_merges_nothing_more(
     agents: Agents, url: str, proxy: Proxy, postgres: Postgres
 ) -> None:
-    """The server sees nothing of it: the connection stays open, and so the lock is held."""
+    """The server does not notice: the connection stays open, and the lock is held."""
     first = agents.join("n1", url.replace(str(postgres.folder), str(proxy.folder)), QUICK)
     second = agents.join("n2", timing=QUICK)
     assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
@@ -299,7 +299,7 @@ def test_a_merger_that_hangs_is_replaced_until_it_comes_back(agents: Agents) -> 
     assert agents.coordinator("n1") == agents.coordinator("n2") == "n1"
     first.going.clear()
     wait_until(lambda: agents.coordinator("n2") == "n2")
-    assert agents.post("n1") is None  # its thread hangs: it does not wait for it
+    assert agents.post("n1") is None  # the merger thread hangs, and posts do not wait for it
     calls = len(first.calls)
     first.going.set()
     wait_until(lambda: agents.coordinator("n1") == "n2")
@@ -382,7 +382,7 @@ def test_a_reply_that_cannot_be_read_is_none(agents: Agents, engine: Engine, con
     assert agents.coordinator("n1") == "n1"
     merger.going.clear()
     steps = merger.steps
-    wait_until(lambda: merger.steps > steps)  # and writes no more
+    wait_until(lambda: merger.steps > steps)  # the old merger writes no more
     with engine.begin() as connection:
         connection.execute(text("UPDATE cluster_runs SET reply = :reply"), {"reply": content})
     assert agents.post("n2") is None and agents.post("n2") is None
@@ -451,7 +451,7 @@ def test_a_wrong_password_is_refused_in_one_line_without_it(postgres: Postgres, 
     other = agents.url.replace("watcher@", "locked:s3cr3t%2Fpw@")
     engines = [open_engine(agents.url), open_engine(other)]
 
-    def is_locked() -> bool:  # the server reads its rules a little later
+    def is_locked() -> bool:  # the server reads its new rules after a moment
         try:
             engines[1].connect().close()
         except OperationalError:

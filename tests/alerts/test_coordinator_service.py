@@ -25,7 +25,7 @@ SECRET = "s3cret-of-the-cluster"
 
 @pytest.fixture
 def service(tmp_path: Path, chat_server: Any) -> Iterator[int]:
-    """The port of a running coordinator, which notifies a chat."""
+    """Yield the port of a running coordinator, which notifies a chat."""
     home = tmp_path / "service"
     code = "from stallwatch.cli import main; main()"
     with socket.create_server(("127.0.0.1", 0)) as free:

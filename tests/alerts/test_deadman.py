@@ -1,4 +1,4 @@
-"""The switch is pinged while we see, over real HTTP, and not a moment longer."""
+"""The switch is pinged over real HTTP while the relay receives the watchdog, and no longer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_it_goes_on_while_we_see_and_stops_when_we_do_not(switch: Any) -> None:
     blind[0] = "the database is gone"
     while asked.acquire(blocking=False):
         pass
-    for _ in range(50):  # some looks that were under way, and many that were not
+    for _ in range(50):  # some checks at the same time as a ping, and many without one
         asked.acquire()
     before = len(switch.paths)
     for _ in range(20):

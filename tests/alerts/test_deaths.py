@@ -1,4 +1,4 @@
-"""A crash is one message; if its cause was reported before, it closes that incident."""
+"""A crash is one message; if its cause was reported before, the message closes that incident."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_warning_that_no_later_step_decides_does_not_wait(
 
 
 class Desk:
-    """What is planned for the two chats."""
+    """Planner of messages for the two chats."""
 
     def __init__(self, store: IncidentStore) -> None:
         self.people = People(store.engine)
@@ -179,7 +179,7 @@ class Desk:
         self._outbox = Outbox(store.engine)
 
     def tell(self, incident: Incident) -> list[tuple[str, bool]]:
-        """The chats that get a message of it, and whether they are called for want of anybody else."""
+        """Return the chats that get a message about an incident: (chat, True for an escalation)."""
         letter = Letter(incident, incident_notice(incident, "en", None))
         names = {fingerprint(url): url for url in (FIRST, BOSS)}
         drafts = self._outbox.put(

@@ -1,4 +1,4 @@
-"""What a chat reads of a run over several hosts: the rank and its host, and how many hosts answered."""
+"""A chat message about a run over several hosts: the rank, its host, and the number of answering hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Stall = Callable[..., Incident]
 
 
 def stacks(**changes: Any) -> StallStacks:
-    """Three ranks on three hosts: rank 1 is elsewhere."""
+    """Return stacks of three ranks on three hosts, with rank 1 in another place."""
     facts: dict[str, Any] = {
         "groups": [
             StackGroup([0, 2], "collective", what="all_reduce", place="train.py:30 in step"),

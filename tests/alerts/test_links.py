@@ -1,4 +1,4 @@
-"""Links to the rule's and the run's page: at the end, whole, and only ours."""
+"""Links to the pages of the rule and the run: at the end, complete, and only Stallwatch's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Stall = Callable[..., Incident]
 def test_a_message_ends_with_its_links(
     stall: Stall, language: Any, labels: list[str], cache_folder: Path
 ) -> None:
-    page = load_catalogue(cache=cache_folder).pages["cuda-oom"]  # a real one: it has a path
+    page = load_catalogue(cache=cache_folder).pages["cuda-oom"]  # a real page, which has a path
     settings = AlertSettings(language=language, dashboard_url="https://watch.example.org/")
     incident = stall(rule="cuda-oom", kind="finding", run="my run & co", evidence=["x" * 900] * 9)
     notice = linked(incident_notice(incident, language, page), page, incident.run, settings)
@@ -34,7 +34,7 @@ def test_a_message_ends_with_its_links(
     assert rule == "https://watch.example.org/rules?rule=cuda-oom"
     assert run == "https://watch.example.org/run?run=my%20run%20%26%20co"
     assert len(notice.message.text) <= 2000
-    # Also in a group, whose other members need room of their own.
+    # The same holds in a group, whose other members need space of their own.
     group = written(merged([group_of(notice)] * 30), language, late=4000)
     assert blocks_of(group.message.text)[-1] == last and len(group.message.text) <= 2000
 

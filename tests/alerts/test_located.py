@@ -1,4 +1,4 @@
-"""Where a stall's ranks are is in its one message, in either language."""
+"""The message about a stall says where the odd ranks are, in either language."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stall(stacks: StallStacks | None = None) -> Incident:
     )
 
 
-THERE = " at ‹!channel›:30 in main"  #: of the odd ranks, made safe
+THERE = " at ‹!channel›:30 in main"  #: place of the odd ranks with escaped markup
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHE
         ),
         ("https://hooks.slack.com/services/SECRET", "https://hooks.slack.com/****"),
         ("SECRET", "****"),
-        ("json://user:SEC/RET@chat.example/hook", "json://****"),  # a slash in the password
+        ("json://user:SEC/RET@chat.example/hook", "json://****"),  # the password contains a slash
         ("json://SECRET@chat.example/SECRET/to@all?a@b", "json://****"),
         ("json://chat.example/SECRET?to=a@b", "json://chat.example/****"),
         ("json://[::1]:80/SECRET", "json://[::1]:80/****"),
@@ -63,7 +63,7 @@ def test_short_pieces_vanish_where_they_stand_as_in_an_address(said: str, shown:
     [
         ("slack://TokenA1/TokenB2/TokenC3", "Unparseable URL slack://T...1/T...2/T...3"),
         ("tgram://12345:AbCdEf/42", "Unparseable URL tgram://1...f"),
-        ("lark://S3cretTok", "the token s3crettok is refused"),  # a host in lower case
+        ("lark://S3cretTok", "the token s3crettok is refused"),  # the host is in lower case
         ("json://h/caf%C3%A9-secret", "no such path /café-secret"),
     ],
 )
@@ -75,7 +75,7 @@ def test_what_a_library_made_of_a_secret_vanishes_too(url: str, said: str) -> No
 
 
 def test_the_schemes_that_are_redacted_are_those_of_the_installed_apprise() -> None:
-    """Where this fails, Apprise has a new service: name its schemes in ``text/chat_schemes.json``."""
+    """If this fails, Apprise has a new service: add its schemes to ``text/chat_schemes.json``."""
     from apprise.manager_plugins import NotificationManager
 
     known = SECRET_SCHEMES | HOST_SCHEMES | OPEN_SCHEMES

@@ -1,4 +1,4 @@
-"""What people read: the facts are there, in both languages, and log text can do no harm."""
+"""Messages to people contain the facts in both languages, and log text in them is harmless."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_a_stall_in_an_episode_that_began_with_a_warning_counts_from_the_last_st
 
 
 def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> None:
-    """Nobody is told of the end of an interrupted run: it is no incident."""
+    """An interrupted run is not an incident, so its end is not sent."""
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
     assert english.title == "[myrun] stopped by hand, after a stall of 48 s"
@@ -290,7 +290,7 @@ def test_hostile_log_text_mentions_nobody_and_links_nowhere(
         ):
             assert forbidden not in part, forbidden
     assert "\n" not in message.title
-    assert "evil.example" in message.text  # readable still
+    assert "evil.example" in message.text  # the text stays readable
     assert "second line" not in message.text.split("\n")
 
 
@@ -310,7 +310,7 @@ def test_the_test_message_is_in_the_language() -> None:
 
 
 def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
-    """No rule page describes it: a log does not show it."""
+    """No rule page describes a lost rank, because a log does not show it."""
     gone = stall(
         kind="finding",
         rule="rank-gone",
@@ -331,7 +331,7 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, language: str) -> None:
-    """Before its stack is known, and in a chat of another language than the run's."""
+    """Its stack is not known yet, or the chat has another language than the run."""
     hung = Primary(
         SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []
     )

@@ -26,7 +26,7 @@ Stall = Callable[..., Incident]
 
 
 def run(home: Path, name: str, *incidents: Incident, dead: bool) -> Path:
-    """A run's folder with the incidents of its agent: that of this process, or of one that is gone."""
+    """Create a run's folder with its agent's incidents; the agent is this process, or a dead one."""
     folder = RunFolder.create(name, ["python"], home=home, now=time.time())
     info = read_info(folder.path)
     assert info is not None and agent_alive(info)
@@ -79,7 +79,7 @@ def test_what_an_agent_recorded_and_did_not_send_is_sent_by_the_next(
     info = read_info(path)
     assert info is not None
     RunFolder("dead", path, info).write_info(reported=False, ended_at=info.updated_at if ended else None)
-    for _ in range(2):  # the first is killed, too
+    for _ in range(2):  # the first agent is killed, too
         sink = ChatSink(
             AlertSettings(urls=(chat_server.url,)),
             catalogue,
@@ -117,7 +117,7 @@ def test_an_old_story_is_not_new_to_anybody(tmp_path: Path, stall: Stall) -> Non
 def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
     tmp_path: Path, stall: Stall
 ) -> None:
-    """As when the database that messages are stored in was locked for all that time."""
+    """This happens if the messages' database was locked for all that time."""
     now = time.time()
     hung = stall(id="dead/stall/x/1", run="dead", opened_at=now - 7200, updated_at=now - 7200)
     path = run(tmp_path, "dead", hung, dead=True)
@@ -133,7 +133,7 @@ def test_what_was_open_as_its_agent_was_killed_is_sent_however_long_it_waited(
 def test_what_an_agent_that_was_silent_only_wrote_meanwhile_is_kept(
     tmp_path: Path, stall: Stall, change: str
 ) -> None:
-    """As that of a container that was paused, or of a run that ``stallwatch tail`` goes on with."""
+    """A container was paused, or ``stallwatch tail`` continues with the run."""
     path = run(tmp_path, "dead", stall(id="dead/stall/x/1", run="dead"), dead=True)
     info, now = read_info(path), time.time()
     assert info is not None
@@ -152,7 +152,7 @@ def test_what_an_agent_that_was_silent_only_wrote_meanwhile_is_kept(
 
 
 def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: Stall) -> None:
-    """As in another container, whose processes cannot be seen from here, on the same state folder."""
+    """Its processes are invisible if another container uses the same state folder."""
     folder = run(tmp_path, "elsewhere", stall(id="elsewhere/stall/x/1", run="elsewhere"), dead=True)
     info = read_info(folder)
     assert info is not None and not agent_alive(info)
@@ -174,7 +174,7 @@ def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
     first(opened)
     assert first.close(120)
     run(tmp_path, "dead", opened, dead=True)
-    # Two agents that look at the same moment; the second has a chat that heard nothing of it.
+    # Two agents check at the same moment; the chat of the second agent got no message about the incident.
     looking = [agent(chat_server.url), agent(chat_server.url, other_chat_server.url)]
     journal = tmp_path / "runs/dead/incidents.jsonl"
     before = journal.read_bytes()
@@ -190,7 +190,7 @@ def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
 def test_a_record_that_names_another_folder_and_a_link_lead_nowhere(
     tmp_path: Path, stall: Stall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a shared state folder, an account must not have ours write into folders that it cannot enter."""
+    """In a shared state folder, an account must not make this one write into folders that it cannot enter."""
     private = run(tmp_path / "private", "live", stall(id="live/stall/x/1", run="live"), dead=True)
     before = (private / "incidents.jsonl").read_bytes()
     home = tmp_path / "shared"
@@ -213,7 +213,7 @@ def test_a_record_that_names_another_folder_and_a_link_lead_nowhere(
 
 
 def of_hosts(home: Path, name: str, key: str, merged: Incident | None, *, dead: bool = True) -> Path:
-    """The folder of an agent of a run over hosts, which may have merged an incident of all of them."""
+    """Create the folder of an agent of a run over hosts, which may have merged an incident of all hosts."""
     folder = run(home, name, dead=dead)
     info = read_info(folder)
     assert info is not None

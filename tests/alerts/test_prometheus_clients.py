@@ -1,4 +1,4 @@
-"""Questions to a user's servers: who may be told the password, and what a wrong address says."""
+"""Queries to a user's servers: the password goes only to them, and a wrong address gives a clear error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_alerts.prometheus.clients import NoAnswer, Server
 
 
 class Answering:
-    """A server that notes who asked with which password, and sends on whoever asks for ``/away``."""
+    """Server that records the passwords of requests, and redirects requests for ``/away``."""
 
     def __init__(self) -> None:
         self.seen: list[str | None] = []

@@ -1,7 +1,7 @@
-"""Prometheus' recording and alerting rules, judged by its own tool: each fires and stays quiet where it must.
+"""Prometheus' recording and alerting rules, judged by promtool: each fires and stays quiet where it must.
 
-What the rules written by hand do with which series stands in ``rules/prometheus/tests/``; the file from the
-catalogue is tried with series made here, a firing and a quiet one per rule.
+``rules/prometheus/tests/`` tests the handwritten rules with their series. The series for the generated file
+of the catalogue are made here: a firing and a quiet series for each rule.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_each_alert_fires_and_stays_quiet(folder: Path, file: Path) -> None:
 
 
 def test_every_alert_written_by_hand_has_a_firing_and_a_quiet_test(folder: Path) -> None:
-    fired, quiet = set(), {"StallwatchWatchdog"}  # it is never quiet: that is its use
+    fired, quiet = set(), {"StallwatchWatchdog"}  # the watchdog always fires by design
     for file in hand_written_tests():
         for case in yaml.safe_load(file.read_text())["tests"]:
             for expected in case["alert_rule_test"]:
@@ -85,7 +85,7 @@ def test_every_alert_written_by_hand_has_a_firing_and_a_quiet_test(folder: Path)
         for group in yaml.safe_load((folder / "alerting.yml").read_text())["groups"]
         for rule in group["rules"]
     }
-    names.add("StallwatchRankGone")  # of catalogue.yml, but of no rule page
+    names.add("StallwatchRankGone")  # an alert in catalogue.yml without a rule page
     assert fired == quiet & (names | {"StallwatchWatchdog"}) == names
 
 
@@ -108,7 +108,7 @@ def test_names_labels_and_annotations_are_complete(folder: Path) -> None:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes them."""
+    """Return the anchor of a heading as GitHub generates it."""
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
@@ -157,12 +157,12 @@ def test_runbooks_of_rules_lead_to_the_dashboard(packaged: Catalogue) -> None:
 def test_each_rule_of_the_catalogue_fires_for_its_own_incident_and_for_no_other(
     folder: Path, tmp_path: Path
 ) -> None:
-    """Every alert gets a run whose incident of its rule is open, and one whose incident was resolved."""
+    """Each alert gets a run with an open incident of its rule, and a run with a resolved one."""
     file = yaml.safe_load((folder / "catalogue.yml").read_text())
     rules = [rule for group in file["groups"] for rule in group["rules"]]
     series, expected = [], []
     for number, rule in enumerate(rules):
-        # The last one is for what the file does not list.
+        # The last alert is for rules that the file does not list.
         found = re.search(r'\{rule="([^"]+)"\}', rule["expr"])
         of = found[1] if found else "a-rule-of-ones-own"
         severity = "warning" if number % 2 else "critical"
@@ -191,7 +191,7 @@ def test_each_rule_of_the_catalogue_fires_for_its_own_incident_and_for_no_other(
 
 
 def filled(template: str, labels: dict[str, str]) -> str:
-    """What Prometheus makes of it."""
+    """Fill in a template as Prometheus does."""
     text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", lambda found: labels[found[1]], template)
     return text.replace('{{ "{{" }}', "{{")
 
@@ -210,7 +210,7 @@ def test_a_page_of_ones_own_gets_an_alert_and_no_link_to_the_site(oom_page: Rule
     import msgspec
 
     own = msgspec.structs.replace(oom_page, id="our-disk-array", path="my-rules/storage/our-disk-array.md")
-    runbooks = Runbooks(docs_url="https://docs.example.org")  # which has the packaged pages only
+    runbooks = Runbooks(docs_url="https://docs.example.org")  # these runbooks cover only the packaged pages
     (group, others) = yaml.safe_load(catalogue_rules(Catalogue.of([own]), runbooks))["groups"]
     (rule,) = group["rules"]
     assert rule["alert"] == alert_name("our-disk-array") == "StallwatchOurDiskArray"

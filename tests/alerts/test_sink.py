@@ -1,4 +1,4 @@
-"""The way to a chat over real HTTP, and what happens when it is shut."""
+"""Delivery to a chat over real HTTP, and the handling of failures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_open_and_resolve_arrive_with_words_and_facts(
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
     sink(stall())
-    sink(stall(stalled_seconds=50.0))  # an update is no news
+    sink(stall(stalled_seconds=50.0))  # an update is not sent
     sink(resolved(stall))
     assert sink.close(120)
     opened, over = chat_server.bodies
@@ -91,7 +91,7 @@ def test_what_memory_cannot_deliver_in_time_is_lost_and_counted(
     said: list[str] = []
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue, report=said.append)
     sink(stall())
-    chat_server.wait_for_requests(2)  # it is tried again
+    chat_server.wait_for_requests(2)  # the message is tried again
     assert not sink.close(0.5)
     assert (sink.sent, sink.failed, sink.kept()) == (0, 1, 0)
     assert len(said) == 1 and "trying again" in said[0] and "s3cr3t" not in said[0]
@@ -109,7 +109,7 @@ def test_who_cannot_be_told_of_a_refusal_costs_no_message(
     wait_until(lambda: sink.sent)
     sink.close(0.5)
     assert len(chat_server.bodies) == 1
-    assert (sink.sent, sink.failed) == (1, 1)  # the second URL is none
+    assert (sink.sent, sink.failed) == (1, 1)  # the second URL is invalid
 
 
 def test_what_is_still_queued_at_the_end_is_counted(stall: Stall, catalogue: Catalogue) -> None:
@@ -123,7 +123,7 @@ def test_what_is_still_queued_at_the_end_is_counted(stall: Stall, catalogue: Cat
 
 
 def test_a_dead_chat_does_not_delay_another(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:
-    urls = ("json://127.0.0.1:1/x", chat_server.url)  # port 1 refuses
+    urls = ("json://127.0.0.1:1/x", chat_server.url)  # port 1 refuses connections
     sink = ChatSink(AlertSettings(urls=urls), catalogue)
     sink(stall())
     wait_until(lambda: sink.sent)
@@ -149,7 +149,7 @@ def test_a_url_that_is_none_is_a_problem_and_the_others_work(
 
 
 class Recorder:
-    """A channel in memory that can be made to wait."""
+    """A channel in memory that tests can block."""
 
     name = "memory"
 
@@ -179,7 +179,8 @@ def test_a_second_episode_is_told_again(stall: Stall, catalogue: Catalogue) -> N
         sink(stall(id=name, episode=episode))
         sink(resolved(stall, id=name, episode=episode))
         sink(resolved(stall, id=name, episode=episode))
-        wait_until(lambda wanted=2 * episode: sink.sent == wanted)  # four at once would be one message
+        # four messages at once would be merged into one
+        wait_until(lambda wanted=2 * episode: sink.sent == wanted)
     assert sink.close(120)
     assert statuses(channel) == [("1", "open"), ("1", "resolved"), ("2", "open"), ("2", "resolved")]
 
@@ -211,7 +212,7 @@ def test_min_severity_filters_openings_and_their_resolves(stall: Stall, catalogu
     sink(stall(severity="warning", id="a"))
     sink(resolved(stall, severity="warning", id="a"))
     sink(stall(severity="warning", id="b"))
-    sink(stall(severity="critical", id="b"))  # it got worse
+    sink(stall(severity="critical", id="b"))  # the incident became critical
     sink(resolved(stall, severity="info", id="b"))
     assert sink.close(120)
     assert statuses(channel) == [("b", "open"), ("b", "resolved")]

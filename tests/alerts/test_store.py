@@ -96,7 +96,7 @@ def test_the_sink_writes_behind_the_agents_back(store: IncidentStore, stall: Sta
 def test_what_a_run_left_unmended_is_closed_but_not_settled(
     store: IncidentStore, stall: Stall, chat_server: Any, catalogue: Catalogue
 ) -> None:
-    """Nobody will ever resolve a broken checkpoint of a run that is over. Whoever was called still is."""
+    """A broken checkpoint of an ended run never gets resolved. Escalations still happen."""
     sink, chat = StoreSink(lambda: store), ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
     found = stall(kind="finding", rule="checkpoint-archive-corrupt")
     left = stall(kind="finding", rule="checkpoint-archive-corrupt", status="resolved", resolution="unmended")

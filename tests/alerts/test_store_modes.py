@@ -1,4 +1,4 @@
-"""The state folder and its databases are for their user alone, unless somebody made the folder otherwise."""
+"""The state folder and its databases are private to the user, unless the folder was made otherwise."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_whoever_comes_first_makes_the_folder_for_its_user(tmp_path: Path) -> No
 def test_opening_a_database_again_leaves_the_locks_of_those_that_have_it(
     tmp_path: Path, stall: Callable[..., Incident]
 ) -> None:
-    """To SQLite, who lost them is not there: another that closes would take the journal away."""
+    """Without its lock, a process does not exist for SQLite: another one would remove the journal."""
     store = IncidentStore.at_home(tmp_path)
     store.upsert(stall())
     with store.engine.connect() as held:
@@ -69,7 +69,7 @@ def test_opening_a_database_again_leaves_the_locks_of_those_that_have_it(
 
 
 def _read_elsewhere(database: Path) -> str:
-    """The incidents' status, as another process sees them that opens the database and closes it."""
+    """Return the incidents' status as another process reads it, which opens and closes the database."""
     code = (
         "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
         "print(c.execute('SELECT status FROM incidents').fetchall()); c.close()"

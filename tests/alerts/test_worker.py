@@ -59,7 +59,7 @@ def test_close_gives_up_on_a_handler_that_waits() -> None:
         worker.put(number)
     assert entered.wait(120)
     assert not worker.close(0.05)
-    # The first was told to give up, and is counted where a busy machine keeps it from doing so at once.
+    # The first delivery was cancelled, and is counted if a busy machine delays its end.
     assert worker.dropped == 2 + worker._abandoned
 
 

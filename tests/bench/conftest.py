@@ -1,4 +1,4 @@
-"""The benches are scripts beside each other, and find each other the way scripts do."""
+"""Path setup: the benchmarks are scripts that import each other as scripts do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The open benchmark: its cases are what their index says, and every tool is judged by one rule."""
+"""The open benchmark: its cases match their index, and one rule judges every tool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_there_are_as_many_cases_of_each_kind_as_the_benchmark_promises(cases: l
 def test_each_case_is_the_one_that_the_index_describes(cases: list[Case]) -> None:
     known = set(adapters.CAUSES)
     for case in cases:
-        case.content()  # its hash is compared
+        case.content()  # reading compares the hash
         assert not case.cause or set(case.cause.split("|")) <= known, case.id
 
 
@@ -66,7 +66,7 @@ BENIGN = replace(FAILED, cause="", sign="")
             FAILED,
             Answer(True, ("disk-full",), "CUDA out of memory"),
             "wrong",
-        ),  # a class counts before its text
+        ),  # a named class counts before the text
         (FAILED, Answer(True, (), "CUDA out of memory"), "right"),
         (FAILED, Answer(True, ("other",), "CUDA out of memory"), "right"),
         (FAILED, Answer(True, (), "exit status 1"), "wrong"),

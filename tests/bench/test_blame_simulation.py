@@ -1,4 +1,7 @@
-"""The benchmark of blame, in small: nobody innocent is blamed for certain, also if a host did not report."""
+"""Small version of the blame benchmark: no rank without fault is blamed with certainty.
+
+The same holds if a host is silent.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The extremes of ``bench/extremes.py``, smaller: done or refused, in bounded memory."""
+"""Smaller inputs of ``bench/extremes.py`` are read or refused in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAID = {
     "a hole of 10 GB": "NO TRAINING LOG",
     "random bytes, 256 MB": "is a binary file, no",
 }
-MOST = 400  #: MiB that a process may take
+MOST = 400  #: memory limit of a process in MiB
 
 
 @pytest.mark.parametrize("name", extremes.EXTREMES)

@@ -1,4 +1,4 @@
-"""The fault matrix: how it plans, counts and judges, and a minute of it for real."""
+"""The fault matrix: its schedule, counts and judgement, and a minute of real trials."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_message_of_several_incidents_counts_for_each() -> None:
 
 
 def judged(scenario: str, *bodies: dict[str, Any], stderr: str = "", stdout: bytes | None = None) -> Result:
-    """What is said of a trial whose training went well and whose chat got these messages."""
+    """Return the result of a trial whose training was fine and whose chat got these messages."""
     trial = Trial(0, 1, "none", 0, scenario)
     bare = reference(scenario)
     trial.stdout.write_bytes(bare.stdout if stdout is None else stdout)
@@ -105,7 +105,7 @@ def test_each_broken_promise_is_found() -> None:
 
 @pytest.mark.timeout(900)
 def test_each_fault_once_breaks_no_promise(tmp_path: Path) -> None:
-    """At most three minutes where the machine is busy."""
+    """This takes up to three minutes on a busy machine."""
     results = tmp_path / "faults.jsonl"
     command = [sys.executable, "bench/faults.py", "--seed", "22", "--once", "--minutes", "3"]
     done = subprocess.run(

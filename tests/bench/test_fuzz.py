@@ -1,4 +1,4 @@
-"""Every parser of foreign bytes holds for some thousand inputs, the same at each run; no time is judged."""
+"""Every parser of foreign bytes handles some thousand inputs, the same in each run; times are not judged."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fuzzing import file_parsers, line_parsers, patterns, running, samples
 from fuzzing.mutation import Mutator
 from fuzzing.targets import BY_NAME, TARGETS, Target
 
-_INPUTS = 12_000  # of all parsers together: half a minute
+_INPUTS = 12_000  # inputs for all parsers together: half a minute
 _SHARES = fuzz.shares(TARGETS, _INPUTS)
 
 
@@ -35,7 +35,7 @@ def _fail(data: bytes) -> None:
 
 @pytest.fixture
 def odd(monkeypatch: pytest.MonkeyPatch) -> Target:
-    """A parser that cannot take everything."""
+    """Return a target whose parser fails for some inputs."""
     target = Target("odd", _fail, lambda: (b"a 1 b", b"stop", b"c"), 10)
     monkeypatch.setitem(BY_NAME, "odd", target)
     return target
@@ -75,7 +75,7 @@ def test_packed_samples_hold_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clock:
-    """Processor time that parsing alone takes: so long for each line."""
+    """Simulated processor time: a fixed time for each line."""
 
     def __init__(self, each: float) -> None:
         self.now, self._each = 0.0, each
@@ -98,7 +98,7 @@ def _judged(clock: Clock, data: bytes, size: Callable[[bytes], int]) -> float:
 
 
 def test_a_time_is_judged_by_what_the_input_amounts_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines take their time however short they are; by bytes alone, they would be slow."""
+    """Short lines take as much time as long ones, so by bytes alone they would look slow."""
     clock, short = Clock(0.001), b"\n" * 4000
     monkeypatch.setattr(running.time, "process_time", clock.process_time)
     assert _judged(clock, short, len) > running.MOST_TIMES

@@ -1,4 +1,4 @@
-"""The live benchmark: its scorer on recorded events and messages, and minutes of it for real."""
+"""The live benchmark: its scorer on recorded events and messages, and some minutes of real runs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ STARTED, EVENT = 1_790_000_000.0, 1_790_000_100.0
 HEALTHY = Program("healthy", "plain", "plain.py", "steady", 60)
 HANG = Program("hang", "ddp", "ddp.py", "hang", 60, expected=Expected("collapse", "own-code", 1))
 CRASH = Program("crash", "ddp", "ddp.py", "crash", 60, expected=Expected("forward", "oom", limit="crash"))
-#: A minute of the development set, of both kinds, all at once.
+#: Healthy and failing programs of the development set that take a minute if they run at once.
 SHORT = ["lightning-early-stopping", "spawned-steady", "plain-endless-loop", "ddp-rank-1-hangs"]
 SAID = "Rank 0 waits in all_reduce; rank 1 is in collapse (train.py:79)."
 
 
 def message(after: float, text: str = SAID, **body: Any) -> Message:
-    """A message so many seconds after the event."""
+    """Return a message that arrives `after` seconds after the event."""
     about = {"title": "[bench] rank 1 holds up the run", "severity": "critical", "status": "open"}
     return Message(EVENT + after, {**about, "text": text, **body})
 
@@ -179,7 +179,7 @@ def test_the_short_selection_is_of_both_kinds_and_frozen_programs_are_left_alone
 
 
 @pytest.mark.repro
-@pytest.mark.timeout(1200)  # a machine that other tests keep busy starts them later
+@pytest.mark.timeout(1200)  # other tests may delay the start of the programs
 @pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
 def test_short_programs_under_the_real_stallwatch(tmp_path: Path) -> None:
     results = tmp_path / "results.jsonl"

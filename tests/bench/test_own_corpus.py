@@ -1,4 +1,4 @@
-"""The project's own corpus: what real programs printed is diagnosed as they were made to fail."""
+"""The project's own corpus: logs of real programs get the diagnosis of their injected fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counting behind the scoreboard."""
+"""Counts of the scoreboard."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_rule_judged_by_progress_must_be_found_and_nothing_else_blamed() -> No
 
 def test_precision_counts_what_a_family_claimed_and_recall_what_was_its_own() -> None:
     scores = {one.family: one for one in by_family([OOM, WRONG, MISSED, ALARM, QUIET], FAMILIES)}
-    assert scores["memory"].precision == Share(1, 2)  # its own, and the wrong alarm
+    assert scores["memory"].precision == Share(1, 2)  # its own case and the wrong alarm
     assert scores["memory"].recall == Share(1, 3)
     assert scores["collectives"].precision == Share(0, 1)
     assert scores["collectives"].recall == Share(0, 0)

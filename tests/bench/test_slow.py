@@ -1,4 +1,4 @@
-"""The simulation behind ``bench/slow.py``, in small."""
+"""Small version of the simulation of ``bench/slow.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulation behind ``make bench-stall``, in small: no healthy run is called stalled, each hang is."""
+"""Small version of ``make bench-stall``: no healthy run is called stalled, and every hang is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulated import KINDS, SAVES, UNFORESEEN, Course, simulate
 from stall import ROOT, false_stalls, final, hangs, summary, watched
 from watchers import FIXED, LOOK_TICK, Verdict, Watched, found_after, watch_recording
 
-HOURS = 5.0  # of each kind, at least
+HOURS = 5.0  # smallest number of hours for each kind
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
@@ -23,7 +23,7 @@ def test_no_healthy_run_is_called_stalled_and_its_hang_is(kind: str) -> None:
 
 
 def test_a_watch_that_is_too_hasty_would_be_found_out() -> None:
-    """The simulation can fail: fixed timeouts do, on the same runs."""
+    """The simulation can fail: fixed timeouts fail on the same runs."""
     verdicts = watched(HOURS, seed=3, kinds=["log only, each 33 minutes", "rollouts"])
     assert all(sum(verdict.false_fixed[seconds] for verdict in verdicts) > 0 for seconds in FIXED)
 

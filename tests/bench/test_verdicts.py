@@ -1,4 +1,4 @@
-"""What counts as a changed verdict when two versions diagnose the same logs."""
+"""Criteria for a changed verdict between two versions that diagnose the same logs."""
 
 from __future__ import annotations
 

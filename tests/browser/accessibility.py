@@ -1,4 +1,4 @@
-"""What axe-core finds on a page that keeps people from using it."""
+"""Accessibility faults of a page that axe-core finds and that keep people from using it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 
 WORST = ("serious", "critical")
-#: Rules and places that are Streamlit's alone. Its code block scrolls in an element that it gives no tabindex
-#: (1.67); current browsers let the keyboard reach any element that scrolls.
+#: Rules and elements that belong to Streamlit alone. Its code block scrolls in an element without tabindex
+#: (1.67); the keyboard of current browsers reaches any scrolling element.
 THEIRS = (("scrollable-region-focusable", ".stCode"),)
-_LOOKS, _BETWEEN = 8, 500  # looks at a page, and milliseconds between them
+_LOOKS, _BETWEEN = 8, 500  # number of checks of a page, and milliseconds between them
 
 
 def faults(page: Page) -> list[str]:
-    """The serious ones in the page and the frames in it that stay.
+    """Return the serious faults of the page and its permanent frames.
 
-    While a page is drawn anew, Streamlit fades what it is about to replace: too pale, but for a moment only.
+    While a page is redrawn, Streamlit fades the parts that it replaces, which are too pale for a moment.
     """
     for _ in range(_LOOKS):
         if not (found := _faults_now(page)):

@@ -1,6 +1,6 @@
-"""One Chromium and one scene for all tests, a stage of its own for a test that needs one.
+"""One Chromium and one scene for all tests, and a separate stage for a test that needs it.
 
-Without Chromium the tests say so and are skipped.
+Without Chromium, the tests are skipped with a message.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-# They are shared with screenshots.py, which is a program of its own.
+# The modules are shared with screenshots.py, which is a separate program.
 sys.path.insert(0, str(Path(__file__).parent))
 
 try:
     import scene as scene_module
     import stage as stage_module
-except ImportError:  # the test modules skip themselves and say why
+except ImportError:  # the test modules report the reason and skip themselves
     scene_module = stage_module = None  # type: ignore[assignment]
 
-PATIENCE_MS = 120_000  #: for what a test waits for, on a machine that is busy with others
+PATIENCE_MS = 120_000  #: timeout of a test's waits, on a busy machine
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder; on a machine that is busy with others a page takes its time."""
+    """Mark every test of this folder with a long timeout, because pages are slow under load."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.browser)
@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def browser():  # type: ignore[no-untyped-def]
-    """Chromium, started once."""
+    """Yield Chromium, started once."""
     if stage_module.CHROMIUM is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
     from playwright.sync_api import expect
@@ -45,7 +45,7 @@ def browser():  # type: ignore[no-untyped-def]
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[object]:
-    """A state folder, with a dashboard and runs as the test starts them."""
+    """Yield a state folder in which the test starts a dashboard and runs."""
     made = stage_module.Stage(tmp_path / "home")
     yield made
     made.close()
@@ -53,7 +53,7 @@ def stage(tmp_path: Path) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def scene(browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:  # type: ignore[no-untyped-def]
-    """Runs that hang, train and failed, on the embedded store and on a real Prometheus; started once."""
+    """Yield runs that hang, train and failed, with the embedded store and a real Prometheus; started once."""
     if scene_module.PROMETHEUS is None:
         pytest.skip("no prometheus on this machine: apt-get install prometheus")
     made = scene_module.Scene(tmp_path_factory.mktemp("scene"))
@@ -62,7 +62,7 @@ def scene(browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]
 
 
 class Watched:
-    """A page that notes where it asked, what it said and whether somebody made it speak."""
+    """A page that records its requests, its console messages, and whether a script opened a dialog."""
 
     def __init__(self, page) -> None:  # type: ignore[no-untyped-def]
         self.page = page
@@ -74,13 +74,13 @@ class Watched:
         page.on("dialog", lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()))
 
     def outside(self, address: str) -> set[str]:
-        """Hosts that are not the dashboard."""
+        """Return the requested hosts other than the dashboard."""
         return {host for host in self.hosts if host and host != address.partition("://")[2]}
 
 
 @pytest.fixture(scope="session")
 def reader(browser):  # type: ignore[no-untyped-def]
-    """A browser that has been here before: what the pages are made of is fetched once for all tests."""
+    """Yield a browser with a filled cache, so that all tests fetch the pages' files once."""
     context = _context(browser)
     yield context
     context.close()
@@ -88,7 +88,7 @@ def reader(browser):  # type: ignore[no-untyped-def]
 
 @pytest.fixture
 def watched(reader) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
-    """A new page of the size of the pictures in the documentation."""
+    """Yield a new page in the size of the documentation's pictures."""
     page = reader.new_page()
     yield Watched(page)
     page.close()
@@ -96,7 +96,7 @@ def watched(reader) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
 
 @pytest.fixture
 def newcomer(browser) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
-    """A page of a browser without cookies."""
+    """Yield a page of a browser without cookies."""
     context = _context(browser)
     yield Watched(context.new_page())
     context.close()

@@ -1,4 +1,4 @@
-"""Runs that are up, a real Prometheus that scrapes them, and a dashboard on either source, for many tests."""
+"""Running trainings, a real Prometheus that scrapes them, and a dashboard on either source."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from stage import RECORDING, Stage
 
 PROMETHEUS = shutil.which("prometheus")
 SOURCES = ("embedded", "prometheus")
-HANGING = {"embedded": "hangs-one", "prometheus": "hangs-two"}  #: a stalled run to act on, for either source
+#: a stalled run for tests that act on it, by source
+HANGING = {"embedded": "hangs-one", "prometheus": "hangs-two"}
 
-# Steps, trace-cache messages that grow in number, then silence; hostile words in between.
+# Training that prints steps, then more and more trace-cache messages, hostile text among them, then nothing.
 _HANGS = """
 import time
 def say(text):
@@ -45,13 +46,13 @@ STEADY = [sys.executable, "-c", _STEADY]
 
 
 def printed(recording: str, code: int) -> list[str]:
-    """A command that prints what a recorded run had printed, and ends like it."""
+    """Return a command that prints the output of a recorded run, and ends like it."""
     logs = sorted(map(str, (RECORDING.parent / recording).rglob("*.log")))
     return ["sh", "-c", f'cat "$@"; exit {code}', "sh", *logs]
 
 
 class Chat:
-    """Takes what is posted to it, as a chat would."""
+    """Chat that accepts all posts."""
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -65,21 +66,21 @@ class Chat:
                 self.end_headers()
 
             def log_message(self, *args: object) -> None:
-                """Say nothing."""
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        # Where a busy machine answers too late, what was taken is told twice.
+        # A late answer of a busy machine would make the client send an accepted message again.
         self.url = f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._server.shutdown()
         self._server.server_close()
 
 
 class Scene(Stage):
-    """Two runs that hang, one that trains and one that failed; `urls` are the dashboards by their source."""
+    """Two runs that hang, one that trains and one that failed; `urls` holds the dashboard of each source."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "home")
@@ -89,7 +90,7 @@ class Scene(Stage):
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         try:
             self._fill(folder, ports)
-        except BaseException:  # whoever asked for it never gets to close it
+        except BaseException:  # without this, the caller would never get the scene to close it
             self.close()
             raise
 
@@ -110,7 +111,7 @@ class Scene(Stage):
             self.answering(process)
 
     def close(self) -> None:
-        """End it all."""
+        """Stop all processes."""
         super().close()
         self.chat.close()
 

@@ -1,4 +1,4 @@
-"""Take the pictures in docs/images again, from a replay of the recorded run: ``make screenshots``."""
+"""Take the pictures in docs/images from a replay of the recorded run: ``make screenshots``."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from stage import RECORDING, ROOT, SIZE, Stage, board, chromium, open_mark, repl
 IMAGES = ROOT / "docs" / "images"
 SPEED = 4.0
 FLOOR = 5.0
-_SETTLE_MS = 1500  # a chart's fonts and the last redraw
+_SETTLE_MS = 1500  # time for a chart's fonts and the last redraw
 _PATIENCE_MS = 180_000
 _MARGIN = 16
-_HEIGHTS = {"incident": 724}  #: pixels; below are stacks, with paths of this machine
-_END_OF_THE_HANG = "2026-11-21T01:49"  #: in the recording, after a minute of its hang
+_HEIGHTS = {"incident": 724}  #: height in pixels; below it are stacks with paths of this machine
+_END_OF_THE_HANG = "2026-11-21T01:49"  #: time in the recording, after a minute of the hang
 
 
 def _run(page: Page, url: str) -> None:
@@ -86,7 +86,7 @@ PICTURES: dict[str, tuple[Callable[[Page, str], None], str]] = {
 
 
 def take(images: Path, names: Iterable[str] = PICTURES, speed: float = SPEED) -> list[Path]:
-    """Write the pictures of these names into `images`."""
+    """Write the named pictures into `images`, and return their paths."""
     images.mkdir(parents=True, exist_ok=True)
     taken = []
     with tempfile.TemporaryDirectory(prefix="stallwatch-screenshots-") as home, chromium() as browser:
@@ -107,9 +107,9 @@ def take(images: Path, names: Iterable[str] = PICTURES, speed: float = SPEED) ->
 
 
 def _hanging(folder: Path, speed: float) -> list[str]:
-    """A command that prints the recorded run up to where it hangs, and hangs until it is ended.
+    """Return a command that prints the recorded run up to its hang, and then hangs until it is ended.
 
-    So the pictures do not depend on how fast this machine takes them.
+    So the pictures do not depend on the speed of this machine.
     """
     shutil.copytree(RECORDING, folder)
     for log in folder.rglob("*.log"):
@@ -129,10 +129,10 @@ def _picture(browser: Browser, url: str, path: Path, go: Callable[[Page, str], N
     page = browser.new_page(viewport=SIZE, color_scheme=scheme, timezone_id="UTC")  # type: ignore[arg-type]
     page.set_default_timeout(_PATIENCE_MS)
     go(page, url)
-    page.mouse.move(0, 0)  # no tool bar of a table that the mouse stands over
+    page.mouse.move(0, 0)  # the mouse must not open a table's toolbar
     page.get_by_test_id("stSkeleton").first.wait_for(state="detached")
     page.wait_for_timeout(_SETTLE_MS)
-    # Of a short page, what is on it.
+    # A short page is cut after its content.
     end = page.evaluate(
         "() => Math.max(...[...document.querySelectorAll('.stMainBlockContainer .stElementContainer')]"
         ".map(element => element.getBoundingClientRect().bottom))"

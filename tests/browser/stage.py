@@ -1,4 +1,4 @@
-"""A run under the real ``stallwatch run``, the real dashboard beside it, and Chromium in front of them."""
+"""A run under the real ``stallwatch run``, the real dashboard, and Chromium in front of them."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _CHROMIUM_OPTIONS = (
     "--disable-sync",
     "--no-first-run",
     "--hide-scrollbars",
-    "--host-resolver-rules=MAP *.rebound.example 127.0.0.1",  # an attacker's names, as after a rebinding
+    "--host-resolver-rules=MAP *.rebound.example 127.0.0.1",  # an attacker's host names after DNS rebinding
 )
 
 
 def replayed(speed: float, folder: Path = RECORDING) -> list[str]:
-    """The command that prints the recorded run again; named so, it is not asked where it is."""
+    """Return the command that prints the recorded run; Stallwatch does not sample its stack."""
     return [str(Path(sys.executable).with_name("stallwatch")), "replay", str(folder), "--speed", str(speed)]
 
 
 class Stage:
-    """Starts real processes that share one state folder, and ends them."""
+    """Starts real processes that share one state folder, and stops them."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -49,19 +49,19 @@ class Stage:
 
     @property
     def url(self) -> str:
-        """Where the pages are."""
+        """Base URL of the dashboard's pages."""
         return f"http://127.0.0.1:{self.port}"
 
     def dashboard(self, *, port: int | None = None, **variables: str) -> subprocess.Popen[bytes]:
-        """Start ``stallwatch dashboard`` with further variables and wait until it answers."""
+        """Start ``stallwatch dashboard`` with more variables, and wait until it answers."""
         return self.answering(self.beginning(port or self.port, **variables))
 
     def beginning(self, port: int, **variables: str) -> subprocess.Popen[bytes]:
-        """A dashboard that does not answer yet."""
+        """Start a dashboard, and return before it answers."""
         return self.start([*_STALLWATCH, "dashboard", "--port", str(port)], variables, stderr=subprocess.PIPE)
 
     def answering(self, child: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-        """The dashboard, once it says that it answers."""
+        """Wait until the dashboard prints that it is ready."""
         assert child.stderr is not None
         line = child.stderr.readline().decode()
         assert "dashboard on" in line, line
@@ -70,12 +70,12 @@ class Stage:
     def run(
         self, name: str, command: Sequence[str], *, floor: float, port: int = 0
     ) -> subprocess.Popen[bytes]:
-        """Start ``stallwatch run -- command``; a stall is called after `floor` seconds at the earliest."""
+        """Start ``stallwatch run -- command`` with a stall threshold of at least `floor` seconds."""
         words = [*_STALLWATCH, "run", "--name", name, "--port", str(port), "--", *command]
         return self.start(words, {"STALLWATCH_STALL_FLOOR_SECONDS": str(floor)})
 
     def close(self) -> None:
-        """End what still runs, the way a person would."""
+        """Stop the remaining processes with Ctrl-C, as a person would."""
         for child in self._children:
             if child.poll() is None:
                 child.send_signal(signal.SIGINT)
@@ -85,12 +85,12 @@ class Stage:
             except subprocess.TimeoutExpired:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(child.pid, signal.SIGKILL)
-                child.communicate(timeout=120)  # what it started itself may hold its errors open
+                child.communicate(timeout=120)  # child processes may keep its standard error open
 
     def start(
         self, words: Sequence[str], extra: dict[str, str] | None = None, stderr: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        """A process that ends with this stage."""
+        """Start a process that the stage stops at its end."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
         env |= {"STALLWATCH_HOME": str(self.home), "STALLWATCH_CONFIG": os.devnull, **(extra or {})}
         child = subprocess.Popen(
@@ -107,7 +107,7 @@ class Stage:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium under Playwright."""
+    """Yield Debian's Chromium under Playwright."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(_CHROMIUM_OPTIONS))
         try:
@@ -117,9 +117,9 @@ def chromium() -> Iterator[Browser]:
 
 
 def choose_row(page: Page, address: str, row: int = 0, *, search: str = "") -> None:
-    """Click on a row of the page's table until it leads to `address`.
+    """Click on a row of the page's table until the page changes to `address`.
 
-    The table is drawn on a canvas, and a click in the moment in which it is drawn anew goes nowhere.
+    The table is drawn on a canvas, which ignores a click while it is redrawn.
     """
     if search:
         field = page.get_by_test_id("stTextInput").locator("input").first
@@ -152,11 +152,11 @@ def choose_run(page: Page, run: str, *, search: str = "") -> None:
 def open_mark(page: Page, text: str) -> None:
     """Click on the name above an incident's band in the charts until its page opens.
 
-    Plotly draws the name anew with every refresh, so a click may hit what has just gone.
+    Plotly redraws the name at every refresh, so a click may hit a removed element.
     """
     mark = board(page).locator(".annotation-text-g", has_text=text).first
     for _ in range(_CLICKS):
-        with contextlib.suppress(PlaywrightError):  # drawn anew meanwhile
+        with contextlib.suppress(PlaywrightError):  # the mark may be redrawn at the same time
             mark.scroll_into_view_if_needed(timeout=8_000)  # the charts are higher than the window
         with contextlib.suppress(PlaywrightTimeout):
             if (box := mark.bounding_box(timeout=8_000)) is not None:
@@ -167,7 +167,7 @@ def open_mark(page: Page, text: str) -> None:
 
 
 def board(page: Page, charts: int = 2) -> Frame:
-    """The frame that holds the charts, once so many are drawn."""
+    """Return the frame that holds the charts after it has drawn `charts` of them."""
     page.locator("iframe[title*='board']").wait_for()
     frame = next(frame for frame in page.frames if "pages.board.board" in frame.url)
     frame.wait_for_function(

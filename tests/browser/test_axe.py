@@ -1,4 +1,4 @@
-"""No page has a serious fault of accessibility, by axe-core's rules, in both looks; each fits a telephone."""
+"""Accessibility of all pages by axe-core's rules, in both color schemes; each page fits a telephone."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_page_has_no_serious_fault(scene, watched, go: Callable[..., None]) ->
     for scheme in ("light", "dark"):
         page.emulate_media(color_scheme=scheme)
         go(page, scene.urls["embedded"])
-        # The page takes the colours of a look in its own time.
+        # The page applies a color scheme after a delay.
         page.wait_for_function(
             """dark => {
                 const [r, g, b] = getComputedStyle(document.querySelector('.stApp')).backgroundColor
@@ -75,7 +75,7 @@ def test_a_page_has_no_serious_fault(scene, watched, go: Callable[..., None]) ->
         )
         found[scheme] = faults(page)
     assert found == {"light": [], "dark": []}
-    # WCAG 2.2, 1.4.10: so narrow a page need not be pushed aside (its tables and logs scroll inside).
+    # WCAG 2.2, 1.4.10: a page of this width needs no horizontal scrolling (tables and logs scroll inside).
     page.set_viewport_size({"width": 320, "height": 800})
     page.wait_for_function(
         """() => {

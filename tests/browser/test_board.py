@@ -1,4 +1,4 @@
-"""The frame of the charts alone in Chromium, with no page around it that resizes it."""
+"""The frame of the charts alone in Chromium, without a page that resizes it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FRONTEND = Path(pages.__file__).with_name("board_frontend")
 _PLOTLY = Path(str(files("plotly"))) / "package_data" / "plotly.min.js"
 _HOST = "http://board.test"
 
-#: [chart, width of its figure, width of what Plotly drew in it], once all are drawn.
+#: [chart, width of its figure, width of Plotly's drawing], after all charts are drawn.
 _WIDTHS = """() => [...document.querySelectorAll('figure')].map(figure => [
     figure.dataset.chart,
     Math.round(figure.getBoundingClientRect().width),
@@ -25,7 +25,7 @@ _WIDTHS = """() => [...document.querySelectorAll('figure')].map(figure => [
 
 @pytest.fixture
 def frame(watched):  # type: ignore[no-untyped-def]
-    """The frame's page at a width that never changes."""
+    """Yield the frame's page with a constant width."""
     page = watched.page
 
     def serve(route) -> None:  # type: ignore[no-untyped-def]
@@ -39,7 +39,7 @@ def frame(watched):  # type: ignore[no-untyped-def]
 
 
 def tell(page, *keys: str, wide: tuple[str, ...] = (), last: int = 2) -> None:  # type: ignore[no-untyped-def]
-    """Give the frame these charts, as Streamlit does; `last` is where their lines end."""
+    """Send charts to the frame as Streamlit does; `last` is the end of their lines."""
     figure = Drawing(
         [{"type": "scatter", "x": [1, last], "y": [1, 2]}],
         {"height": HEIGHT, "xaxis": {"range": [1, last]}},
@@ -52,7 +52,7 @@ def tell(page, *keys: str, wide: tuple[str, ...] = (), last: int = 2) -> None:  
 
 
 def fit(page, *halves: str, whole: tuple[str, ...] = ()) -> None:  # type: ignore[no-untyped-def]
-    """Wait until the `halves` and the `whole` ones are as wide as their places, and say what is not."""
+    """Wait until `halves` and `whole` charts are as wide as their places; fail with those that are not."""
     expected = {**dict.fromkeys(halves, 628), **dict.fromkeys(whole, 1280)}
     deadline = 480
     found = page.evaluate(_WIDTHS)
@@ -77,7 +77,7 @@ def test_a_chart_that_comes_late_narrows_the_one_that_was_alone(frame) -> None: 
 
 
 def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
-    keys = [f"chart{number}" for number in range(14)]  # higher than the window
+    keys = [f"chart{number}" for number in range(14)]  # more charts than fit into the window
     ends = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullData?.[0].x[1]"
     tell(frame, *keys)
     for key in keys:
@@ -92,7 +92,7 @@ def test_what_nobody_sees_is_drawn_once_and_anew_when_it_is_seen(frame) -> None:
 
 
 def test_a_zoom_holds_for_what_is_seen_and_for_the_rest_when_it_is_seen(frame) -> None:  # type: ignore[no-untyped-def]
-    keys = [f"chart{number}" for number in range(14)]  # higher than the window
+    keys = [f"chart{number}" for number in range(14)]  # more charts than fit into the window
     xrange = "key => document.querySelector(`[data-chart=${key}] .js-plotly-plot`)?._fullLayout?.xaxis.range"
     whole = {"key": keys[-1], "is": "1,2"}
     holds = f"one => String(({xrange})(one.key)) === one.is"

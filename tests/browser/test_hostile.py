@@ -1,4 +1,4 @@
-"""Hostile text on every page of a real browser: it is shown, nothing of it acts, nobody outside is asked."""
+"""Hostile text on every page of a real browser is shown, has no effect, and causes no outside request."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Elvis is in the building
 
 
 def hostile_run(home: Path) -> None:
-    """A run that ended, with hostile lines and an incident of them."""
+    """Create an ended run with hostile lines and an incident about them."""
     now = time.time()
     folder = RunFolder.create("hostile", ["python", TEXT.replace("\0", "")], home=home, now=now - 100)
     with (folder.path / "ranks" / "rank0.log").open("ab") as out:

@@ -1,4 +1,4 @@
-"""Incidents: found in the table, read, acknowledged, silenced and noted."""
+"""Incidents in the browser: find them in the table, read, acknowledge, silence and annotate them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     page.get_by_role("link", name="To the run").click()
     page.wait_for_url(f"**/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
-    page.goto(address)  # the link can be sent on
+    page.goto(address)  # the link can be shared
     page.get_by_role("button", name="All incidents").click()
     page.get_by_text("Select a row to open the incident").wait_for()
 
@@ -61,7 +61,7 @@ def test_the_first_row_chosen_by_keyboard_opens(scene, watched) -> None:  # type
     page.on("websocket", lambda socket: socket.on("framesent", sent))
     page.goto(f"{scene.urls['embedded']}/incidents?q={HANGING['embedded']}")
     page.get_by_text("Select a row to open the incident").wait_for()
-    for _ in range(10):  # a key that comes while the table is made goes nowhere; what was told once must do
+    for _ in range(10):  # a key press is lost while the table is built, so press again
         page.get_by_test_id("data-grid-canvas").first.focus()
         page.keyboard.press("ArrowDown")
         page.keyboard.press("Shift+Space")

@@ -1,4 +1,4 @@
-"""A run that hangs, watched on the page from its first step to its incident, without a reload."""
+"""A hanging run on its page, from its first step to its incident, without a reload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stage import board, choose_run, open_mark, replayed
 
 
 def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
-    """The step in the page's first figure, waited for: a refresh may take the figure away for a moment."""
+    """Return the step in the page's first figure; wait, because a refresh may remove it for a moment."""
     shown = page.wait_for_function(
         """least => {
             for (const metric of document.querySelectorAll('[data-testid="stMetric"]')) {
@@ -35,9 +35,9 @@ def step_shown(page, at_least: int = 1) -> int:  # type: ignore[no-untyped-def]
 
 
 def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """Opened before the run exists: the page waits, follows the steps and then says that they stopped."""
+    """The page is open before the run exists: it waits, follows the steps, and then reports the stall."""
     page, url = watched.page, scene.urls["embedded"]
-    run = f"awaited-{time.monotonic_ns()}"  # another one where this is tried again
+    run = f"awaited-{time.monotonic_ns()}"  # a rerun of this test needs another run
     page.goto(f"{url}/run?run={run}")
     page.get_by_role("heading", name="No run of this name yet").wait_for()
     page.evaluate("window.sameDocument = true")
@@ -53,22 +53,22 @@ def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -
     frame = board(page)
     for name in frame.locator("figure").evaluate_all("all => all.map(figure => figure.dataset.chart)"):
         figure = f'figure[data-chart="{name}"]'
-        frame.locator(figure).scroll_into_view_if_needed()  # what nobody sees is not drawn anew
+        frame.locator(figure).scroll_into_view_if_needed()  # charts outside the window are not redrawn
         frame.wait_for_function(  # the incident is marked on every chart
             "plot => (document.querySelector(plot)?.layout?.shapes || []).length",
             arg=f"{figure} .js-plotly-plot",
         )
 
-    # What the log said is there as text, and nothing of it acted.
+    # The log's text is shown as text, and has no effect.
     page.get_by_text("More lines").click()
     page.get_by_text("<script>alert('log')</script>").first.wait_for()
     assert watched.dialogs == []
     assert page.locator("img[src='x']").count() == 0 and page.get_by_role("link", name="x").count() == 0
-    # Nobody outside was asked for anything, by the page or by the server.
+    # Neither the page nor the server sent a request outside.
     assert watched.outside(url) == set()
     remotes = set()
     for process in psutil.Process(scene.processes["embedded"].pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+        with contextlib.suppress(psutil.NoSuchProcess):  # the process may have ended just now
             remotes |= {other.raddr.ip for other in process.net_connections() if other.raddr}
     assert remotes <= {"127.0.0.1"}
     page.screenshot(path=tmp_path / "run.png")
@@ -76,7 +76,7 @@ def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
-    """Nothing flickers: the same nodes stay, none fades, and a zoom outlives the refreshes."""
+    """The nodes stay the same without fading, and a zoom survives refreshes."""
     page = watched.page
     page.goto(f"{scene.urls[source]}/run?run=steady")
     frame = board(page, 3)
@@ -110,14 +110,14 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
     page.mouse.up()
     undo = frame.get_by_role("button", name="reset zoom")
     undo.first.wait_for()
-    # The chart beside it follows; those out of sight do once they are seen (test_board).
+    # The next chart follows; charts outside the window follow when they become visible (test_board).
     frame.wait_for_function(
         f"() => {{ const [one, two] = ({ranges})(); return one.every((t, i) => Math.abs(t - two[i]) < 2); }}"
     )
     zoomed = frame.evaluate(ranges)
     assert zoomed[0] != follows[0]
     last = "() => { const x = window.plots[0]._fullData[0].x; return String(x[x.length - 1]); }"
-    for _ in range(3):  # how many points there are says nothing: a longer run has coarser ones
+    for _ in range(3):  # the number of points does not grow with the run: a longer run has coarser points
         frame.wait_for_function(f"before => ({last})() !== before", arg=frame.evaluate(last))
     assert frame.evaluate(ranges)[0] == pytest.approx(zoomed[0])
     assert frame.evaluate("() => window.plots.every(plot => plot.isConnected)")
@@ -130,7 +130,7 @@ def test_charts_are_updated_in_place_and_keep_their_zoom(scene, watched, source:
 
 
 def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> None:  # type: ignore[no-untyped-def]
-    """The real recording: two ranks under ZeRO-3, replayed faster."""
+    """The run is a real recording of two ranks under ZeRO-3, replayed faster."""
     page = watched.page
     run = f"recorded-{time.monotonic_ns()}"
     scene.run(run, replayed(6.0), floor=3.0)
@@ -147,7 +147,7 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> N
 
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None:  # type: ignore[no-untyped-def]
-    """To and fro: what a page still refreshes when it is left must not follow to the next page."""
+    """The test goes back and forth: a late refresh of the old page must not affect the next page."""
     page = watched.page
     page.goto(f"{scene.urls[source]}/run?run=hangs-one")
     page.get_by_role("heading", name="Stalled").wait_for()
@@ -157,17 +157,17 @@ def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None: 
         page.get_by_text("Timeline").wait_for()
         page.get_by_role("link", name="To the run").click()
         page.get_by_role("heading", name="Stalled").wait_for()
-        page.go_back()  # one press is one page
+        page.go_back()  # one press goes back one page
     page.get_by_role("heading", name="hangs-one: open").wait_for()
-    page.go_back()  # to the run that the mark was on, though it is not the newest one
+    page.go_back()  # the page of the marked run, although it is not the newest run
     page.wait_for_url("**/run?run=hangs-one")
     page.get_by_role("heading", name="Stalled").wait_for()
     assert watched.failures == []
 
 
 def test_times_are_those_of_the_readers_clock(scene, browser) -> None:  # type: ignore[no-untyped-def]
-    """In the words of the page and on the axes of the charts alike."""
-    context = browser.new_context(timezone_id="Asia/Kolkata")  # half an hour beside all others
+    """The text of the page and the axes of the charts use the same time zone."""
+    context = browser.new_context(timezone_id="Asia/Kolkata")  # India's offset includes half an hour
     context.set_default_timeout(120_000)
     try:
         page = context.new_page()
@@ -200,18 +200,18 @@ def test_a_first_run_comes_up_by_itself(stage, watched) -> None:  # type: ignore
 
 @pytest.mark.parametrize(("source", "scheme"), [("embedded", "light"), ("prometheus", "dark")])
 def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str) -> None:  # type: ignore[no-untyped-def]
-    """Searched, opened, and again in the other language, which goes along."""
+    """The run is searched, opened, and shown again in the other language, which stays chosen."""
     page, run = watched.page, HANGING[source]
     page.emulate_media(color_scheme=scheme)
     page.goto(scene.urls[source])
     page.get_by_text("Select a row").wait_for()
     choose_run(page, "steady", search="steady")
     page.get_by_role("heading", name="Training").wait_for()
-    page.go_back()  # one press is one page, as it was left
+    page.go_back()  # one press goes back one page, which is unchanged
     page.wait_for_url("**/?q=steady")
     page.locator(".runs").get_by_role("link", name="steady").press("Enter")
     page.get_by_role("heading", name="Training").wait_for()
-    for _ in range(5):  # a click in the moment in which the page is drawn anew goes nowhere
+    for _ in range(5):  # a click is lost while the page is redrawn
         page.get_by_text("中文", exact=True).click()
         with contextlib.suppress(PlaywrightTimeout):
             page.get_by_role("heading", name="训练中").wait_for(timeout=30_000)

@@ -1,4 +1,4 @@
-"""Signing in at a real OpenID Connect provider, and what each role then sees and may do."""
+"""Log-in at a real OpenID Connect provider, and the pages and actions of each role."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "the-clients-secret-is-told-to-nobody"
 
 @pytest.fixture(scope="module")
 def metadata_url() -> Iterator[str]:
-    """Discovery, keys, the code flow with PKCE, userinfo: a whole provider, on this machine."""
+    """Yield the metadata URL of a complete provider: discovery, keys, the code flow with PKCE, userinfo."""
     people = [
         provider.User(sub="viewer", claims={"email": "vera@example.org", "email_verified": True}),
         provider.User(sub="operator", claims={"email": "olga@elsewhere.net", "groups": ["oncall"]}),
@@ -35,7 +35,7 @@ def metadata_url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory, metadata_url: str) -> Iterator[Stage]:
-    """A dashboard with a login."""
+    """Yield a dashboard with a login."""
     stage = Stage(tmp_path_factory.mktemp("guarded") / "home")
     try:
         stage.process = stage.dashboard(  # type: ignore[attr-defined]
@@ -64,7 +64,7 @@ def test_nobody_sees_anything_before_signing_in(guarded: Stage, newcomer) -> Non
         assert page.locator("input[type=file]").count() == 0
         assert page.get_by_role("link", name=PAGES).count() == 0
     assert faults(page) == []
-    # Streamlit's address for uploads takes nothing of a session that was offered none.
+    # Streamlit's upload address accepts no file from a session without an upload widget.
     answer = page.request.put(
         f"{guarded.url}/_stcore/upload_file/any-session/any-file",
         multipart={"file": {"name": "a.log", "mimeType": "text/plain", "buffer": b"step 1"}},
@@ -74,7 +74,7 @@ def test_nobody_sees_anything_before_signing_in(guarded: Stage, newcomer) -> Non
 
 def test_a_viewer_looks_and_does_not_act(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
     page = newcomer.page
-    page.goto(f"{guarded.url}/postmortem?report=gone")  # as a link in a chat leads there
+    page.goto(f"{guarded.url}/postmortem?report=gone")  # a link in a chat leads to this page
     sign_in(page, "viewer")
     page.wait_for_url("**/postmortem?report=gone")
     page.get_by_text("· viewer").wait_for()
@@ -101,14 +101,14 @@ def test_an_operator_uploads_keeps_and_deletes(guarded: Stage, newcomer) -> None
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("button", name="Delete").wait_for(state="detached")
     assert not kept.exists()
-    # Whoever went on before the address that was asked for is read is not led away from where they went.
+    # If the user opens another page before the stored address is read, the user stays on that page.
     page.evaluate("sessionStorage.setItem('stallwatch-wanted', '/rules')")
     page.goto(f"{guarded.url}/health")
     page.wait_for_function("sessionStorage.getItem('stallwatch-wanted') === null")
     page.get_by_text("duckdb").first.wait_for()
     assert page.url == f"{guarded.url}/health"
     page.get_by_role("button", name="Sign out").click()
-    page.wait_for_url("**/oauth2/end_session**")  # the provider asks whether to sign out there, too
+    page.wait_for_url("**/oauth2/end_session**")  # the provider asks for confirmation of its own sign-out
     page.goto(guarded.url)
     page.get_by_role("button", name="Sign in").wait_for()
 
@@ -126,7 +126,8 @@ def test_who_is_not_allowed_sees_only_that(guarded: Stage, newcomer, whom: str) 
 def test_the_secret_stands_in_no_command_line_and_no_file(guarded: Stage) -> None:
     process = psutil.Process(guarded.process.pid)  # type: ignore[attr-defined]
     for one in (process, *process.children(recursive=True)):
-        words = one.as_dict(["cmdline"])["cmdline"] or []  # none where it has just ended
+        # the command line is missing if the process has just ended
+        words = one.as_dict(["cmdline"])["cmdline"] or []
         assert not [word for word in words if SECRET in word]
     files = [path for path in Path(guarded.home).rglob("*") if path.is_file()]
     assert not [path for path in files if SECRET.encode() in path.read_bytes()]

@@ -1,4 +1,4 @@
-"""The page of a run of 1,024 ranks on 128 hosts, simulated: what holds it up is seen without a search."""
+"""The page of a simulated run of 1,024 ranks on 128 hosts shows the blamed rank without a search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import thousand
 from playwright.sync_api import expect
 from stage import CHROMIUM, Stage, board
 
-#: What the axis of one of the maps shows.
+#: Labels on the axis of one of the maps.
 _ROWS = """chart => [...document.querySelectorAll(`figure[data-chart=${chart}] .ytick text`)]
     .map(text => text.textContent)"""
 
@@ -46,7 +46,7 @@ def test_the_host_and_the_rank_that_hold_up_the_run_are_on_the_maps(
     expect(facts).to_contain_text("128")
     expect(facts).to_contain_text("n77")
 
-    # Of 128 hosts, only those near the chosen one are in the list that is drawn.
+    # Of 128 hosts, the list renders only those near the chosen one.
     page.get_by_test_id("stSelectbox").nth(1).locator("input").fill(only)
     page.keyboard.press("Enter")
     frame.wait_for_function("() => !document.querySelector('figure[data-chart=lag_ranks]')")

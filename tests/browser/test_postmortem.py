@@ -1,4 +1,4 @@
-"""Logs dropped on the page, and the report that comes back."""
+"""Logs dropped on the page, and the resulting report."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_upload_verdict_and_downloads(page, watched, browser, tmp_path: Path) ->
 
 
 def _reads_without_network(browser, file: Path) -> None:  # type: ignore[no-untyped-def]
-    """The file is all of the report: nothing is fetched, nothing runs, and it says what the page said."""
+    """Check that the file is complete: it fetches nothing, runs nothing, and has the page's content."""
     context = browser.new_context(offline=True)
     try:
         page, asked, failures = context.new_page(), [], []
@@ -66,7 +66,7 @@ def _reads_without_network(browser, file: Path) -> None:  # type: ignore[no-unty
 
 def test_how_far_the_reading_is_stands_on_the_page(page, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     log = tmp_path / "rank0.log"
-    # Lines of which each says something, so that reading takes a moment.
+    # Every line is relevant, so that reading takes a moment.
     log.write_text("".join(f"step {n} loss {3 / n:.6f} RuntimeError: odd {n}\n" for n in range(1, 300_000)))
     page.evaluate(
         """() => {
@@ -90,7 +90,7 @@ def test_a_kept_report_can_be_linked_to_and_deleted(scene, page) -> None:  # typ
     page.get_by_role("heading", name="Failed").wait_for()
     page.get_by_role("button", name="Keep this report").click()
     page.wait_for_url(re.compile("report="))
-    page.goto(page.url)  # as somebody else who was sent the link
+    page.goto(page.url)  # another user who got the link
     page.get_by_role("heading", name="Failed").wait_for()
     page.get_by_role("button", name="All reports").click()
     page.get_by_role("button", name="Open", exact=True).click()

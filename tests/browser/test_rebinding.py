@@ -1,4 +1,4 @@
-"""What a real browser lets a page of another site do to the dashboard of its user."""
+"""Limits of a real browser on what a page of another site can do to the user's dashboard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("playwright", reason="playwright is not installed")
 from stage import Stage
 
-# Resolves to what became of a websocket to this address.
+# Resolves to the outcome of a WebSocket connection to this address.
 _CONNECT = """address => new Promise(resolve => {
     const socket = new WebSocket(address, ["streamlit", "PLACEHOLDER_AUTH_TOKEN"]);
     socket.onopen = () => resolve("open");
@@ -23,7 +23,7 @@ _CONNECT = """address => new Promise(resolve => {
 
 @pytest.fixture
 def other_site(tmp_path: Path) -> Iterator[int]:
-    """The port of an attacker's web server."""
+    """Yield the port of an attacker's web server."""
     (tmp_path / "index.html").write_text("<title>another site</title>")
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
@@ -41,14 +41,14 @@ def test_a_page_of_another_site_cannot_show_ours_in_a_frame(  # type: ignore[no-
     page.on("console", lambda message: said.append(message.text))
     for framed in ("/health", "/_stcore/health"):
         (tmp_path / "frame.html").write_text(f"<iframe src='{stage.url}{framed}'></iframe>")
-        for host in ("evil.rebound.example", "127.0.0.1"):  # another site, another account of this host
+        for host in ("evil.rebound.example", "127.0.0.1"):  # another site, and another account of this host
             said.clear()
-            page.goto(f"http://{host}:{other_site}/frame.html")  # until the frame has loaded
+            page.goto(f"http://{host}:{other_site}/frame.html")  # wait until the frame has loaded
             (frame,) = page.main_frame.child_frames
             assert not frame.url.startswith(stage.url)
             assert any("frame-ancestors" in line for line in said)
 
-    page.goto(f"{stage.url}/_stcore/health")  # a page of our own may: the charts are in a frame
+    page.goto(f"{stage.url}/_stcore/health")  # a page of the dashboard may connect: the charts are in a frame
     with page.expect_response(f"{stage.url}/_stcore/host-config"):
         page.evaluate(
             "address => { const frame = document.createElement('iframe'); frame.src = address;"
@@ -63,11 +63,13 @@ def test_a_page_of_another_site_reaches_nothing(stage: Stage, newcomer, other_si
     stage.dashboard()
     page = newcomer.page
 
-    answer = page.goto(f"http://evil.rebound.example:{stage.port}/")  # its name leads to this machine now
+    # the attacker's name resolves to this machine now
+    answer = page.goto(f"http://evil.rebound.example:{stage.port}/")
     assert answer.status == 421 and "allowed_hosts under [server]" in answer.text()
     assert page.evaluate(_CONNECT, f"ws://evil.rebound.example:{stage.port}/_stcore/stream") == "refused"
 
-    page.goto(f"http://evil.rebound.example:{other_site}/")  # and from its own server to the address itself
+    # from the attacker's own server to the address itself
+    page.goto(f"http://evil.rebound.example:{other_site}/")
     for host in ("127.0.0.1", "localhost"):
         assert page.evaluate(_CONNECT, f"ws://{host}:{stage.port}/_stcore/stream") == "refused"
 

@@ -1,4 +1,4 @@
-"""The catalogue in the browser: search, read, try a pattern, draft a page."""
+"""The catalogue in the browser: search, read, test a pattern, draft a page."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_message_finds_its_rule(scene, watched) -> None:  # type: ignore[no-un
     page.get_by_text("How it is recognised").click()
     page.get_by_text("It fires on").wait_for()
     address = page.url
-    page.goto(address)  # the link can be sent on
+    page.goto(address)  # the link can be shared
     page.locator(".st-key-rule-page").get_by_text("What happened").wait_for()
     assert watched.failures == [] and watched.outside(scene.urls["embedded"]) == set()
 

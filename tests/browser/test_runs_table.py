@@ -1,4 +1,4 @@
-"""The table of runs alone in Chromium, with no page around it: search, states, orders, and updates."""
+"""The table of runs alone in Chromium, without a page: search, states, orders, and updates."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ window.show = data => draw({ data, parentElement: document.querySelector("main")
 
 @pytest.fixture
 def page(watched):  # type: ignore[no-untyped-def]
-    """A page that draws the table of what it is told by `show`."""
+    """Yield a page that draws the table from the data of `show`."""
     html, css, js = runs_table._sources()
     whole = _PAGE.replace("CSS", css).replace("HTML", html)
 
@@ -93,7 +93,7 @@ def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # typ
     expect(page.get_by_role("status")).to_have_text(
         "1 of 3 runs · ◌ 1 starting · ▶ 1 training · ▼ 1 degraded"
     )
-    show(page, ROWS)  # what comes in meanwhile changes nothing of it
+    show(page, ROWS)  # an update does not change the search
     assert names(page) == ["Fast"] and search.input_value() == "NODE1 dpo"
     search.press("Enter")
     assert page.url == f"{HOST}/?q=NODE1+dpo"
@@ -105,7 +105,7 @@ def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # typ
 def test_a_search_that_is_cleared_leaves_the_address_at_once(page) -> None:  # type: ignore[no-untyped-def]
     opened(page, "?q=dpo")
     assert names(page) == ["Fast"]
-    page.get_by_role("searchbox").press("Escape")  # as its cross does
+    page.get_by_role("searchbox").press("Escape")  # as the cross of the search box does
     expect(page.locator("tbody a")).to_have_text(["slow", "Fast", "new"])
     page.wait_for_url(f"{HOST}/")
     expect(page.get_by_role("searchbox")).to_be_focused()
@@ -151,7 +151,8 @@ def test_orders_and_the_heads_of_columns(page) -> None:  # type: ignore[no-untyp
     assert names(page) == ["slow", "Fast", "new"] and page.url == f"{HOST}/?sort=seconds"
     expect(head).to_have_attribute("aria-sort", "descending")
     head.get_by_role("button").click()
-    assert names(page) == ["Fast", "slow", "new"] and page.url == f"{HOST}/?sort=-seconds"  # without it: last
+    # a run without the value comes last
+    assert names(page) == ["Fast", "slow", "new"] and page.url == f"{HOST}/?sort=-seconds"
     expect(head).to_have_attribute("aria-sort", "ascending")
     expect(page.get_by_role("combobox").locator("option:checked")).to_have_text("Step time ↑")
     page.get_by_role("combobox").select_option("urgency")
@@ -195,7 +196,7 @@ def test_updates_keep_the_nodes_the_focus_and_the_place(page) -> None:  # type: 
     many = [RunRow(f"r{n:03}", "training", step=n, loss=n / 7, losses=(1.0, n / 7)) for n in range(300)]
     opened(page, "", many)
     lines = page.locator("tbody tr")
-    for drawn in (60, 120, 180):  # the others come when the reader comes near them
+    for drawn in (60, 120, 180):  # more rows are drawn when the reader scrolls near them
         expect(lines).to_have_count(drawn)
         if drawn < 180:
             lines.nth(drawn - 10).scroll_into_view_if_needed()
@@ -208,7 +209,7 @@ def test_updates_keep_the_nodes_the_focus_and_the_place(page) -> None:  # type: 
         }"""
     )
     later = [replace(row, step=(row.step or 0) + 1) for row in many if row.run != "r001"]
-    later.insert(40, later.pop(89))  # more urgent by now
+    later.insert(40, later.pop(89))  # this run has become more urgent
     show(page, later)
     kept = page.evaluate(
         """() => ({
@@ -223,5 +224,5 @@ def test_updates_keep_the_nodes_the_focus_and_the_place(page) -> None:  # type: 
     assert page.locator("tbody tr").nth(0).locator("td").nth(3).text_content() == "1"
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.textContent") == later[41].run
-    show(page, later, "zh")  # the other language: new heads, the same runs
+    show(page, later, "zh")  # the other language changes the headings, not the runs
     assert page.locator("tbody td").first.text_content() == "▶ 训练中" and len(names(page)) == 180

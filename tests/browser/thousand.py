@@ -1,4 +1,4 @@
-"""A simulated run of 1,024 ranks on 128 hosts as a dashboard keeps it: one rank holds up the others."""
+"""A simulated run of 1,024 ranks on 128 hosts in the dashboard's files: one rank holds up the others."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from stallwatch_rules.stacks.records import StackGroup, StallStacks
 RUN = "pretrain-8123.0"
 HOSTS, EACH = 128, 8
 ODD, SLOW, SILENT = 611, "n9", "n100"  #: rank 611 is on n77
-_MOMENTS, _EVERY, _STEP = 120, 10.0, 2.0  # seconds
-_HANG, _SILENCE = 300.0, 200.0  # before the end
-_AHEAD = 3600.0  # the run is heard of until then, so that the pages show it as it is now
+_MOMENTS, _EVERY, _STEP = 120, 10.0, 2.0  # number of samples, seconds between them, seconds of a step
+_HANG, _SILENCE = 300.0, 200.0  # seconds before the end
+_AHEAD = 3600.0  # the run's data end in the future, so that the pages show it as running
 
 
 def host_of(rank: int) -> str:
@@ -30,12 +30,12 @@ def host_of(rank: int) -> str:
 
 
 def make(home: Path) -> None:
-    """Write the numbers, two hosts' folders of the run and its open incident below `home`."""
+    """Write the metrics, two hosts' folders of the run and its open incident below `home`."""
     now = time.time()
     home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
     _numbers(home, now)
-    for node in (0, 76):  # of the others nothing lies on this machine
+    for node in (0, 76):  # the other hosts have no folder on this machine
         _folder(home, now, node)
     store = IncidentStore.at_home(home)
     store.upsert(incident(now))
@@ -66,7 +66,7 @@ def _folder(home: Path, now: float, node: int) -> None:
 
 
 def incident(now: float) -> Incident:
-    """The hang, as the agents of all hosts report it together."""
+    """Return the incident of the hang, as the agents of all hosts report it together."""
     others = [rank for rank in range(HOSTS * EACH) if rank != ODD and host_of(rank) != SILENT]
     stacks = StallStacks(
         time=now - _HANG + 60,
@@ -107,7 +107,7 @@ def incident(now: float) -> Incident:
 
 
 def step_at(rank: int, age: float) -> float:
-    """The step of a rank so many seconds before the end: all stop one step after the odd one does."""
+    """Return a rank's step at `age` seconds before the end: all ranks stop one step after the odd rank."""
     moving = int((_MOMENTS * _EVERY - max(age, _HANG)) / _STEP)
     if host_of(rank) == SLOW and 600 < age < 900:
         moving -= 3

@@ -1,4 +1,4 @@
-"""The command line, called in this process and as a real one."""
+"""The command line, called in this process and as a separate process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stallwatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stallwatch:
 
 @pytest.fixture
 def process(tmp_path: Path) -> Process:
-    """Run the command line as a process of its own, in an empty folder."""
+    """Run the command line as a separate process in an empty folder."""
 
     def call(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         code = "from stallwatch.cli import main; main()"

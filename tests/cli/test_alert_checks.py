@@ -1,4 +1,4 @@
-"""Names and URLs in alert routes that cannot work: found before anything happens, with file and line."""
+"""Names and URLs in alert routes that cannot work are reported at the start, with file and line."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nobody_is_kept_from_acknowledging_by_a_mistake_in_a_route(
     file.write_text("[[alerts.routes]]\nrun = ['a']\n")
     result = stallwatch("alerts", "list")
     assert result.exit_code == 0 and "did you mean runs?" in result.stderr
-    file.write_text("[alerts]\nincidents_url = 5\n")  # whose incidents, nobody knows
+    file.write_text("[alerts]\nincidents_url = 5\n")  # the database of the incidents is unknown
     assert stallwatch("alerts", "list").exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""``stallwatch alerts send`` beside a relay: what one of them told, the other does not tell again."""
+"""``stallwatch alerts send`` beside a relay: a message that one of them sent is not sent by the other."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def key(run: str) -> str:
 
 
 def keep(outbox: Outbox, run: str, *, planned: bool = False) -> None:
-    """A message that waits; `planned` as a relay keeps it until quiet hours are over."""
+    """Store a waiting message; `planned` delays it as a relay does in quiet hours."""
     notice = incident_notice(stall(run), "en", None)
     keys = (planned_key(key(run)) if planned else key(run),)
     draft = Draft(CHAT, "chat", run, notice, keys, stall(run).id, not_before=LONG_AGO if planned else 0.0)
@@ -55,7 +55,7 @@ def keep(outbox: Outbox, run: str, *, planned: bool = False) -> None:
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The runs of which the chat was told."""
+    """Return the list of runs about which the chat got a message."""
     found: list[str] = []
 
     class Chat:
@@ -67,7 +67,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def connecting(*_: Any) -> Chat:
         return Chat()
 
-    # The command's module first: if it is imported only now, it must not bind the fake for other tests.
+    # Import the command's module first: a later import would bind the fake for other tests.
     for module in ("stallwatch.cli.alerts", "stallwatch.config.chats"):
         monkeypatch.setattr(f"{module}.connecting", connecting)
     monkeypatch.setenv("STALLWATCH_ALERTS_URLS", URL)
@@ -155,7 +155,8 @@ def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
     assert refused.exit_code == 2 and "is configured here" in refused.stderr
     assert "nothing waits" in stallwatch("alerts", "send", "--drop", "no-such").stderr
     dropped = stallwatch("alerts", "send", "--drop", gone[:12])
-    assert dropped.exit_code == 1 and "dropped 2 for slack://****" in dropped.stdout  # the third still waits
+    # the third message still waits
+    assert dropped.exit_code == 1 and "dropped 2 for slack://****" in dropped.stdout
     assert heard == ["sound"]
     states = {one.run: (one.state, one.reason.split(" by ")[0]) for one in outbox.deliveries()}
     assert states["a"] == states["b"] == ("withdrawn", "dropped")
@@ -167,7 +168,7 @@ def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
 def test_what_others_told_a_chat_is_known_from_the_incident_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
-    """In a database of our own our messages are noted as told when they are kept: that does not count."""
+    """Messages are noted in a private database when they are stored, which does not count."""
     if elsewhere:
         monkeypatch.setenv("STALLWATCH_ALERTS_INCIDENTS_URL", f"sqlite:///{tmp_path / 'shared.db'}")
     config = load()

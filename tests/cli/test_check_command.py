@@ -1,4 +1,4 @@
-"""``stallwatch check`` from the outside."""
+"""``stallwatch check`` as a command."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_checkpoint(stallwatch, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_checkpoint_is_no_sound_one(stallwatch, tmp_path: Path) -> None:
-    """Files whose names end as a checkpoint's do, and hold something else."""
+    """The files have a checkpoint's extension and other contents."""
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "garbage.bin").write_bytes(b"\xc3\x35\xd2\x27" * 100)
     (tmp_path / "out" / "notes.txt").write_text("no weights")
@@ -139,7 +139,7 @@ def test_a_folder_without_a_checkpoint_is_no_sound_one(stallwatch, tmp_path: Pat
     assert "out: holds no file of a checkpoint" in result.stderr
     assert "garbage.bin: neither zip archive nor pickle" in result.stderr
     assert "No known problem was found" not in result.stdout
-    (tmp_path / "out" / "old.pt").write_bytes(b"\x80\x02\x8a")  # how torch began its files before 1.6
+    (tmp_path / "out" / "old.pt").write_bytes(b"\x80\x02\x8a")  # start of a torch file before 1.6
     result = stallwatch("check", "--checkpoint", "out")
     assert result.exit_code == 0
     assert "out (1 file, without garbage.bin: neither zip archive nor pickle)" in result.stdout

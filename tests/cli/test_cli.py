@@ -1,4 +1,4 @@
-"""The frame of the command line: help, version, errors, start-up."""
+"""Frame of the command line: help, version, errors, start-up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Stallwatch = Callable[..., Result]
 def commands(
     group: click.Group = cli, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with its words."""
+    """Yield every command with its path of words."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -66,7 +66,7 @@ def test_a_group_without_its_command_shows_its_help_once(stallwatch: Stallwatch,
 
 
 def test_the_documentation_has_a_place_for_the_options_of_every_command(root: Path) -> None:
-    """The site fills in what click knows: tests/tools/test_docs_site.py."""
+    """The site inserts the options from click: tests/tools/test_docs_site.py."""
     text = (root / "docs" / "cli.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## stallwatch (\w+)\n(.*?)(?=^## |\Z)", text, re.M | re.S))
     names = {words.split()[0] for words, _ in EVERY}
@@ -140,7 +140,7 @@ def test_a_reader_that_has_enough_is_no_error(tmp_path: Path) -> None:
         assert child.stdout and child.stderr
         child.stdout.close()
         assert child.stderr.read().splitlines()[1:] == []
-        assert child.wait(120) in (1, 141)  # click's own, or ours
+        assert child.wait(120) in (1, 141)  # click's exit code, or Stallwatch's
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,4 +1,4 @@
-"""Defaults, file, environment and flags; later wins, and what is wrong is said with its place."""
+"""Defaults, file, environment and flags: the later source wins, and an error names its place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_nothing_configured_works(tmp_path: Path) -> None:
     assert config.file is None
     assert {setting.source for setting in config.settings.values()} == {"default"}
     assert exporter_settings(config).port == 19400
-    assert exporter_settings(config).reserved_ports == (19401,)  # the relay's
+    assert exporter_settings(config).reserved_ports == (19401,)  # the relay's port
     assert alert_settings(config).urls == ()
     assert dashboard_settings(config, insecure=False).host == "127.0.0.1"
 
@@ -49,7 +49,7 @@ def test_later_wins(
     assert setting.source.endswith(source)
 
 
-# Tables can stand in the file only: test_routes_config.py.
+# Tables can only come from the file: test_routes_config.py.
 @pytest.mark.parametrize("key", [key for key in KEYS if key.kind != "routes"], ids=lambda key: key.full_name)
 def test_every_key_can_come_from_a_file_and_from_a_variable(tmp_path: Path, key: Any) -> None:
     choice = key.choices[-1:] and key.choices[-1]

@@ -1,4 +1,4 @@
-"""A configuration that was found is read only if nobody else can write it."""
+"""A configuration file that was found is read only if no other account can write it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch.config.loading import load
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has other permissions")
 
-ANOTHER = 54321  #: no account of this machine
+ANOTHER = 54321  #: an account that this machine does not have
 Stallwatch = Callable[..., Result]
 
 
@@ -30,7 +30,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def belongs_to_another(path: Path) -> None:
-    """Give the file away, or where only root may, be another account than its owner."""
+    """Change the owner of a path to another account, which only root can do."""
     os.chown(path, ANOTHER, ANOTHER, follow_symlinks=False)
 
 
@@ -232,7 +232,7 @@ def test_run_does_not_run_the_command_of_an_ignored_file(
 
 @pytest.fixture
 def config_map(tmp_path: Path) -> Path:
-    """A ConfigMap as a volume with an fsGroup: all is root's, the folder's mode is 2777, files are links."""
+    """Return a folder like a ConfigMap volume with an fsGroup: root's, mode 2777, files are links."""
     folder = tmp_path / "config"
     version = folder / "..2026_11_26_17_00_00.1234567890"
     version.mkdir(parents=True)
@@ -260,7 +260,7 @@ def test_a_read_only_mount_excuses_no_file_and_no_owner(
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     file = (config_map / "stallwatch.toml").resolve()
-    file.chmod(0o666)  # on another host it may be written
+    file.chmod(0o666)  # the file may be writable on another host
     assert load(environ={}, cwd=config_map).file is None
     file.chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: ANOTHER)

@@ -1,4 +1,4 @@
-"""What ``stallwatch coordinator`` needs."""
+"""Requirements of ``stallwatch coordinator``."""
 
 from __future__ import annotations
 

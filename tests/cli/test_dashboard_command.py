@@ -11,7 +11,7 @@ Stallwatch = Callable[..., Result]
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.4", "::", "example.org"])
 def test_an_address_that_others_reach_is_refused(stallwatch: Stallwatch, host: str) -> None:
-    pytest.importorskip("streamlit")  # Python 3.11 and newer
+    pytest.importorskip("streamlit")  # Streamlit needs Python 3.11 or later here
     result = stallwatch("dashboard", "--host", host)
     assert result.exit_code == 2
     assert "--insecure" in result.stderr

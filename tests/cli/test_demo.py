@@ -1,4 +1,4 @@
-"""The demo shows the stall at all three places, and leaves nothing behind however it ends."""
+"""The demo shows the stall in terminal, chat and dashboard, and leaves nothing behind at any end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DEMO = [sys.executable, "-c", "from stallwatch.cli import main; main()", "demo",
 
 
 class Watched:
-    """A running demo: its output as it comes, and every process that was ever seen below it."""
+    """A running demo: its output so far, and every descendant process that was ever seen."""
 
     def __init__(self, *options: str, tmp: Path) -> None:
         env = {**os.environ, "TMPDIR": str(tmp)}
@@ -56,7 +56,7 @@ class Watched:
         self.look()
 
     def look(self) -> None:
-        """Note who is there; what dies later must be gone, and not merely out of the tree."""
+        """Record the current descendants; those that die later must be gone, not merely detached."""
         self.family |= set(psutil.Process(self.child.pid).children(recursive=True))
 
     def own(self) -> list[psutil.Process]:
@@ -72,7 +72,7 @@ class Watched:
 
 
 def running(family: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run."""
+    """Return the processes that still run."""
     return [process for process in family if runs(process)]
 
 
@@ -80,7 +80,7 @@ def running(family: Iterable[psutil.Process]) -> list[psutil.Process]:
 def watched(tmp_path: Path) -> Iterator[list[Watched]]:
     started: list[Watched] = []
     yield started
-    for demo in started:  # after a failure, too, nothing may stay
+    for demo in started:  # nothing may remain after a failure either
         if demo.child.poll() is None:
             demo.look()
             demo.child.terminate()
@@ -104,7 +104,7 @@ def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tm
     ], chat
     terminal = [line for line in demo.lines if line.startswith("stallwatch: ")]
     assert any("stall" in line.lower() for line in terminal), demo.text
-    # Said in the silence, not when the run's own timeout had already ended it.
+    # The message came during the silence, not after the run's own timeout.
     at = {
         mark: next(i for i, line in enumerate(demo.lines) if mark in line)
         for mark in ("open · critical", "Timed out")
@@ -175,7 +175,7 @@ def test_children_that_refuse_to_end_or_lost_their_parent_end_too(parent: str) -
         assert family
         began = time.monotonic()
     assert running(family) == []
-    assert time.monotonic() - began < 40  # as long as nothing waits for them to end by themselves
+    assert time.monotonic() - began < 40  # no wait for a process that does not end by itself
 
 
 def test_the_chat_shows_what_a_real_notification_carries() -> None:

@@ -1,4 +1,4 @@
-"""``stallwatch diagnose``: forms of the report, exit codes, bad input."""
+"""``stallwatch diagnose``: formats of the report, exit codes, bad input."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_wrong_configuration_and_a_broken_rule_page_do_not_prevent_the_diagnos
     result = stallwatch("diagnose", "train.log")
     assert result.exit_code == 2
     assert "stallwatch.toml:2: exporter.port" in result.stderr
-    assert "显存不足" in result.stdout  # what is right in the file holds
+    assert "显存不足" in result.stdout  # the valid part of the file is applied
     (tmp_path / "stallwatch.toml").unlink()
     page = tmp_path / "mine" / "house" / "broken.md"
     page.parent.mkdir(parents=True)

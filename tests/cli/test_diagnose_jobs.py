@@ -1,4 +1,4 @@
-"""``stallwatch diagnose`` of a folder that holds the logs of several jobs."""
+"""``stallwatch diagnose`` of a folder with the logs of several jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def steps(day: int, last: int, total: int = 100) -> str:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
-    """One job that finished, one that ran out of memory a week ago, and one whose log just ends."""
+    """Write logs of a finished job, of a job that ran out of memory, and of a job that just ends."""
     folder = tmp_path / "logs"
     folder.mkdir()
     (folder / "slurm-1001.out").write_text(steps(10, 100))
@@ -60,7 +60,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 def rows(report: str) -> list[str]:
-    """The table's lines, without the blanks between its columns."""
+    """Return the rows of the table without padding between its columns."""
     table = report.partition("\n\n")[0].splitlines()
     return [" ".join(line.split()) for line in table]
 
@@ -77,7 +77,7 @@ def test_a_table_then_the_newest_that_is_in_trouble(process: Process, logs: Path
     assert "The file names suggest 3 jobs, newest first." in result.stdout
     assert "covers 1002, the only one in trouble" in " ".join(result.stdout.split())
     assert "slurm-1002.err:4" in result.stdout and "FAILED   The GPU ran out of memory" in result.stdout
-    # the command for another one works as it stands, and that job's report is as if it were alone
+    # the printed command works unchanged, and its report is the same as for the job alone
     (line,) = [line for line in result.stdout.splitlines() if line.startswith("To see another: ")]
     command = shlex.split(line.removeprefix("To see another: "))
     assert command == ["stallwatch", "diagnose", "logs/slurm-1003.out"]
@@ -93,7 +93,7 @@ def test_where_none_is_in_trouble_the_newest_is_reported(process: Process, logs:
 
 
 def test_of_several_in_trouble_the_newest_is_reported(stallwatch: Stallwatch, logs: Path) -> None:
-    (logs / "slurm-1000.out").write_text(steps(21, 30) + UNKNOWN)  # was started again
+    (logs / "slurm-1000.out").write_text(steps(21, 30) + UNKNOWN)  # the job was restarted
     result = stallwatch("diagnose", "logs/slurm-*.out", "logs/slurm-1002.err")
     assert result.exit_code == 1
     assert rows(result.stdout)[1].startswith("▶ 1000 FAILED, CAUSE UNKNOWN ValueError: the moon is full")
@@ -178,7 +178,7 @@ def test_files_that_name_ranks_of_their_own_are_of_one_training(
 ) -> None:
     for number, rank in enumerate(per_file):
         lines = [f"[Rank {rank}] {line}" for line in steps(10, 9).splitlines()]
-        if per_file == (0, 2):  # two nodes of two ranks
+        if per_file == (0, 2):  # two nodes with two ranks each
             lines += [line.replace(f"Rank {rank}", f"Rank {rank + 1}") for line in lines]
         (tmp_path / f"sft-{1001 + number}.out").write_text("".join(f"{line}\n" for line in lines))
     told = json.loads(stallwatch("diagnose", "sft-1001.out", "sft-1002.out", "--json").stdout)
@@ -189,7 +189,7 @@ def test_where_none_is_in_trouble_what_is_no_training_is_not_reported(
     stallwatch: Stallwatch, logs: Path
 ) -> None:
     (logs / "slurm-1002.err").unlink()
-    (logs / "notes.txt").write_text("remember the milk\n")  # written last
+    (logs / "notes.txt").write_text("remember the milk\n")  # the newest file
     result = stallwatch("diagnose", "logs/")
     assert rows(result.stdout)[1].startswith("other files NO TRAINING LOG")
     assert "covers 1003, the newest training job; none is in trouble." in " ".join(result.stdout.split())
@@ -303,7 +303,7 @@ def test_folders_that_stallwatch_kept(stallwatch: Stallwatch, tmp_path: Path) ->
         (folder / "agent.json").write_bytes(msgspec.json.encode(info))
         (folder / "output.log").write_text(steps(day, 40))
     result = stallwatch("diagnose", "runs/")
-    assert rows(result.stdout)[1].startswith("▶ dpo UNFINISHED")  # what the folder knows is told
+    assert rows(result.stdout)[1].startswith("▶ dpo UNFINISHED")  # the state in the run's folder is shown
     assert "To see another: stallwatch diagnose runs/sft" in result.stdout
     assert "UNFINISHED" in stallwatch("diagnose", "runs/sft").stdout
 

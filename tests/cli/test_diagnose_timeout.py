@@ -26,7 +26,7 @@ def test_the_command_says_what_it_had_no_time_for(
     done = stallwatch("diagnose", "--timeout", "1s", "--json=2", "rank0.log")
     assert "--timeout: there was no time to read 1 file to the end" in done.stderr
     assert f'"unread_bytes": {len(LOG)}' in done.stdout
-    assert done.exit_code == 3  # nothing says how the run went
+    assert done.exit_code == 3  # nothing shows the outcome of the run
 
 
 @pytest.mark.parametrize("text", ["0", "soon", "-5s", "1e400s", "5 weeks"])

@@ -43,7 +43,7 @@ def test_it_listens_where_others_reach_it_only_with_a_token_or_when_told_so(
     result = stallwatch("relay", "--host", "0.0.0.0")
     assert result.exit_code == 2
     assert "0.0.0.0 can be reached by others" in result.stderr and "--insecure" in result.stderr
-    with socket.create_server(("0.0.0.0", 0)) as taken:  # it gets as far as binding
+    with socket.create_server(("0.0.0.0", 0)) as taken:  # the command reaches the bind call
         port = str(taken.getsockname()[1])
         result = stallwatch("relay", "--host", "0.0.0.0", "--port", port, "--insecure")
         assert f"0.0.0.0:{port} cannot be had" in result.stderr
@@ -79,7 +79,7 @@ def test_one_wrong_chat_leaves_the_others(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         result = stallwatch("--config", str(file), "relay", "--port", port)
-    assert result.exit_code == 2  # where a chat is left, for the port
+    assert result.exit_code == 2  # without the broken chat, the relay continues up to the port
     assert ("cannot be had" in result.stderr) is (CHAT in urls)
     assert f"{file}:2: alerts.urls must be a list of strings" in result.stderr
     assert told in result.stderr and "s3cr3t" not in result.stderr
@@ -89,7 +89,7 @@ def test_one_wrong_chat_leaves_the_others(
     ("toml", "variable", "ends"),
     [
         ('[stall]\nfactor = "three"\n[exporter]\nprot = 1\n', ("STALLWATCH_RUN_KEEP_DAYS", "x"), False),
-        ("[alerts\n", None, False),  # the file with chats is broken, and others are named elsewhere
+        ("[alerts\n", None, False),  # the file with chats is broken, and no other chats are configured
         ("[relay]\nport = 'x'\n", None, True),
         ("[relay]\ntokn = 'x'\n", None, True),
         ("", ("STALLWATCH_RELAY_TOKEN_FILE", "/nowhere"), True),
@@ -114,7 +114,7 @@ def test_only_a_mistake_in_where_it_listens_keeps_it_from_telling_anybody(
         port = str(taken.getsockname()[1])
         result = stallwatch("--config", str(file), "relay", "--port", port)
     assert result.exit_code == 2 and result.stderr
-    assert ("cannot be had" in result.stderr) is not ends  # it went as far as binding
+    assert ("cannot be had" in result.stderr) is not ends  # the command reached the bind call
     assert ("relay 已启动，但上面被忽略的聊天渠道收不到消息" in result.stderr) is ("[alerts" in toml)
 
 

@@ -196,7 +196,7 @@ def test_other_wrong_tables_have_a_line_and_a_remedy(tmp_path: Path, text: str, 
 
 
 def test_a_mistake_in_many_tables_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The list of time zones is a folder, and a name like another takes long to find in it."""
+    """The list of time zones is a folder, and a search for similar names is slow."""
     calls: list[str] = []
     monkeypatch.setattr(routes, "available_timezones", lambda: calls.append("zones") or {"Europe/Berlin"})
     routes._zones.cache_clear()

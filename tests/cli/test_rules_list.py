@@ -1,4 +1,4 @@
-"""``stallwatch rules list``: for readers and for programs."""
+"""``stallwatch rules list`` for readers and for programs."""
 
 from __future__ import annotations
 

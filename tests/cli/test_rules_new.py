@@ -1,4 +1,4 @@
-"""``stallwatch rules new``: from a log to a page of one's own."""
+"""``stallwatch rules new``: from a log to a custom rule page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``stallwatch run`` and ``stallwatch tail`` as processes, with a real chat endpoint beside them."""
+"""``stallwatch run`` and ``stallwatch tail`` as processes, with a real chat endpoint."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
 
-# No descriptor can be had any more when the run is concluded; what is preloaded a moment after its start is.
+# Uses up all file descriptors before the run's end; preloading starts a moment after the run.
 STARVED = """
 import resource
 from stallwatch.cli import main
@@ -338,7 +338,7 @@ def test_chats_without_the_extra_are_told_of_not_crashed_on(
     monkeypatch.setattr("stallwatch.cli.watching.find_spec", lambda name: None)
     config = load(environ={"STALLWATCH_ALERTS_URLS": "slack://s3cr3t"}, cwd=tmp_path)
     listeners = Listeners(config, Catalogue.of([]))
-    assert len(listeners.sinks) == 1  # the terminal is always there
+    assert len(listeners.sinks) == 1  # the terminal is always a destination
     listeners.close()
     err = capsys.readouterr().err
     assert "pip install 'stallwatch[alerts]'" in err and "s3cr3t" not in err
@@ -380,12 +380,13 @@ def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float)
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as child:
         assert child.stdout is not None and child.stderr is not None
-        child.stdout.readline()  # the command is up
+        child.stdout.readline()  # the command is running
         child.terminate()
         time.sleep(pause)
         child.terminate()
         told = child.stderr.read()
-    assert child.returncode in (143, -15)  # 143 for a shell; -15: the second came when all was told
+    # 143 as a shell reports it; -15 if the second signal came after the report
+    assert child.returncode in (143, -15)
     assert "How it ended: killed by SIGTERM" in told and "INTERRUPTED" in told
     (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None

@@ -1,4 +1,4 @@
-"""``stallwatch runs`` and ``stallwatch replay`` on folders as ``stallwatch run`` leaves them."""
+"""``stallwatch runs`` and ``stallwatch replay`` on folders that ``stallwatch run`` left."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def home() -> Path:
 
 
 def test_a_run_whose_end_only_its_incident_tells(stallwatch: Stallwatch, home: Path) -> None:
-    """The disk was full: the run's own record could not be written any more."""
+    """The disk was full, so the run's own record could not be written."""
     now = time.time()
     full = RunFolder.create("full", ["train.py"], home=home, now=now - 100)
     full.write_info(state="training", pid=2**22 + 1)
@@ -69,7 +69,7 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     alive = RunFolder.create("new", ["train.py"], home=home, now=now)
     alive.write_info(state="training", endpoint="http://127.0.0.1:19400/metrics")
     gone = RunFolder.create("gone", ["train.py"], home=home, now=now - 9000)
-    gone.write_info(state="training", pid=2**22 + 1)  # above the largest number Linux gives
+    gone.write_info(state="training", pid=2**22 + 1)  # larger than any process id of Linux
     result = stallwatch("runs")
     rows = [line.split("\t") for line in result.stdout.splitlines()]
     assert [row[:2] for row in rows] == [["new", "training"], ["old", "failed"], ["gone", "agent gone"]]
@@ -97,7 +97,7 @@ def test_hosts_whose_agent_is_not_heard_of_say_since_when(
     state: str,
     told: str,
 ) -> None:
-    """What an agent that was killed said last, such as that the run is stalled, is old."""
+    """The last state from a killed agent, such as "stalled", is out of date."""
     identity = RunIdentity(key="5f" * 8, job="8123.0", origin="slurm")
     now = time.time()
     for host, seconds in silent.items():
@@ -177,7 +177,7 @@ def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: P
     folder.write_info(state="failed", ended_at=1060.0, ending=Ending("interrupted", 130, "SIGINT"))
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
     assert (row[1], row[4]) == ("interrupted", "interrupted (SIGINT, exit code 130)")
-    folder.write_info(state="finished", ending=Ending("unknown", None))  # the watching was stopped
+    folder.write_info(state="finished", ending=Ending("unknown", None))  # the agent was stopped
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
     assert (row[1], row[4]) == ("not watched", "unknown")
 

@@ -23,7 +23,7 @@ words
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "train.log"
-    path.write_text(LOG * 600)  # more than is read line by line
+    path.write_text(LOG * 600)  # too long to be read line by line
     return path
 
 

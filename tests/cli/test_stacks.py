@@ -1,4 +1,4 @@
-"""``stallwatch stacks``: real ranks of a watched run, and everything that may keep it from asking one."""
+"""``stallwatch stacks``: real ranks of a watched run, and all obstacles to a stack sample."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stallwatch_rules.stacks.spans import spans_of
 
 Stallwatch = Callable[..., Result]
 
-#: Rank 1 stays in a function of its own, unless all go on.
+#: Rank 1 stays in its own function until all ranks may continue.
 TRAIN = """
 import os, sys, time
 from pathlib import Path
@@ -47,7 +47,7 @@ with stallwatch.training_run() as run:
 
 
 class Run:
-    """A run of three ranks that an agent watches."""
+    """A watched run of three ranks."""
 
     def __init__(self, folder: Path, agent: subprocess.Popen[str]) -> None:
         self.folder = folder
@@ -139,7 +139,7 @@ def test_without_a_probe_py_spy_reads_the_ranks(
 
 
 def snapshot(folder: Path, host: str, *groups: StackGroup) -> str:
-    """A file as ``--json`` prints it on a host."""
+    """Return the output of ``--json`` on a host as a file."""
     ranks = [rank for group in groups for rank in group.ranks]
     found = StallStacks(1.8e9, 0.1, list(groups), hosts={host: spans_of(ranks)}, elsewhere=4 - len(ranks))
     (folder / f"{host}.json").write_bytes(msgspec.json.encode(found))
@@ -185,7 +185,7 @@ def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
 
 
 def make_run(home: Path, name: str = "sft", **about: Any) -> Path:
-    """The record of a run that this process watches."""
+    """Create the record of a run that this process watches."""
     folder = RunFolder.create(name, ["train.py"], home=home, now=time.time())
     folder.write_info(state="training", **about)
     return folder.path

@@ -67,7 +67,7 @@ def test_the_resolve_is_shown_too(language: str, words: str) -> None:
 
 
 def test_what_is_done_about_a_stall_stands_under_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """However slow the terminal is, and however quick whoever acts."""
+    """The order holds even if the terminal is slow and the reaction is fast."""
 
     class Slow(io.StringIO):
         def write(self, text: str) -> int:

@@ -1,4 +1,4 @@
-"""The simulator and the lab are scripts of the benches, which find each other the way scripts do."""
+"""Path setup: the simulator and the lab are benchmark scripts that import each other as scripts do."""
 
 from __future__ import annotations
 

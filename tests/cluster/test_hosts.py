@@ -1,4 +1,4 @@
-"""Hosts in namespaces, and Slurm over them: what the real lab stands on."""
+"""Hosts in namespaces, and Slurm over them: the basis of the lab with real hangs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.skipif(bool(namespaces.lacking()), reason=namespaces.la
 
 
 def reaches(hosts: Hosts, one: str, other: str) -> bool:
-    """Whether a packet of one host comes to the other and back."""
+    """Return True if a packet from one host reaches the other, and the answer returns."""
     script = "import socket,sys; socket.create_connection((sys.argv[1], 7), 2)"
     command = hosts.hosts[one].command("python3", "-c", script, other)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return "ConnectionRefusedError" in done.stderr  # by the host itself: nobody listens there
+    return "ConnectionRefusedError" in done.stderr  # refused by the host itself, which has no listener there
 
 
 def links() -> list[str]:

@@ -1,4 +1,4 @@
-"""Launchers that start ranks on other hosts, for real: what we say to type gives every rank an agent."""
+"""Real launchers that start ranks on other hosts: the suggested command gives every rank an agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real hang over three hosts of a Slurm cluster: one message, and it names the rank and the host."""
+"""A real hang over three hosts of a Slurm cluster causes one message, which names the rank and the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Some of the simulator's hangs, through real coordinators over HTTP: one incident, one message."""
+"""Some simulated hangs, through real coordinators over HTTP: one incident, one message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cluster import FAULTS, WATCHERS, Trial, simulated
 @pytest.fixture(scope="module")
 def trials() -> dict[str, Trial]:
     planned: Sequence[tuple[int, str]] = list(enumerate([*FAULTS, *WATCHERS]))
-    # Only the trial of that name loses reports: what each of them may cost is a second message.
+    # Only the trial of that name loses reports, and the loss may cost a second message.
     return {trial.fault: trial for trial in simulated(planned, seed=2, hosts=8, per_host=4, jobs=3, lost=0.0)}
 
 

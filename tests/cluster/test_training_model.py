@@ -1,4 +1,4 @@
-"""The model that the simulator draws hangs from: what each rank does once nobody can go on."""
+"""The training model of the simulator: the place of each rank after all have stopped."""
 
 from __future__ import annotations
 

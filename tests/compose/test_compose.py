@@ -1,6 +1,6 @@
-"""The compose file: pinned, confined, watched, with no secret in it, and mounting what its servers can read.
+"""The compose file: pinned, confined, monitored, without secrets, and with mounts that its servers can read.
 
-Each configuration is checked by its own server's tool, in the form in which it is mounted.
+Each server's own tool checks its configuration, in the mounted form.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def compose(root: Path) -> dict[str, Any]:
 
 
 def default(text: str) -> str:
-    """What a value is where its variables are not set."""
+    """Return a value with the defaults of its variables."""
     return VARIABLE.sub(lambda found: found[2], text)
 
 
@@ -53,7 +53,7 @@ def test_a_service_is_confined_and_watched(root: Path, compose: dict[str, Any], 
     assert {"test", "interval", "timeout", "retries"} <= service["healthcheck"].keys()
     assert service["healthcheck"]["test"][0] == "CMD"
     assert [port for port in service.get("ports", []) if not port.startswith("127.0.0.1:")] == []
-    if "build" in service:  # the number is that of the user whom the image makes
+    if "build" in service:  # the number is the user id that the image creates
         dockerfile = (root / service["build"]["dockerfile"]).read_text()
         assert f"--uid {user} stallwatch" in dockerfile and "\nUSER stallwatch\n" in dockerfile
 
@@ -73,14 +73,14 @@ def test_what_is_mounted_exists_and_cannot_be_written(root: Path, compose: dict[
 
 
 def test_secrets_come_from_files(root: Path, compose: dict[str, Any]) -> None:
-    """None stands in the environment, where `docker inspect` shows it; and every variable is one of ours."""
+    """`docker inspect` shows the environment, so it has no secret; all variables are Stallwatch's."""
     secret = {key.variable for key in KEYS if key.secret}
     known = {key.variable for key in KEYS} | {f"{name}_FILE" for name in secret}
     known |= {"STALLWATCH_HOME", "STALLWATCH_CACHE"}
     for name, service in compose["services"].items():
         told = {k: str(v) for k, v in service.get("environment", {}).items() if k.startswith("STALLWATCH_")}
         assert told.keys() <= known, name
-        for variable in told.keys() & secret:  # addresses within this file are none
+        for variable in told.keys() & secret:  # addresses within this file are not secret
             assert told[variable].partition("://")[2].partition(":")[0] in compose["services"], variable
         for variable, value in service.get("environment", {}).items():
             if variable.endswith("_FILE"):
@@ -94,7 +94,7 @@ def test_secrets_come_from_files(root: Path, compose: dict[str, Any]) -> None:
         text=True,
         check=False,
     ).stdout.split()
-    # What is not there yet is the reader's to write, where git does not see it.
+    # The reader writes the missing files, which git ignores.
     assert sorted(kept) == sorted(path for path in files.values() if not (root / path).exists())
 
 
@@ -107,7 +107,7 @@ def test_our_own_commands_are_understood(compose: dict[str, Any]) -> None:
 
 
 def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
-    """Its recording is in the image, its target is scraped, its chat is told."""
+    """Its recording is in the image, its target is scraped, and its chat gets the message."""
     demo, chat = compose["services"]["demo"], compose["services"]["demo-chat"]
     assert demo["profiles"] == chat["profiles"] == ["demo"]
     copied = re.findall(r"^COPY (\S+) (\S+)$", (root / "exporter/Dockerfile").read_text(), flags=re.MULTILINE)
@@ -131,7 +131,7 @@ def test_the_demo_is_of_one_piece(root: Path, compose: dict[str, Any]) -> None:
 def test_services_answer_under_the_names_by_which_others_call_them(
     root: Path, compose: dict[str, Any]
 ) -> None:
-    """Others send the name of a service as ``Host``; its container has another name of its own."""
+    """Clients send the service's name as ``Host``, although the container has another name."""
     text = "".join(path.read_text() for path in sorted((root / FOLDER).glob("*.yml")))
     called = set(re.findall(r"([a-z][\w.-]+):(?:19400|19401)\b", text))
     assert called == {"relay", "demo", "host.docker.internal"}
@@ -143,7 +143,7 @@ def test_services_answer_under_the_names_by_which_others_call_them(
 
 @pytest.mark.server
 def test_prometheus_and_alertmanager_take_what_they_are_given(root: Path, tmp_path: Path) -> None:
-    """Every mounted file, targets of the demo included, at the place where the container has it."""
+    """The check includes every mounted file and the demo's targets, at the container's paths."""
     if not (shutil.which("promtool") and shutil.which("amtool")):
         pytest.skip("promtool and amtool are not installed (Debian: prometheus, prometheus-alertmanager)")
     for targets in ("targets.yml", "targets-demo.yml"):

@@ -1,6 +1,6 @@
-"""Our own services of the compose file as processes: their images' words, environment and health checks.
+"""Stallwatch's services of the compose file as processes: commands, environment and health checks.
 
-What Docker would change is told here: where folders, secrets and names of hosts are, and a free port.
+Settings that Docker would provide are replaced here: folders, secrets, host names, and a free port.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ from ports import free_port
 
 pytestmark = [pytest.mark.server, pytest.mark.timeout(900)]
 
-#: The port of a service in its container, and the variable that chooses another one where there is one.
+#: Port of a service in its container, and the variable, if any, that chooses another port.
 PORTS = {
     "relay": ("19401", "STALLWATCH_RELAY_PORT"),
     "dashboard": ("8501", "STALLWATCH_DASHBOARD_PORT"),
     "demo": ("19400", "STALLWATCH_EXPORTER_PORT"),
     "demo-chat": ("8080", None),
 }
-_PATIENCE = 600.0  #: seconds for all services together, on a machine that is busy with others
+_PATIENCE = 600.0  #: seconds for all services together on a busy machine
 _CHECK = 60.0  #: seconds for one health check
-_END = 30.0  #: seconds for all services to end when asked; Docker, too, gives a service some time
+_END = 30.0  #: seconds for all services to end after a signal; Docker also waits before it kills
 
-#: The demo ends with its recording, after five minutes. So slowly it outlasts the others' start anywhere.
+#: The demo ends with its recording, after five minutes. At this speed it outlasts the start of the other
+#: services.
 _SLOWLY = {"demo": ["--speed", "0.05"]}
 
 
 class Service:
-    """A service's process, started as its container would."""
+    """A service's process, started as its container would start it."""
 
     def __init__(self, root: Path, folder: Path, name: str, told: dict[str, Any]) -> None:
         self.inside, variable = PORTS[name]
@@ -63,13 +64,13 @@ class Service:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that whatever it starts can be ended with it
+                start_new_session=True,  # allows killing the service with its child processes
             )
         self._started: list[psutil.Process] = []
         self._check = [self._word(word) for word in told["healthcheck"]["test"][1:]]
 
     def healthy(self) -> bool:
-        """Whether its own health check passes now."""
+        """Return True if the service's own health check passes now."""
         assert self.process.poll() is None, self.said.read_text()
         try:
             answer = subprocess.run(self._check, capture_output=True, check=False, timeout=_CHECK)
@@ -78,16 +79,16 @@ class Service:
         return answer.returncode == 0
 
     def ask_to_end(self) -> None:
-        """As Docker does; what it started is noted, for nothing of it may outlive this test."""
+        """Send Docker's signal; record the child processes, none of which may survive the test."""
         with contextlib.suppress(psutil.NoSuchProcess):
             self._started = psutil.Process(self.process.pid).children(recursive=True)
         self.process.terminate()
 
     def close(self, deadline: float) -> None:
-        """Wait for its end until `deadline`, then end it and whatever it started."""
+        """Wait for the service's end until `deadline`, then kill it with all its child processes."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(max(0.0, deadline - time.monotonic()))
-        with contextlib.suppress(ProcessLookupError):  # nothing of its group is left
+        with contextlib.suppress(ProcessLookupError):  # no process of its group is left
             os.killpg(self.process.pid, signal.SIGKILL)
         for one in self._started:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -102,7 +103,7 @@ class Service:
         return self._here(re.sub(rf"\b{self.inside}\b", self.port, word))
 
     def _here(self, text: str) -> str:
-        """A container's path or address as it is on this machine: nobody else is to reach this."""
+        """Return a container's path or address for this machine, with addresses on the loopback interface."""
         text = re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)
         text = text.replace("/run/secrets/", f"{self._folder}/").replace("0.0.0.0", "127.0.0.1")
         text = re.sub("^/state", f"{self._folder}/state", text).replace("/src/", f"{self._root}/")
@@ -116,7 +117,7 @@ def _image(dockerfile: str) -> dict[str, list[str]]:
 
 @pytest.fixture
 def services(root: Path, tmp_path: Path) -> Iterator[dict[str, Service]]:
-    """Every service that is built here, on one state folder, begun at once."""
+    """Start every service that the compose file builds, on one state folder, and yield them."""
     pytest.importorskip("streamlit", reason="the dashboard's extra is not installed")
     told = yaml.safe_load((root / "docker-compose.yml").read_text())["services"]
     (tmp_path / "alerts_urls").write_text("json://127.0.0.1:9/\n")
@@ -141,5 +142,6 @@ def test_each_service_becomes_healthy_by_its_own_check(services: dict[str, Servi
     deadline = time.monotonic() + _PATIENCE
     while waiting and time.monotonic() < deadline:
         waiting = {name: service for name, service in waiting.items() if not service.healthy()}
-        time.sleep(0.5 if waiting else 0)  # each check is a process that takes time from the services
+        # each check is a process that takes processor time from the services
+        time.sleep(0.5 if waiting else 0)
     assert not waiting, {name: service.said.read_text() for name, service in waiting.items()}

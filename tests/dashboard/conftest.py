@@ -1,4 +1,4 @@
-"""Runs, incidents and metrics endpoints as agents leave and serve them."""
+"""Runs, incidents and metrics endpoints in the form in which agents write and serve them."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ NOW = 1_795_000_000.0
 
 @pytest.fixture(scope="session", autouse=True)
 def components_looked_for_once() -> Iterator[None]:
-    """Streamlit reads the metadata of all installed packages for every ``AppTest``, seconds each time."""
+    """Cache the search for components: Streamlit reads all packages' metadata for every ``AppTest``."""
     with pytest.MonkeyPatch.context() as patched:
-        with contextlib.suppress(ImportError):  # tests that need no page run without Streamlit, too
+        with contextlib.suppress(ImportError):  # tests without pages also run without Streamlit
             from streamlit.components.v2 import manifest_scanner as scanner
 
             found = functools.cache(scanner.scan_component_manifests)
@@ -42,7 +42,7 @@ def components_looked_for_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def agents_live(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of these tests began before this process did, and yet it is their agent."""
+    """Treat this process as the agent of the tests' runs, although it started after them."""
     monkeypatch.setattr(
         "stallwatch_dashboard.data.overview.agent_alive", lambda info: info.pid == os.getpid()
     )
@@ -50,13 +50,16 @@ def agents_live(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """An empty state folder."""
+    """Return an empty state folder."""
     return tmp_path / "home"
 
 
 @pytest.fixture
 def make_run(home: Path) -> Callable[..., RunFolder]:
-    """Make a run's folder: ``make_run("name", state="training", lines={0: [...]})``; times end at `now`."""
+    """Return a function that makes a run's folder.
+
+    For example, ``make_run("name", state="training", lines={0: [...]})``; times end at `now`.
+    """
 
     def make(
         name: str, *, now: float = NOW, lines: dict[int | None, list[str]] | None = None, **info: Any
@@ -76,7 +79,7 @@ def make_run(home: Path) -> Callable[..., RunFolder]:
 
 @pytest.fixture
 def make_incident() -> Callable[..., Incident]:
-    """An open stall of the run ``stuck``; any field may be told otherwise."""
+    """Return a function that builds an open stall of the run ``stuck``, with changed fields."""
 
     def make(**changes: Any) -> Incident:
         fields: dict[str, Any] = {
@@ -102,7 +105,7 @@ def make_incident() -> Callable[..., Incident]:
 
 @pytest.fixture
 def serve_metrics() -> Iterator[Callable[[RunMetrics], str]]:
-    """Serve the numbers of a run over real HTTP, as its agent does; gives the endpoint."""
+    """Yield a function that serves a run's metrics over real HTTP, and returns the endpoint."""
     servers = []
 
     def serve(metrics: RunMetrics) -> str:
@@ -119,7 +122,7 @@ def serve_metrics() -> Iterator[Callable[[RunMetrics], str]]:
 
 @pytest.fixture
 def page_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DashboardSettings]:
-    """Pages run by ``AppTest`` see this state folder; what they started ends with the test."""
+    """Give pages in ``AppTest`` this state folder; stop their background work at the end of the test."""
     settings = DashboardSettings(home=home, scrape_seconds=0.05)
     for name, value in to_environment(settings).items():
         monkeypatch.setenv(name, value)
@@ -129,7 +132,7 @@ def page_settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dashb
 
 @pytest.fixture
 def wait_for() -> Callable[..., None]:
-    """Wait until something is true that another thread or process brings about; fail after a while."""
+    """Return a function that waits for a condition in another thread or process, and fails after a while."""
 
     def wait(condition: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
@@ -142,7 +145,10 @@ def wait_for() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def ask_app() -> Callable[[Any, dict[str, Any]], list[MutableMapping[str, Any]]]:
-    """What an ASGI application sends in answer to a scope. Browser tests keep a loop in the main thread."""
+    """Return a function that sends a scope to an ASGI application and returns its messages.
+
+    Browser tests keep an event loop in the main thread.
+    """
 
     def ask(app: Any, scope: dict[str, Any]) -> list[MutableMapping[str, Any]]:
         sent: list[MutableMapping[str, Any]] = []

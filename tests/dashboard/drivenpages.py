@@ -1,4 +1,4 @@
-"""Pages as Streamlit runs them, for the tests beside this file."""
+"""Helpers that run pages as Streamlit does, for the tests beside this file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HOSTILE = "<script>alert(1)</script> **bold** [x](javascript:alert(1)) $x$ :red[
 
 
 def page(name: str, **query: str) -> AppTest:
-    """The page of this name, at an address with this query."""
+    """Run the named page with this query, and return it."""
     app = AppTest.from_string(
         f"from stallwatch_dashboard.app import main\nmain({name!r})", default_timeout=120
     )
@@ -20,12 +20,12 @@ def page(name: str, **query: str) -> AppTest:
 
 
 def texts(app: AppTest, *kinds: str) -> str:
-    """What elements of these kinds show."""
+    """Return the text of the elements of these kinds."""
     return "\n".join(str(element.value) for kind in kinds for element in app.get(kind))
 
 
 def runs_shown(app: AppTest) -> list[dict[str, str]]:
-    """The rows of the table of runs: each cell by the head of its column."""
+    """Return the rows of the table of runs: each cell by its column's heading."""
     tables = [json.loads(one.proto.mixed.json or one.proto.json) for one in app.get("bidi_component")]
     return [
         {column["title"]: cell for column, cell in zip(told["columns"], row["cells"], strict=True)}

@@ -1,4 +1,4 @@
-"""Who may do what, and that the login's secrets reach Streamlit and nobody else."""
+"""Permissions of roles; the login's secrets reach only Streamlit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_cookie_secret_is_kept_for_its_owner_alone(tmp_path: Path) -> None:
     (path,) = tmp_path.iterdir()
     assert len(made) >= 32 and kept_cookie_secret(tmp_path) == made
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    path.chmod(0o644)  # others may have read it
+    path.chmod(0o644)  # other accounts may have read the file
     assert kept_cookie_secret(tmp_path) != made
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 

@@ -1,4 +1,4 @@
-"""Addresses that are no page's own: led to the page that is meant, or told that there is none."""
+"""Unknown addresses lead to the intended page, or to a message that there is none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stallwatch_dashboard.middleware import Redirects, led_to
 )
 def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
     assert led_to(path, query) == there
-    assert led_to(there.partition("?")[0], there.partition("?")[2]) is None  # and no further
+    assert led_to(there.partition("?")[0], there.partition("?")[2]) is None  # the address leads no further
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_name_that_is_no_page_is_told_with_the_way_to_those_that_are(page_sett
         "from streamlit.runtime.scriptrunner import get_script_run_ctx\n"
         "from stallwatch_dashboard.app import main\n"
         "import streamlit as st\n"
-        "if 'told' not in st.session_state:\n"  # a browser names the page once
+        "if 'told' not in st.session_state:\n"  # a browser sends the page's name once
         "    get_script_run_ctx().pages_manager.set_script_intent('', '**no**-such%20page')\n"
         "    st.session_state.told = True\n"
         "main()\n"
@@ -78,4 +78,4 @@ def test_a_name_that_is_no_page_is_told_with_the_way_to_those_that_are(page_sett
         assert {link.proto.page for link in app.get("page_link")} == {
             *("", "run", "incidents", "postmortem", "rules", "health")
         }
-        app.run()  # as when a language is chosen
+        app.run()  # a rerun, as after the choice of a language

@@ -1,4 +1,4 @@
-"""What a Run page asks is read from the file once; writes after that are told to what was read."""
+"""A Run page reads its data from the file once; later writes are added to the data in memory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_only_so_many_runs_are_kept() -> None:
 
 
 def readings(second: int) -> list[Reading]:
-    """Numbers of every kind: of the run, of ranks, NaN, a plateau, a series and a rank that come late."""
+    """Return readings of every kind: of the run, of ranks, NaN, a plateau, a late series and a late rank."""
     found = [
         Reading("run", "stallwatch_step", None, "", float(second)),
         Reading("run", "stallwatch_loss", 0, "", math.nan if second % 50 == 7 else second * 7919 % 101),
@@ -104,7 +104,7 @@ def readings(second: int) -> list[Reading]:
 def test_after_many_refreshes_the_frames_are_those_of_a_store_that_is_opened_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever was read, thinned, added to and thinned again meanwhile."""
+    """The cached data were read, thinned, extended and thinned again."""
     monkeypatch.setattr(cache, "_LOADED_POINTS", 200)
     monkeypatch.setattr(frames, "_POINTS", 60)
     monkeypatch.setattr(frames, "_RANK_POINTS", 120)

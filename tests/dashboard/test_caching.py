@@ -1,4 +1,4 @@
-"""Browsers keep Plotly's script until there is another one; of everything else, what Streamlit says."""
+"""Browsers cache Plotly's script until it changes; other files keep Streamlit's headers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = Callable[..., tuple[int, dict[bytes, bytes], bytes]]
 
 @pytest.fixture
 def answer(ask_app: Callable[..., Any]) -> Answer:
-    """That of the middleware in front of an application, to a browser that has what is so marked."""
+    """Return the response of the caching middleware to a browser with a cached version."""
 
     def ask(path: str, status: int = 200, has: bytes = b"") -> tuple[int, dict[bytes, bytes], bytes]:
         async def application(_scope: Any, _receive: Any, send: Any) -> None:
@@ -44,7 +44,7 @@ def test_the_script_is_sent_once_and_again_with_its_next_version(
     assert b"no-cache" in headers[b"cache-control"] and b"max-age" not in headers[b"cache-control"]
     mark = headers[b"etag"]
     assert answer(SCRIPT, has=mark) == (304, {b"cache-control": b"public, no-cache", b"etag": mark}, b"")
-    assert answer(SCRIPT, has=mark.removeprefix(b"W/"))[0] == 304  # as some proxies hand it on
+    assert answer(SCRIPT, has=mark.removeprefix(b"W/"))[0] == 304  # some proxies remove the prefix
     monkeypatch.setattr(middleware, "version", lambda _name: "6.1.1")
     assert answer(SCRIPT, has=mark)[::2] == (200, b"x")
 

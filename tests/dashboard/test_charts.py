@@ -1,4 +1,4 @@
-"""What is drawn, and that nothing in it can act."""
+"""Content of the charts, which must not contain anything active."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stalled() -> RunFrames:
 
 
 def checked(drawing: Drawing) -> go.Figure:
-    """The same as Plotly's own objects, which refuse what its schema does not know."""
+    """Convert a drawing to Plotly's own objects, which refuse keys outside its schema."""
     return go.Figure(drawing.data, drawing.layout)
 
 
@@ -68,14 +68,15 @@ def draw(key: str, found: RunFrames, *incidents: Incident, live: bool = True, lo
 def test_every_chart_keeps_its_zoom_and_spans_the_same_time(key: str, dark: bool, stalled: RunFrames) -> None:
     chart = draw(key, stalled, look=DARK if dark else LIGHT)
     assert chart.layout.uirevision == "keep"
-    assert chart.layout.transition.duration is None  # Plotly stumbles when axes come and go in a transition
+    # Plotly fails if axes appear or disappear during a transition
+    assert chart.layout.transition.duration is None
     assert all(axis.fixedrange for axis in chart.select_yaxes())
     assert list(chart.layout.xaxis.range) == [milliseconds(NOW - 100), milliseconds(NOW)]
     assert chart.data
 
 
 def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
-    """Drawn, it would press them flat."""
+    """A drawn threshold would flatten the steps."""
     steps = RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(600, 600))
     chart = draw("step_time", steps, live=False)
     assert [note.text for note in chart.layout.annotations] == [
@@ -92,7 +93,7 @@ def test_no_chart_minds_that_there_is_nothing(key: str) -> None:
 
 
 def test_the_picture_of_the_failure(stalled: RunFrames) -> None:
-    """Two lines on two axes, told apart by more than colour."""
+    """Two lines on two axes differ in more than color."""
     steps, invalidations = draw("progress", stalled).data
     assert (steps.yaxis, invalidations.yaxis) == ("y", "y2")
     assert steps.line.dash != invalidations.line.dash and steps.line.color != invalidations.line.color
@@ -140,7 +141,7 @@ def test_incidents_are_bands_on_every_chart(
     for key in CHARTS:
         layout = draw(key, stalled, still_open, over).layout
         assert [(shape.x0, shape.x1) for shape in layout.shapes] == [
-            (milliseconds(NOW - 50), milliseconds(NOW)),  # from the last step on, as its page tells
+            (milliseconds(NOW - 50), milliseconds(NOW)),  # from the last step on, as the incident's page does
             (milliseconds(NOW - 80), milliseconds(NOW - 60)),
         ]
         assert [note.text for note in layout.annotations] == ["&lt;b&gt;odd&lt;/b&gt;", "stall"]
@@ -158,7 +159,7 @@ def test_incidents_are_bands_on_every_chart(
 def test_the_names_of_bands_do_not_run_into_each_other(
     stalled: RunFrames, make_incident: Callable[..., Incident], between: float, names: list[str]
 ) -> None:
-    stall = make_incident(opened_at=NOW - 20)  # it began with the last step, 30 s before
+    stall = make_incident(opened_at=NOW - 20)  # the stall began with the last step, 30 s before
     before = make_incident(
         kind="finding",
         rule="zero3-trace-cache-invalidated",
@@ -198,7 +199,8 @@ def test_a_straggler_is_a_stripe_and_a_late_scrape_is_none() -> None:
     assert behind.shape == (3, 10)
     assert behind.loc[0].max() == 0 and behind.loc[2].max() == 0
     assert behind.loc[1].is_monotonic_increasing and behind.loc[1].iloc[-1] == 50
-    shifted = steps.assign(t=steps["t"] + steps["rank"].astype(float) / 100)  # scraped one after the other
+    # ranks that are scraped one after the other
+    shifted = steps.assign(t=steps["t"] + steps["rank"].astype(float) / 100)
     assert lag(shifted, moments=10).to_numpy().max() <= 1
 
 
@@ -213,7 +215,8 @@ def test_where_nothing_was_heard_the_charts_are_grey(stalled: RunFrames) -> None
     chart = checked(CHARTS["step_time"].draw(stalled, (), span, LOOK, Reader("en").say))
     (grey,) = chart.layout.shapes
     assert (grey.x0, grey.x1) == (milliseconds(NOW - 40), milliseconds(NOW))
-    assert "since the last step" not in [trace.name for trace in chart.data]  # nobody knows
+    # the time of the next step is unknown
+    assert "since the last step" not in [trace.name for trace in chart.data]
 
 
 def test_incidents_names_lead_to_them(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
@@ -246,7 +249,7 @@ def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
 
 
 def hosts_of_two(ranks: int = 16) -> RunFrames:
-    """Two hosts of eight ranks; rank 11 stops at step 2."""
+    """Return two hosts with eight ranks each; rank 11 stops at step 2."""
     lines = [frame(1, 2, 2 if rank == 11 else 3, 2 if rank == 11 else 4, rank=rank) for rank in range(ranks)]
     return RunFrames(
         rank_steps=pd.concat(lines),
@@ -287,7 +290,7 @@ def test_who_holds_up_the_run_is_framed_while_the_incident_lasts(
     span = Span(NOW - 100, NOW, True)
     ranks = checked(ranks_of_host("n2").draw(found, [stall], span, LOOK, Reader("en").say))
     assert [name for name in ranks.layout.yaxis.ticktext if "▶" in name] == ["▶ ? rank 11"]
-    # Its band must not colour the map, whose colour tells how far a row is behind.
+    # The band must not color the map, whose color shows how far a row is behind.
     (band,) = [shape for shape in chart.layout.shapes if shape.yref == "paper"]
     assert band.fillcolor == "rgba(0,0,0,0)"
     over = msgspec.structs.replace(stall, status="resolved", resolved_at=NOW - 10)

@@ -1,4 +1,4 @@
-"""The lines around a place in an upload."""
+"""Lines around a given line of an upload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that come, go and come back, while somebody looks at the dashboard and while nobody does."""
+"""Runs that appear, disappear and return, with and without a viewer of the dashboard."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stallwatch_alerts.prometheus.clients import NoAnswer
 from stallwatch_dashboard.data.prometheus import PrometheusStore
 from stallwatch_rules.locale import render
 
-STALE = 30.0  #: seconds after a scrape; a real server keeps a number for up to 300
+STALE = 30.0  #: seconds after a scrape; a real server returns a value for up to 300
 
 
 class Server:
-    """Answers this store's questions, from scrapes at known times."""
+    """Prometheus server that answers a store's queries from scrapes at known times."""
 
     def __init__(self) -> None:
         self.now = 100_000.0
         self.scrapes: dict[str, dict[float, float]] = {}
         self.asked: list[str] = []
-        self.silent = ""  #: questions with this text have no answer
+        self.silent = ""  #: queries with this text get no answer
 
     def store(self) -> PrometheusStore:
         made = PrometheusStore("http://127.0.0.1:9", clock=lambda: self.now)
@@ -30,7 +30,7 @@ class Server:
         return made
 
     def scrape(self, run: str, since: float, until: float, step: float) -> None:
-        """Every 15 seconds; the step stands there at the end, and is one less before."""
+        """Scrape every 15 seconds; the step is `step` at the end, and one less before."""
         times = [since + 15.0 * n for n in range(int((until - since) // 15) + 1)]
         self.scrapes.setdefault(run, {}).update({at: step - (at != times[-1]) for at in times})
 
@@ -79,7 +79,7 @@ def test_the_end_of_a_run_is_known_though_nobody_looked_then(server: Server) -> 
     server.now = 130_000.0
     ended = max(server.scrapes["a"])
     assert store.last_seen() == {"a": ended} == server.store().last_seen()
-    server.scrape("a", 135_000, 140_000, 1999)  # and once more
+    server.scrape("a", 135_000, 140_000, 1999)  # the run returns once more
     server.now = 150_000.0
     assert store.last_seen() == {"a": max(server.scrapes["a"])} == server.store().last_seen()
     assert store.summaries(["a"], server.now)["a"].step == 1999
@@ -101,14 +101,14 @@ def test_while_somebody_looks_an_end_is_asked_for_once(server: Server) -> None:
 def test_a_run_that_comes_back_has_its_last_numbers_once_it_ended(
     server: Server, before: float | None
 ) -> None:
-    """It missed a scrape, or was listed before its first."""
+    """The run missed a scrape, or was listed before its first scrape."""
     if before is not None:
         server.scrape("a", 99_000, 99_900, before)
     store = server.store()
     store.last_seen()
     assert store.summaries(["a"], server.now)["a"].step == before
     server.scrape("a", 100_010, 100_110, 999)
-    for _ in range(12):  # somebody looks all the time
+    for _ in range(12):  # the dashboard is viewed all the time
         server.now += 20.0
         store.last_seen()
         told = store.summaries(["a"], server.now)["a"]
@@ -124,7 +124,7 @@ def test_an_answer_does_not_hide_that_another_question_has_none(server: Server) 
     server.silent = ""
     store.last_seen()
     assert store.problem is not None
-    server.now += 61.0  # what is past is asked for again
+    server.now += 61.0  # the past is queried again
     store.summaries(["a"], server.now)
     assert store.problem is None
 

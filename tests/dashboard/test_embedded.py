@@ -1,4 +1,4 @@
-"""Runs, numbers and incidents of this host put together."""
+"""Runs, metrics and incidents of this host, combined."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_an_agent_that_died_without_a_word_is_stale(source: Source, make_run: Ma
 def test_a_run_that_nobody_scraped_shows_what_its_agent_recorded_last(
     source: Source, make_run: MakeRun
 ) -> None:
-    """Also while it is watched: an agent on another host may serve its metrics to that host alone."""
+    """This holds for watched runs too: an agent may serve its metrics only on a loopback address."""
     known = {"state": "training", "step": 7, "total_steps": 900, "loss": 0.25}
     make_run("lost", pid=2**22 + 1, **known)
     make_run("far", **known)
@@ -84,7 +84,7 @@ def test_a_run_that_nobody_scraped_shows_what_its_agent_recorded_last(
 def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
     source: Source, make_run: MakeRun, make_incident: MakeIncident
 ) -> None:
-    """Without a database: the journal of the coordinator counts, not what each host noticed by itself."""
+    """Without a database, the coordinator's journal counts, not the incidents of single hosts."""
     folders = [make_run(f"sft+n{node}", step=60 + node, total_steps=900, host=f"n{node}") for node in (1, 2)]
     for folder in folders:
         folder.write_info(run="sft", key="5f3a", state="stalled")
@@ -139,7 +139,7 @@ def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Source, make_r
 def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     source: Source, make_run: MakeRun
 ) -> None:
-    """Of the steps that the probe counted, the log copies show every second one."""
+    """The log copies show every second step of those that the probe counted."""
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending, lines={0: ["step 148/400"]})
     raised = UnknownException(
@@ -232,7 +232,7 @@ def test_a_stall_that_a_start_left_open_is_not_one_of_the_next_start(
     identity = RunIdentity(key="5f" * 8, job="sft", origin="command")
     for began in (NOW - 900, NOW - 50):
         folder = RunFolder.create("r", ["x"], home=home, now=began, identity=identity)
-        if began < NOW - 100:  # it was killed
+        if began < NOW - 100:  # the agent was killed
             folder.append_incident(make_incident(run=folder.run))
         folder.write_info(updated_at=began + 49, state="training", step=7)
     (row,) = source.rows()
@@ -289,7 +289,7 @@ def test_settings_survive_the_environment(home: Path, monkeypatch: pytest.Monkey
 
 
 def on_hosts(make_run: MakeRun, home: Path, *hosts: dict[str, Any]) -> list[Path]:
-    """The folders of one run's agents on a shared state folder, as its hosts leave them."""
+    """Return the folders of one run's agents on a shared state folder, as its hosts leave them."""
     folders = []
     for node, facts in enumerate(hosts):
         host = f"n{node + 1}"

@@ -1,4 +1,4 @@
-"""What a metrics page may be, and what is read from it."""
+"""Limits of a metrics page, and the values that are read from it."""
 
 from __future__ import annotations
 

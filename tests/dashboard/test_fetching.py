@@ -1,4 +1,4 @@
-"""One GET, against a real server that misbehaves."""
+"""One GET request to a real server that misbehaves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From stored series to the frames that charts draw."""
+"""Conversion of stored series to the frames of the charts."""
 
 from __future__ import annotations
 
@@ -89,14 +89,14 @@ def test_everything_of_a_run_from_the_store() -> None:
     assert pairs(found.steps)[-1] == (1003, 3)
     assert [v for _, v in pairs(found.step_seconds)] == [1.5, 1.5, 1.5]
     assert set(found.threshold["v"]) == {30.0}
-    assert pairs(found.invalidations)[-1] == (1003, 9)  # ranks throw away the same trace
+    assert pairs(found.invalidations)[-1] == (1003, 9)  # ranks invalidate the same trace
     assert (found.memory_kind, found.last_step_at, found.total_steps) == ("host_rss", 1003, 900)
     assert not found.nothing and frames.from_store(store, "other").nothing
 
 
 @pytest.mark.parametrize("rank", [0, None])
 def test_a_number_that_never_changed_is_a_line_to_the_last_step(rank: int | None) -> None:
-    """The store keeps two points of it: the first one and, long after the last step, the newest one."""
+    """The store keeps two points: the first one and, long after the last step, the newest one."""
     store = MetricStore()
     for second in range(100):
         store.write(

@@ -1,4 +1,4 @@
-"""Boards for Grafana: queries that Prometheus takes, files that are current, a push that can be repeated."""
+"""Grafana dashboards: queries that Prometheus accepts, current files, a push that can be repeated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALL = [(uid, query) for uid, board in boards().items() for query in queries(boar
 
 
 class FakeGrafana:
-    """What Grafana 11.4 answers to the calls that are used, as its API description says."""
+    """Simulated Grafana 11.4 with the used calls, by its API description."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Any]] = []
@@ -141,7 +141,7 @@ def test_an_address_without_its_scheme_is_told() -> None:
 
 
 def test_a_page_that_is_not_grafanas_is_told(grafana: FakeGrafana) -> None:
-    """Such as the sign-in page of a proxy, or another server at that port."""
+    """Another page is the sign-in page of a proxy, for example, or another server at that port."""
     grafana.things[f"/api/folders/{FOLDER}"] = "<html>"
     grafana.kind = "text/html"
     with pytest.raises(PushError, match="not as Grafana does"):
@@ -177,7 +177,7 @@ def test_every_call_is_in_grafanas_description(
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """An empty Prometheus."""
+    """Yield an empty Prometheus."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("not installed: prometheus")

@@ -1,4 +1,4 @@
-"""What the Health page says of the dashboard's own sight."""
+"""The Health page reports which data the dashboard receives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOW = 1_000.0
 
 
 class Told:
-    """The newest numbers of some runs."""
+    """Store with only the newest values of some runs."""
 
     def __init__(self, **lost: float) -> None:
         self._lost = lost

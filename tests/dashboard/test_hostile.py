@@ -1,4 +1,4 @@
-"""Every page with hostile text wherever a log, a name or a rule could put it: all of it is shown as text."""
+"""Pages show hostile text from logs, names and rules as plain text."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ TEXT = (
 )
 LONG = f"{TEXT} {'long ' * 20_000}"
 
-#: What acts in Streamlit's Markdown, unless a backslash stands before it.
+#: Active characters of Streamlit's Markdown without a backslash before them.
 _ACTS = re.compile(
     r"(?<!\\)(?:<script|<img|</|&lt;|\*\*bold|\]\(javascript|!\[i|\$x|:red\[|:material/delete|:smile:"
     r"|http://evil\.example)"
 )
 _UNSEEN = re.compile("[\x00\x1b\u202e\u202c\u200b]")
-#: Elements that show what they are told as it stands.
+#: Elements that show their text unchanged.
 _VERBATIM = ("choice", "code", "text", "dataframe", "component_instance", "bidi_component")
 _FIELDS = (
     "body",
@@ -62,11 +62,11 @@ _FIELDS = (
 
 
 def told_by(app: Any) -> Iterator[tuple[str, str]]:
-    """The kind of each element of a page, and each text in it."""
+    """Yield (kind of element, text) for each text of a page."""
     for element in app:
         proto = getattr(element, "proto", None)
         if element.type in ("text_input", "text_area") or getattr(proto, "body", "").strip() == STYLE.strip():
-            continue  # what the reader typed; the pages' own style
+            continue  # the reader's own input, and the pages' own style
         if element.type in ("dataframe", "arrow_data_frame"):
             for name, cells in element.value.items():
                 yield from (("dataframe", str(value)) for value in (name, *cells))
@@ -86,7 +86,7 @@ def told_by(app: Any) -> Iterator[tuple[str, str]]:
 
 
 def faults(app: Any) -> list[tuple[str, str]]:
-    """Texts of a page that would act, hide or turn what stands there, or are endless."""
+    """Return the texts of a page that are active, hide or reverse other text, or are endless."""
     found = []
     for kind, text in told_by(app):
         acts = _ACTS.search(text) if kind not in _VERBATIM else None
@@ -97,12 +97,13 @@ def faults(app: Any) -> list[tuple[str, str]]:
 
 
 def _within(told: Any) -> Iterator[str]:
-    """Every text in JSON, the figures that travel as text within it included, but not their numbers."""
+    """Yield every text in JSON, and in figures that are JSON strings, but no numbers."""
     if isinstance(told, dict):
         for name, value in told.items():
             if name == "figure":
                 yield from _within(json.loads(value))
-            elif name not in ("bdata", "name", "key"):  # an incident's id leads to it; nobody sees it
+            # an incident's id is a link target that readers do not see
+            elif name not in ("bdata", "name", "key"):
                 yield from _within(value)
             elif name == "name" and "type" in told:
                 yield value
@@ -150,7 +151,7 @@ Elvis is in the building
 
 
 def checked(app: AppTest, shows: str = "alert(1)") -> AppTest:
-    """The page, which shows the text and made nothing of it."""
+    """Return the page, after a check that it shows the text unchanged."""
     assert not app.exception, [one.value for one in app.exception]
     assert faults(app) == []
     everything = "\n".join(text.replace("\\", "") for _, text in told_by(app))
@@ -160,7 +161,7 @@ def checked(app: AppTest, shows: str = "alert(1)") -> AppTest:
 
 @pytest.fixture
 def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
-    """An open one whose every text is hostile."""
+    """Return an open incident whose texts are all hostile."""
     groups = [
         StackGroup([0], "collective", what=TEXT, place=TEXT, frames=[TEXT, LONG]),
         StackGroup([1], "code", place=TEXT, frames=[TEXT]),
@@ -185,7 +186,7 @@ def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
 
 
 def replace_run(incident: Incident) -> Incident:
-    """The same of a run whose name is hostile."""
+    """Return the same incident for a run with a hostile name."""
     import msgspec
 
     return msgspec.structs.replace(incident, id="hostile/2", run=f"named {TEXT}")
@@ -193,7 +194,7 @@ def replace_run(incident: Incident) -> Incident:
 
 @pytest.fixture
 def run(make_run: Callable[..., RunFolder], incident: Incident) -> str:
-    """A run with hostile lines, and numbers of another one with a hostile name, phase and labels."""
+    """Create a run with hostile lines, and metrics of another run with a hostile name, phase and labels."""
     now = time.time()
     make_run("stuck", now=now, lines={0: [TEXT, LONG, "step 1 loss 2.0", TEXT]}, host=TEXT)
     other = f"named {TEXT}"

@@ -1,4 +1,4 @@
-"""The numbers of one run over several hosts: what each agent reports is kept, and folded as in alerts."""
+"""Metrics of a run over several hosts: the reports of all agents are stored, and merged as in alerts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUN = "sft-8123.0"
 
 
 def metrics_of(host: str, ranks: range, *, step: int = 7, job: str = "8123.0") -> RunMetrics:
-    """What the agent of one host publishes."""
+    """Return the metrics that the agent of one host publishes."""
     metrics = RunMetrics(RUN)
     times = {"started_at": 1.0, "updated_at": 1.0}
     metrics.identity(AgentInfo(run=RUN, pid=1, host=host, command=[], cwd="/", job=job, **times), {})

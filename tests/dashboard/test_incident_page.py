@@ -1,4 +1,4 @@
-"""An incident's page, and the way back from it."""
+"""The page of an incident, and the link to its run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("page_settings")
 
 @pytest.fixture
 def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
-    """One that has just been opened, in the database."""
+    """Return an open incident in the database."""
     found = make_incident(opened_at=time.time() - 10)
     store = IncidentStore.at_home(home)
     store.upsert(found)
@@ -34,7 +34,7 @@ def incident(home: Path, make_incident: Callable[..., Incident]) -> Incident:
 
 
 def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..., RunFolder]) -> None:
-    """The browser's back button leads to the run's page at an address that names the incident."""
+    """The browser's back button opens the run page at an address that names the incident."""
     now = time.time()
     for name, began in (("stuck", now), ("newer", now + 60)):
         make_run(name, now=began)

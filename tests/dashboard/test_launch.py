@@ -1,4 +1,4 @@
-"""Starting and ending the real server: nothing left behind, nothing let out."""
+"""Start and end of the real server: no process is left, and no secret is revealed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WaitFor = Callable[..., None]
 
 @pytest.fixture
 def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psutil.Process]]]:
-    """The dashboard up and answering as the command line starts it; its port and its processes."""
+    """Start the dashboard as the command line does; yield the process, its port and its child processes."""
     port = free_port()
     starter = subprocess.Popen([sys.executable, "-c", _STARTER, str(home), str(port)], stderr=subprocess.PIPE)
     family: list[psutil.Process] = []
@@ -47,7 +47,7 @@ def started(home: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, list[psu
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        starter.communicate()  # whoever is left would hold its errors open
+        starter.communicate()  # a remaining process would hold standard error open
 
 
 def test_it_serves_scrapes_without_a_reader_and_ends_with_ctrl_c(
@@ -115,7 +115,7 @@ def test_streamlit_is_told_to_stay_at_home(home: Path) -> None:
 
 
 def test_streamlit_knows_every_option(home: Path) -> None:
-    """A misspelt environment variable would be passed over in silence."""
+    """Streamlit ignores a misspelt environment variable without a message."""
     from streamlit import config
 
     known = {option.env_var for option in config.get_config_options().values()}
@@ -132,7 +132,7 @@ def test_addresses_for_people(home: Path) -> None:
 
 
 def test_streamlit_is_imported_by_pages_alone() -> None:
-    """The rest can be tested, and started, without it."""
+    """The other modules can be tested, and started, without Streamlit."""
     program = (
         "import sys, pkgutil, importlib, stallwatch_dashboard as d\n"
         "skip = ('pages', 'app', 'entry')\n"

@@ -1,4 +1,4 @@
-"""From page to page: what the last one refreshed and what was clicked on it stay behind."""
+"""Change of the page: refreshes and clicks of the previous page have no effect on the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stallwatch_dashboard.pages import common
 
 
 class Context(SimpleNamespace):
-    """What Streamlit knows of a reader: the page, the fragments that it answers for, and what was clicked."""
+    """Streamlit's context of a session: the page, its fragments, and the clicked elements."""
 
     page_script_hash: str
     fragment_storage: dict[str, object]
@@ -19,7 +19,7 @@ class Context(SimpleNamespace):
 
 @pytest.fixture
 def context(monkeypatch: pytest.MonkeyPatch) -> Context:
-    """On the first page, with a table that is refreshed and a row that was clicked."""
+    """Return the context of the first page, with a table that refreshes and a clicked row."""
     told = Context(page_script_hash="first", fragment_storage={}, state={})
     monkeypatch.setattr(common, "get_script_run_ctx", lambda: told)
     monkeypatch.setattr(common.st, "session_state", told.state)

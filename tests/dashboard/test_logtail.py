@@ -1,4 +1,4 @@
-"""The end of a run's log copies."""
+"""The last lines of a run's log copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log around a moment: what is read, how much of it, and how ranks are folded."""
+"""The log around a time: the selected lines, their limits, and the folding of ranks."""
 
 from __future__ import annotations
 

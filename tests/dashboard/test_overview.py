@@ -1,4 +1,4 @@
-"""The state and the row of a run."""
+"""State and row of a run."""
 
 from __future__ import annotations
 
@@ -150,10 +150,11 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
         (882.0, {}, "waiting"),
         (59.0, {}, "training"),
         (882.0, {"phase": "eval"}, "training"),
-        (882.0, {"stepping_seconds": 900.0}, "training"),  # as long as a log's line from the one before
+        # as long as the time since the previous line of the log
+        (882.0, {"stepping_seconds": 900.0}, "training"),
         (882.0, {"step_seconds": 60.0}, "training"),
         (882.0, {"step": None, "step_seconds": None}, "starting"),
-        (882.0, {"step_seconds": None}, "waiting"),  # what was written before anybody looked
+        (882.0, {"step_seconds": None}, "waiting"),  # lines from before the agent started
         (190.0, {"step_seconds": None}, "waiting"),
         (95.0, {"step_seconds": None}, "training"),
     ],

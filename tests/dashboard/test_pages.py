@@ -1,4 +1,4 @@
-"""Every page as Streamlit runs it: empty, with data, and with text that wants to be more than text."""
+"""Every page under Streamlit: empty, with data, and with hostile text."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def stuck(
     make_incident: Callable[..., Incident],
     serve_metrics: Callable[..., str],
 ) -> RunFolder:
-    """A run under way that stalled, with hostile words wherever a log could put them."""
+    """Return a stalled run with hostile text in all places that a log can fill."""
     now = time.time()
     metrics = RunMetrics("stuck")
     metrics.progress(57, 900)
@@ -48,7 +48,7 @@ def stuck(
     store = IncidentStore.at_home(home)
     store.upsert(incident)
     store.close()
-    until = time.monotonic() + 120  # a round waits for a second: a busy machine takes longer
+    until = time.monotonic() + 120  # one round waits for a second, and a busy machine takes longer
     while not any(one.run == "stuck" and one.answered for one in shared().targets()):
         assert time.monotonic() < until
         shared().scraper.scrape_once()
@@ -94,7 +94,7 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     make_run: Callable[..., RunFolder],
     make_incident: Callable[..., Incident],
 ) -> None:
-    """Not what the last scrape saw of its shutdown; and a failure that no rule knows is told in words."""
+    """The shutdown's last scrape is not shown; an unknown failure is described in words."""
     now = time.time()
     make_run("over", now=now, state="failed", ended_at=now)
     store = shared().store
@@ -126,7 +126,7 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
 
 
 def test_a_run_whose_metrics_no_dashboard_reads_says_why(make_run: Callable[..., RunFolder]) -> None:
-    """One that is open sees the run, but not the loopback address of another host."""
+    """A dashboard on another host sees the run, but not a loopback address."""
     now = time.time()
     lines = {0: ["step 7/900 loss 0.5"]}
     make_run("far", now=now, host="n1", endpoint="http://127.0.0.1:1/metrics", lines=lines)
@@ -188,7 +188,7 @@ def test_without_a_name_in_the_address_the_newest_run_is_shown(make_run: Callabl
 def test_the_log_around_the_incident_is_folded_and_searched(stuck: RunFolder) -> None:
     app = page("run", run="stuck")
     app.toggle(key="around-stuck").set_value(True).run()
-    app.selectbox(key="moment-stuck").select_index(1).run()  # a time: the end of what is known
+    app.selectbox(key="moment-stuck").select_index(1).run()  # a time: the end of the data
     app.selectbox(key="span-stuck").select(600).run()
     assert not app.exception
     assert HOSTILE in app.get("code")[-1].value
@@ -240,7 +240,7 @@ def test_the_runs_page_says_that_incidents_cannot_be_read(
     for database in home.glob("incidents.db*"):
         database.unlink()
     (home / "incidents.db").write_text("not a database, and longer than the head of one. " * 20)
-    close_shared()  # as another dashboard would find it
+    close_shared()  # another dashboard reads the same files
     app = page("runs")
     assert not app.exception and bool(runs_shown(app)) == with_run
     assert "cannot be read" in texts(app, "warning")
@@ -298,7 +298,7 @@ def test_chinese(stuck: RunFolder) -> None:
     assert not app.exception and "停滞" in texts(app, "markdown")
     assert [row["状态"] for row in runs_shown(page("runs", lang="zh"))] == ["■ 停滞"]
     app = page("health", lang="zh")
-    del app.query_params["lang"]  # the addresses of the pages that it leads to do not say it again
+    del app.query_params["lang"]  # links to other pages do not repeat the language
     assert "自检" in texts(app.run(), "markdown")
     box = texts(page("postmortem", lang="zh"), "html")
     assert "选择文件" in box and "每个文件最多 1 GiB" in box
@@ -354,7 +354,7 @@ def test_a_chat_is_tried_and_its_secret_never_shown(
     app = page("health")
     app.button(key="send_test").click().run()
     assert not app.exception
-    assert "json\\:\\/\\/127" in texts(app, "error")  # nobody listens there
+    assert "json\\:\\/\\/127" in texts(app, "error")  # no server listens at this address
     assert secret not in texts(app, "error", "text", "markdown", "caption")
 
 

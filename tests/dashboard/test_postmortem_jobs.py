@@ -1,4 +1,4 @@
-"""The post-mortem page where what was uploaded is of several jobs: a table, and the choice of a report."""
+"""The post-mortem page for uploads of several jobs: a table, and a choice of the report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads import reading
 from stallwatch_dashboard.uploads.reports import Reports
 
-CHOICE = "which_job"  #: the key of the choice
+CHOICE = "which_job"  #: key of the selection
 TOGETHER = ""  #: all files as one run
 
 pytestmark = pytest.mark.usefixtures("page_settings")
@@ -67,7 +67,7 @@ def test_each_job_has_a_row_and_the_newest_in_trouble_its_report(monkeypatch: py
     choice = app.selectbox(key=CHOICE)
     assert choice.value == "1002" and choice.options[0] == "1003 · UNFINISHED"
     assert "ran out of memory" in texts(app, "markdown") and "OutOfMemoryError" in texts(app, "code")
-    # another job's report, one that was looked at already, and all as one run
+    # another job's report, a report that was shown before, and all files as one run
     choice.set_value("1003").run()
     assert not app.exception and "ran out of memory" not in texts(app, "markdown")
     assert "1 – 30 of 50" in texts(app, "text")
@@ -77,7 +77,7 @@ def test_each_job_has_a_row_and_the_newest_in_trouble_its_report(monkeypatch: py
     assert not app.exception and "4 files" in texts(app, "caption") and len(table(app)) == 3
     app.selectbox(key=CHOICE).set_value("1003").run()
     assert reads == [("", False), ("1003", False), ("", True)]
-    # other files begin anew
+    # new files reset the choice
     upload(app, ("slurm-7001.out", steps(10, 50)), ("slurm-7002.out", OOM.encode()))
     assert not app.exception and app.selectbox(key=CHOICE).value == "7002"
 

@@ -1,4 +1,4 @@
-"""The post-mortem page as Streamlit runs it: uploads, what is told of them, and reports that are kept."""
+"""The post-mortem page under Streamlit: uploads, their summary, and stored reports."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_a_traceback_that_no_rule_knows_is_shown_as_text() -> None:
     assert not app.exception
     assert HOSTILE in texts(app, "code")
     assert all("<script>" not in str(element.value).replace("\\<", "") for element in app.markdown)
-    assert "×" not in texts(app, "caption") and "Ranks  " not in texts(app, "caption")  # nothing to tell
+    # there is no summary to show
+    assert "×" not in texts(app, "caption") and "Ranks  " not in texts(app, "caption")
 
 
 def test_only_bad_files_leave_a_page_that_says_so() -> None:

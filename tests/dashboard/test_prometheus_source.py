@@ -1,4 +1,4 @@
-"""The pages' numbers from a real Prometheus that scrapes the real exporter."""
+"""Metrics of the pages from a real Prometheus that scrapes the real exporter."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ pytestmark = [
     pytest.mark.server,
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus: apt-get install prometheus"),
 ]
-RUN = 'grpo-"7b"\\x'  # a name that must be quoted in a question
+RUN = 'grpo-"7b"\\x'  # a name that must be quoted in a query
 
 
 @pytest.fixture(scope="module")
 def numbers() -> RunMetrics:
-    """A run of two ranks, the second one behind."""
+    """Return metrics of a run of two ranks, the second one behind."""
     metrics = RunMetrics(RUN)
     metrics.read(5, 100)
     metrics.progress(57, 900)
@@ -53,7 +53,7 @@ def numbers() -> RunMetrics:
 
 @pytest.fixture(scope="module")
 def server(numbers: RunMetrics, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Prometheus, scraping the run every second."""
+    """Yield the address of a Prometheus that scrapes the run every second."""
     from prometheus_client import start_http_server
 
     folder = tmp_path_factory.mktemp("prometheus")
@@ -98,7 +98,7 @@ def test_a_run_over_hosts_is_one_run_with_hosts(tmp_path: Path, wait_for: Callab
             assert found.steps["v"].max() == 51 and found.rank_steps["rank"].nunique() == 2
             assert store.latest("moe", "stallwatch_log_bytes_total") == {(None, ""): 200.0}
             row = store.summaries(["moe"], time.time())["moe"]
-            assert (row.step, row.ended_at) == (51, None)  # n2 goes on
+            assert (row.step, row.ended_at) == (51, None)  # n2 continues
             hosts["n2"].ended(time.time(), "failed")
             wait_for(lambda: store.summaries(["moe"], time.time())["moe"].ended_as == "failed", "the failure")
             store.close()
@@ -111,7 +111,7 @@ def test_a_run_over_hosts_is_one_run_with_hosts(tmp_path: Path, wait_for: Callab
 
 @contextlib.contextmanager
 def prometheus(folder: Path, config: str) -> Iterator[str]:
-    """A server on ``folder/data``; its address."""
+    """Yield the address of a Prometheus on ``folder/data``."""
     (folder / "prometheus.yml").write_text(config)
     port = free_port()
     child = subprocess.Popen(
@@ -133,7 +133,7 @@ def prometheus(folder: Path, config: str) -> Iterator[str]:
 
 @pytest.fixture
 def store(server: str, wait_for: Callable[..., None]) -> PrometheusStore:
-    """Asked once it has scraped the run twice."""
+    """Return a store that is queried after two scrapes of the run."""
     made = PrometheusStore(server)
     wait_for(lambda: len(made.series(RUN, "stallwatch_step")) >= 2, "two scrapes", 120.0)
     return made
@@ -170,7 +170,7 @@ def test_a_run_that_nobody_knows_is_empty(store: PrometheusStore) -> None:
 def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
     tmp_path: Path, wait_for: Callable[..., None]
 ) -> None:
-    """Their time to the second, and with two questions for all of them, however many there are."""
+    """The times are exact to a second, and two queries suffice for any number of runs."""
     now = int(time.time())
     ends = {f"gone.{n}": now - 3000 - 70 * n for n in range(60)}
     lines = [
@@ -189,7 +189,8 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
     words = [str(PROMTOOL), "tsdb", "create-blocks-from", "openmetrics", "--quiet", str(text)]
     subprocess.run([*words, str(tmp_path / "data")], check=True, stdout=subprocess.DEVNULL)
     with prometheus(tmp_path, "scrape_configs: []\n") as url:
-        store = PrometheusStore(url, clock=lambda: float(now))  # what was asked stays fresh, however slowly
+        # this clock keeps answers fresh on a slow machine
+        store = PrometheusStore(url, clock=lambda: float(now))
         wait_for(lambda: bool(store.last_seen()), "the history", 120.0)
         assert store.last_seen() == ends
         asked = noted(store)
@@ -204,9 +205,9 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
 
 
 def test_a_run_page_asks_four_questions(store: PrometheusStore, server: str) -> None:
-    """Two with a line a rank, one for all other lines and one for what is now.
+    """Two queries return a line per rank, one all other lines, and one the current values.
 
-    Once a minute it asks, too, on which hosts the run is.
+    Once a minute, a further query returns the hosts of the run.
     """
     now = time.time()
     still = PrometheusStore(server, clock=lambda: now)
@@ -219,7 +220,7 @@ def test_a_run_page_asks_four_questions(store: PrometheusStore, server: str) -> 
 
 
 def test_a_moment_that_is_now_is_one_point(store: PrometheusStore, server: str) -> None:
-    now = float(int(time.time()) + 1)  # a multiple of the width, as all moments of a young run are
+    now = float(int(time.time()) + 1)  # a multiple of the width, as all times of a young run are
     still = PrometheusStore(server, clock=lambda: now)
     found = still.series(RUN, "stallwatch_rank_step")
     assert not found.empty and not found.duplicated(["rank", "labels", "t"]).any()
@@ -227,7 +228,7 @@ def test_a_moment_that_is_now_is_one_point(store: PrometheusStore, server: str) 
 
 
 def noted(store: PrometheusStore) -> list[str]:
-    """The questions that it asks from now on."""
+    """Return a list that records the store's queries from now on."""
     asked: list[str] = []
     real = store._server.get
 

@@ -1,4 +1,4 @@
-"""What was asked of the past is not asked again."""
+"""Past ranges are not queried again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = 1_795_000_000.0
 
 
 class Server:
-    """Answers with the moment itself; notes how many moments it was asked for."""
+    """Server that answers with the time itself, and records the number of queried times."""
 
     def __init__(self) -> None:
         self.asked: list[int] = []

@@ -24,7 +24,7 @@ def test_what_pages_want_is_loaded_before_anybody_reads_and_without_a_word(tmp_p
         [sys.executable, "-c", _ONCE_LOADED], env=env, capture_output=True, text=True, timeout=300
     )
     assert done.stdout.strip() == "[] True", done.stderr
-    assert "readiness" not in done.stderr  # Streamlit complains by the thread's name
+    assert "readiness" not in done.stderr  # Streamlit's warnings contain the name of the thread
 
 
 def test_it_settles_once_for_the_modules_that_came(monkeypatch):

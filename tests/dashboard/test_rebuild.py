@@ -1,4 +1,4 @@
-"""The numbers of a run that nobody scraped, from a real run's log copies."""
+"""Metrics of a run that was not scraped, rebuilt from a real run's log copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def recorded(root: Path) -> RunFrames:
 
 
 def test_the_recorded_stall_has_the_shape_of_the_failure(recorded: RunFrames, root: Path) -> None:
-    """Invalidations are there, come ever faster, and the steps end before the log does."""
+    """Invalidations occur, become more frequent, and the steps end before the log does."""
     steps, invalidations = recorded.steps, recorded.invalidations
     assert recorded.rebuilt and not recorded.nothing
     text = (root / "tests" / "recordings" / "zero3-stall" / "ranks" / "rank0.log").read_text()

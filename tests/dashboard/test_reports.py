@@ -1,4 +1,4 @@
-"""Reports that somebody kept."""
+"""Stored reports."""
 
 from __future__ import annotations
 

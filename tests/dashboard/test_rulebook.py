@@ -33,7 +33,7 @@ def test_nothing_asked_lists_everything(known: Catalogue, matcher: Matcher) -> N
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_word_of_a_page_has_words(language: str) -> None:
-    """A page of one's own may have a status, a role or a harm that none of ours has."""
+    """A custom page may have a status, a role or an impact that no packaged page has."""
     say = Reader(language).say
     for field, kinds in (("status", Status), ("role", Role), ("harm", Harm)):
         for kind in get_args(kinds):

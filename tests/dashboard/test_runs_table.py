@@ -1,4 +1,4 @@
-"""What the table of runs is told: words, what they sort by, where they can be searched."""
+"""Data for the table of runs: texts, sort values, and search fields."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOW = 1000.0
 
 
 def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
-    """By the name of its column, what a cell of this run shows and what it sorts by."""
+    """Return for each column the text and the sort value of the run's cell."""
     whole = table([row], Reader(now=NOW))
-    json.dumps(whole, allow_nan=False)  # a browser reads no NaN
+    json.dumps(whole, allow_nan=False)  # browsers cannot parse NaN
     (shown,) = whole["rows"]
     return {
         column.name: both

@@ -1,4 +1,4 @@
-"""A round of scraping, against real endpoints and with a clock of its own."""
+"""A round of scraping, against real endpoints and with a simulated clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Serve = Callable[[RunMetrics], str]
 
 
 class Clock:
-    """Time that passes when told to."""
+    """Clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -33,7 +33,7 @@ class Clock:
 
 
 def answered(scraper: Scraper, run: str) -> float | None:
-    """When the run's own agent last gave numbers."""
+    """Return the time at which the run's own agent last answered."""
     times = [one.answered for one in scraper.status() if one.run == run and one.answered is not None]
     return max(times, default=None)
 
@@ -53,7 +53,7 @@ def make_scraper(store: MetricStore, home: Path, clock: Clock) -> Iterator[Calla
     made: list[Scraper] = []
 
     def make(**options: object) -> Scraper:
-        # A round waits so long for the answers: a busy machine needs more than a second.
+        # A round waits this long for answers: a busy machine needs more than a second.
         made.append(Scraper(store, home, clock=clock, **{"every": 60.0, **options}))  # type: ignore[arg-type]
         return made[-1]
 
@@ -154,7 +154,7 @@ def test_hosts_of_one_run_may_each_name_their_own_loopback_address(
     scraper = make_scraper(get=get)
     scraper.scrape_once()
     scraper.scrape_once()
-    assert seen == [[None], [None]]  # in no round another agent's
+    assert seen == [[None], [None]]  # no round sends another agent's credentials
 
 
 def test_an_endpoint_that_recovers_is_well_again(
@@ -192,7 +192,7 @@ def test_a_run_that_ended_is_left_alone(
         raise ScrapeError("gone")
 
     scraper = make_scraper(get=get)
-    scraper.scrape_once()  # its last numbers may still be served
+    scraper.scrape_once()  # the endpoint may still serve the last values
     clock.now += 60
     scraper.scrape_once()
     assert len(asked) == 1
@@ -215,7 +215,7 @@ def test_targets_of_other_hosts_bring_their_runs(
 def test_an_endpoint_that_hangs_delays_no_other(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore, clock: Clock
 ) -> None:
-    """It is not asked again while it is still being asked, and the others are asked in every round."""
+    """An endpoint with a pending request gets no second one, and all others are scraped in every round."""
     release = threading.Event()
     asked: list[str] = []
 
@@ -280,7 +280,7 @@ def test_the_thread_scrapes_until_it_is_closed(
 
 
 def test_a_source_that_answered_in_the_future_is_late_until_it_answers_again() -> None:
-    """The clock was set back since, and how long ago that was nobody knows."""
+    """The clock was set back, so the age of the answer is unknown."""
     status = TargetStatus("http://127.0.0.1:1/metrics", None, answered=10_000.0)
     assert state_of(status, 10_001.0) == "answers"
     assert state_of(status, 10_000.0 - 7200.0) == "late"

@@ -1,4 +1,4 @@
-"""Numbers and words as the reader sees them, and text that must not be read as markup."""
+"""Formatted numbers and words, and text that must not be read as markup."""
 
 from __future__ import annotations
 

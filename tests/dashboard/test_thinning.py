@@ -1,4 +1,4 @@
-"""Fewer points of the same course, however often and in whatever portions they are thinned."""
+"""Thinning keeps the shape of a series, however often and in whatever portions it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The course of a run's loss and the pace of its steps, kept in little memory."""
+"""History of a run's loss and step times in little memory."""
 
 from __future__ import annotations
 

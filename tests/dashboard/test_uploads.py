@@ -1,4 +1,4 @@
-"""Uploads that are too much, or want to be more than logs: refused or read within caps, and told."""
+"""Uploads that are too large or not logs: they are refused, or read within limits, with a message."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOG += b"torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
 
 @pytest.fixture
 def settings(home: Path) -> DashboardSettings:
-    """Small caps, so that small files go beyond them."""
+    """Return settings with small limits, so that small files exceed them."""
     return DashboardSettings(home=home, max_members=50, max_ratio=100, max_expanded_mb=200)
 
 
 def read(settings: DashboardSettings, *files: tuple[str, bytes]) -> Answer:
-    """What came of the files; nothing of them may be left."""
+    """Return the result for the files; no file may be left."""
     streams = [(name, io.BytesIO(data)) for name, data in files]
     answer = read_uploads(streams, settings, lambda _read, _of: None)
     assert not list(settings.home.glob(".upload-*"))
@@ -148,11 +148,11 @@ def test_links_in_archives_are_not_followed(settings: DashboardSettings, tmp_pat
 def test_headers_that_lie_about_sizes(settings: DashboardSettings) -> None:
     packed = bytearray(zipped(("rank0.log", LOG * 1000)))
     central = packed.rindex(b"PK\x01\x02")
-    packed[central + 24 : central + 28] = (10).to_bytes(4, "little")  # claims ten bytes
+    packed[central + 24 : central + 28] = (10).to_bytes(4, "little")  # the header claims ten bytes
     answer = read(settings, ("lies.zip", bytes(packed)), ("good.log", LOG))
     assert answer.found.stats.bytes < 2 * len(LOG) * 1000 and "lies.zip" in told(answer)
     huge = bytearray(tarred((tarfile.TarInfo("rank0.log"), LOG)))
-    huge[124:136] = b"77777777777\x00"  # claims eight gigabytes
+    huge[124:136] = b"77777777777\x00"  # the header claims eight gigabytes
     huge[148:156] = b" " * 8
     huge[148:156] = b"%06o\x00 " % sum(huge[:512])
     assert "huge.tar" in told(read(settings, ("huge.tar", bytes(huge))))
@@ -241,7 +241,7 @@ def test_too_much_names_the_largest() -> None:
 
 
 class TestGate:
-    """Streamlit's address for uploads, asked without a browser."""
+    """Requests to Streamlit's upload address without a browser."""
 
     @pytest.fixture(autouse=True)
     def _asked(self, ask_app: Callable[..., Any]) -> None:
@@ -270,7 +270,7 @@ class TestGate:
         for session in ("a", "b", "gone"):
             ledger.open_for(session)
         assert self.ask(ledger, "gone", 60) == 204
-        assert self.ask(ledger, "a", 70) == 204  # what the session that ended kept is free again
+        assert self.ask(ledger, "a", 70) == 204  # the space of the ended session is free again
         assert self.ask(ledger, "b", 40) == 413
         assert self.ask(ledger, "a", 70, "DELETE") == 204
         assert self.ask(ledger, "b", 40) == 204

@@ -1,4 +1,4 @@
-"""The sentence at the head of a page."""
+"""Headline of a run's page."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert after.place == sentence and before.note.startswith(after.note)
     assert len(after.note) < len(before.note), "the riddle is solved"
     assert after.fixes == before.fixes[1:]
-    groups.append(StackGroup([2], "unknown"))  # of this one it is still to be found out
+    groups.append(StackGroup([2], "unknown"))  # the place of rank 2 is unknown, so the advice is needed again
     asked.stacks = StallStacks(1.0, 0.1, groups, [1], "elsewhere")
     assert told(row("stalled"), asked, language=language).fixes == before.fixes
 
@@ -202,7 +202,7 @@ def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident])
     page = load_catalogue().pages[RULE]
     one = primary(
         title=page.title, why=page.sections.why, fixes=list(page.sections.fixes)
-    )  # as 0.1 stored it
+    )  # as version 0.1 stored it
     found = told(row("stalled"), make_incident(rule=RULE, primary=one), language="zh")
     assert (found.cause, found.why) == (page.title_zh, page.sections.zh_why)
     assert found.headline.startswith("停滞")
@@ -268,7 +268,7 @@ def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[.
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline == "No word from the agent for 1 min 35 s"
     assert found.facts[0].startswith("This page is that old.")
-    assert (found.level, found.rule) == ("warning", SILENT_HANG)  # what Runs names as its incident
+    assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 
 def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
@@ -343,14 +343,14 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
     assert told(stopped, language="zh").headline == "被手动中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
-    assert told(stopped, stalled).level == "warning"  # the stall is why it was stopped
+    assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
-    """The run's diagnosis speaks English, the reader perhaps Chinese."""
+    """The run's diagnosis is in English, and the reader may read Chinese."""
     stacks = StallStacks(1.0, 0.1, [StackGroup([0], "code", place="hang.py:5 in stuck")])
     fixes: list[Text] = [
         message("diagnosis.look-there", told=sentence(stacks)),

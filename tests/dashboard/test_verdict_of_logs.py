@@ -1,4 +1,4 @@
-"""The sentence at the head of the Post-mortem page."""
+"""Headline of the Post-mortem page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, 
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning" and word in found.headline
-    diagnosis.verdict = "unknown-failure"  # in mid-run
+    diagnosis.verdict = "unknown-failure"  # the run failed before its end
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "critical" and "rank 3" in found.headline
     alike = of_diagnosis(Diagnosis("healthy"), {}, Reader(language))

@@ -1,4 +1,4 @@
-"""What a run under the agent prints as it fails, and by what name its stall is told."""
+"""Output of failing runs under the agent, and the rule of their stall."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of several hosts for tests: agents that report, and sinks that remember."""
+"""A run of several hosts for tests: agents that report, and sinks that record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T0 = 1_700_000_000.0
 
 
 class Clock:
-    """Monotonic and wall time, moved by hand."""
+    """Monotonic clock and wall clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -25,7 +25,7 @@ class Clock:
 
 
 class Chat:
-    """A sink that remembers; `holds`: what has not left yet."""
+    """Sink that records incidents; `holds` is the number of messages that have not been sent."""
 
     def __init__(self) -> None:
         self.got: list[Incident] = []
@@ -51,12 +51,12 @@ class Chat:
 
     @property
     def stages(self) -> list[tuple[str, str]]:
-        """The id and the stage of all news, without repetitions."""
+        """Return id and stage of all recorded incidents, without repetitions."""
         return list(dict.fromkeys((one.id, one.stage) for one in self.got))
 
 
 def incident(at: float, number: int = 1, **facts: Any) -> Incident:
-    """An incident of one agent, as it is reported."""
+    """Return an incident of one agent in the form of its reports."""
     given: dict[str, Any] = {
         "run": "sft-8123.0",
         "kind": "stall",
@@ -76,7 +76,7 @@ def incident(at: float, number: int = 1, **facts: Any) -> Incident:
 
 
 def stacks(place: str, *ranks: int, kind: Any = "code") -> StallStacks:
-    """A look at the ranks of one host, which all do the same."""
+    """Return stacks of one host's ranks, all at the same place."""
     group = StackGroup(
         list(ranks), kind, what="all_reduce" if kind == "collective" else "", place=place, step=40
     )
@@ -102,12 +102,12 @@ class Host:
         return f"{self.name}-1"
 
     def has(self, incident: Incident) -> None:
-        """It reports this incident from here on."""
+        """Add an incident to the host's reports."""
         incident.host, incident.rank = self.name, self.rank
         self.incidents[incident.id] = incident
 
     def wall(self) -> float:
-        """The time by its own clock."""
+        """Return the time of the host's own clock."""
         return self._clock.wall() + self.ahead
 
     def report(self, **facts: Any) -> AgentReport:

@@ -1,4 +1,4 @@
-"""An agent with a clock that the tests turn, and everything it told."""
+"""An agent with a simulated clock, and a record of all its notifications."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BEGIN = 1_795_000_000.0
 
 @dataclass
 class Watched:
-    """A run under watch, in a time of its own."""
+    """A watched run with simulated time."""
 
     home: Path
     catalogue: Catalogue
@@ -52,7 +52,7 @@ class Watched:
         )
 
     def restart(self) -> None:
-        """The agent is gone, and another goes on in its folder."""
+        """Replace the agent by a new one in the same folder."""
         self.folder = RunFolder.create("sft", ["python", "sft.py"], home=self.home, now=self.now, reuse=True)
         self.told.clear()
         self.agent = Agent(
@@ -60,19 +60,19 @@ class Watched:
         )
 
     def say(self, *lines: str, stream: str = "stdout") -> None:
-        """The command prints lines now."""
+        """Print lines as the command."""
         printed = "".join(f"{line}\n" for line in lines).encode()
         self.agent.feed(Chunk(stream, printed, self.now, stream=stream))
 
     def wait(self, seconds: float) -> None:
-        """Time passes, with a look at the clock every second."""
+        """Advance the clock, with an agent check every second."""
         end = self.now + seconds
         while self.now < end:
             self.now = min(self.now + 1.0, end)
             self.agent.tick(self.now)
 
     def train(self, probes: list[Probe], steps: int, seconds: float = 2.0) -> None:
-        """All ranks make `steps` steps of so many seconds each."""
+        """Let all ranks make `steps` steps of `seconds` each."""
         for _ in range(steps):
             self.wait(seconds)
             for probe in probes:
@@ -80,13 +80,13 @@ class Watched:
         self.wait(1.0)
 
     def steps(self, first: int, last: int, seconds: float = 4.0, total: int = 1000) -> None:
-        """Steps of so many seconds each."""
+        """Print the lines of steps `first` to `last`, each after `seconds`."""
         for step in range(first, last + 1):
             self.wait(seconds)
             self.say(f"step {step}/{total} loss {2.0 / step:.4f}")
 
     def end(self, kind: str = "failed", exit_code: int | None = 1) -> Diagnosis:
-        """The command ends."""
+        """End the command, and return the diagnosis."""
         return self.agent.end(
             Ending(kind=kind, exit_code=exit_code, detail="It ended."),  # type: ignore[arg-type]
             self.now,
@@ -94,12 +94,12 @@ class Watched:
 
     @property
     def changes(self) -> list[tuple[str, str, str]]:
-        """What sinks were told: kind/rule/episode, status and resolution, updates left out."""
+        """Return the incidents sent to sinks: kind/rule/episode, status and resolution, without updates."""
         found = [(each.id.split("/", 1)[1], each.status, each.resolution) for each in self.told]
         return list(dict.fromkeys(found))
 
     def metric(self, name: str) -> float | None:
-        """One number of the metrics page, labels other than the run's written as on the page."""
+        """Return a value of the metrics page; `name` includes labels other than the run's."""
         for family in text_string_to_metric_families(generate_latest(self.agent.metrics.registry).decode()):
             for sample in family.samples:
                 labels = ",".join(f"{k}={v}" for k, v in sorted(sample.labels.items()) if k != "run" and v)
@@ -108,19 +108,19 @@ class Watched:
         return None
 
     def kept(self, name: str) -> object:
-        """A JSON file of the run's folder."""
+        """Return a JSON file of the run's folder."""
         return json.loads((self.folder.path / name).read_text())
 
     @property
     def kept_incidents(self) -> list[Incident]:
-        """What ``incidents.jsonl`` holds."""
+        """Return the incidents in ``incidents.jsonl``."""
         lines = (self.folder.path / "incidents.jsonl").read_bytes().splitlines()
         return [msgspec.json.decode(line, type=Incident) for line in lines]
 
 
 @pytest.fixture
 def watch(tmp_path: Path, catalogue: Catalogue) -> Callable[..., Watched]:
-    """Makes a run under watch."""
+    """Return a function that makes a watched run."""
 
     def make(**settings: object) -> Watched:
         return Watched(tmp_path / "home", catalogue, ExporterSettings(home=tmp_path / "home", **settings))  # type: ignore[arg-type]
@@ -130,13 +130,13 @@ def watch(tmp_path: Path, catalogue: Catalogue) -> Callable[..., Watched]:
 
 @pytest.fixture
 def run(watch: Callable[..., Watched]) -> Watched:
-    """A run under watch, with the default settings."""
+    """Return a watched run with the default settings."""
     return watch()
 
 
 @pytest.fixture
 def probed(watch: Callable[..., Watched], tmp_path: Path) -> tuple[Watched, list[Probe]]:
-    """A run under watch and the probes of its two ranks, by the same clock."""
+    """Return a watched run and the probes of its two ranks, with the same clock."""
     folder = tmp_path / "rings"
     folder.mkdir()
     run = watch()

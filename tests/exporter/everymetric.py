@@ -11,7 +11,7 @@ from stallwatch_rules.records import Line, Match, Sample
 
 
 def agent(host: str, **facts: Any) -> AgentInfo:
-    """The record of an agent that begins on this host."""
+    """Return the record of an agent that starts on this host."""
     times = {"started_at": 1.0, "updated_at": 1.0}
     return AgentInfo(run="sft-1", pid=1, host=host, command=[], cwd="/", **times, **facts)
 
@@ -20,7 +20,7 @@ LINE = Line(text="x", source="out", number=1, rank=1)
 
 
 def full() -> RunMetrics:
-    """Metrics with every series present."""
+    """Return metrics with every series present."""
     metrics = RunMetrics("sft-1")
     values = {
         "loss": 0.5,

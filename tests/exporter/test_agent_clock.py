@@ -1,4 +1,4 @@
-"""The agent where time is not even: suspended, set back, or behind with what it reads."""
+"""The agent when time is uneven: suspended, set back, or behind in its input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_suspension_of_the_watcher_is_no_stall(run: Any) -> None:
 
 
 def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None:
-    """Files tell no times: what is read late came some time before, and there may be more."""
+    """Lines of files have no times: late lines came some time before, and more may follow."""
     run.steps(1, 10)
     read = run.now
     run.now += 100.0
@@ -39,7 +39,7 @@ def test_a_run_that_is_read_late_is_judged_as_of_what_was_read(run: Any) -> None
 
 
 def test_no_incident_is_over_before_it_began(run: Any) -> None:
-    """Of a rank that is gone the present tells, of lines their own time: the one may be far ahead."""
+    """A lost rank has the current time, and log lines have their own time, which may be far ahead."""
     run.steps(1, 10)
     run.say(*OOM)
     run.wait(5)
@@ -50,7 +50,7 @@ def test_no_incident_is_over_before_it_began(run: Any) -> None:
 
 
 def begun(run: Any, log: Path, written: float) -> Follower:
-    """The follower of a log that was last written to at that time."""
+    """Return the follower of a log that was last written at `written`."""
     log.write_text("".join(f"step {step}/1000 loss 0.5\n" for step in range(1, 11)))
     os.utime(log, (written, written))
     files = TailSet([str(log)])
@@ -73,7 +73,7 @@ def test_a_log_that_a_file_server_dates_in_the_future_is_no_lost_stall(run: Any,
 
 
 def test_a_machine_that_sleeps_under_tail_is_no_stall(run: Any, tmp_path: Path) -> None:
-    """Some virtual machines count the time in which they were suspended."""
+    """Some virtual machines count the time for which they were suspended."""
     log = tmp_path / "train.log"
     follower = begun(run, log, run.now)
     waits = iter([1.0] * 20 + [7200.0] + [1.0] * 10)
@@ -85,11 +85,11 @@ def test_a_machine_that_sleeps_under_tail_is_no_stall(run: Any, tmp_path: Path) 
     follower._waker.wait = wait  # type: ignore[method-assign]
     until = run.now + 7225.0
     follower.follow(lambda: run.now > until, until_idle=60.0)
-    assert run.told == [] and run.now > until  # nor did two hours of idleness end it
+    assert run.told == [] and run.now > until  # two hours without lines did not end it either
 
 
 def test_a_record_that_is_ahead_of_our_clock_is_of_an_agent_that_lives(tmp_path: Path) -> None:
-    """Of another host, that is: our own clock may be behind, or have been set back."""
+    """The record is from another host, so the local clock may be behind, or was set back."""
     info = RunFolder.create("sft", ["x"], home=tmp_path).info
     other = msgspec.structs.replace(info, host="another-host", updated_at=10_000_000.0)
     assert agent_alive(other, 10_000_000.0 - 7200.0)

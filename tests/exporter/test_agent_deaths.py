@@ -1,4 +1,4 @@
-"""A run that dies of what was told already is one incident, of which nothing is over."""
+"""A run that dies of a reported cause has one incident, and no part of it is resolved."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPEN_OOM = "stallwatch_incident_open{rule=cuda-oom,severity=critical}"
 
 
 class Book:
-    """Alarms without an agent, and what they told."""
+    """Alarms without an agent, and their notifications."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self.told: list[Incident] = []
@@ -48,7 +48,7 @@ class Book:
     def end(
         self, cause: str | None, step: int, ending: Ending = CRASH
     ) -> list[tuple[str, str, str, str, str]]:
-        """The run ends for this cause at this step; what is told then."""
+        """End the run at `step` for this cause; return the notifications."""
         primary = msgspec.structs.replace(PRIMARY, rule=cause) if cause else None
         before = len(self.told)
         found = Diagnosis("failed", primary=primary, progress=Progress(last_step=step))
@@ -73,7 +73,7 @@ def test_the_agent_keeps_one_incident_from_the_line_to_the_end(run: Any) -> None
     assert [each.status for each in run.told] == ["open", "resolved"]
     assert (first.kind, last.kind, last.rule, last.opened_at) == ("finding", "ended", "cuda-oom", opened)
     assert last.ending is not None and last.became_end and not first.became_end
-    assert run.metric(OPEN_OOM) == 1  # the alert of this rule fires on
+    assert run.metric(OPEN_OOM) == 1  # the alert of this rule continues to fire
 
 
 @pytest.mark.parametrize(("step", "one"), [(10, True), (9, True), (3, False)])
@@ -121,7 +121,7 @@ def test_episodes_count_on_after_it(dying: Book) -> None:
     dying.book.open("finding", "rank-gone", "critical", 100.0, step=10)
     dying.end("cuda-oom", 10)
     again = IncidentManager("job", "node-1", dying.told.append, dying.told[-1:])
-    assert again.all_open == []  # nothing comes after an end
+    assert again.all_open == []  # nothing follows the end of a run
     assert again.open("finding", "rank-gone", "critical", 300.0).id == "job/finding/rank-gone/2"
 
 

@@ -1,4 +1,4 @@
-"""The agent at the end of a run: what is told of it, and what becomes of an open stall."""
+"""The agent at the end of a run: its report, and the outcome of an open stall."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_ctrl_c_and_a_good_end_are_no_incidents(run: Any, kind: str) -> None:
 
 def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
     run.steps(1, 30, seconds=1.0)
-    run.wait(25)  # not as long as a stall takes
+    run.wait(25)  # shorter than a stall
     diagnosis = run.end("interrupted", 130)
     assert (run.told, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
@@ -137,7 +137,7 @@ def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
 def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     run: Any, catalogue: Catalogue, before: float, note: str
 ) -> None:
-    """It saves in silence, and prints nothing of it; its folder tells the same later."""
+    """The run saves without output; a diagnosis of its folder gives the same result later."""
     run.steps(1, 30, seconds=1.0)
     run.wait(before)
     run.agent.advance.stop_requested(run.now)
@@ -146,7 +146,7 @@ def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     (told,) = rendered(run.agent.end(ending, run.now).notes)
     (kept,) = rendered(diagnose_paths([run.folder.path], Options(catalogue)))[0].notes
     assert note in told and note in kept
-    run.steps(31, 32)  # it trained on: the next Ctrl-C is another one
+    run.steps(31, 32)  # training continued, so the next Ctrl-C counts separately
     assert run.agent.judged(ending).quiet is not None
     run.steps(33, 34)
     assert run.agent.advance.judged(Ending("interrupted", 130)).quiet is None

@@ -1,4 +1,4 @@
-"""The agent stays alive: faults of its own, of sinks and disks, and output that no one would expect."""
+"""The agent survives faults of its own, of sinks and disks, and unexpected output."""
 
 from __future__ import annotations
 

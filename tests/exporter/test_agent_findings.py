@@ -1,4 +1,4 @@
-"""The agent at an error that was printed: told while the run is up, and taken back if training goes on."""
+"""The agent at a printed error: it is reported during the run, and resolved if training continues."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_wrappers_and_notices_raise_nothing_while_the_run_is_up(run: Any) -> Non
 
 
 def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
-    """Such as of a tailed run: nobody sees its end."""
+    """The end of a followed run, for example, is not visible."""
     run.steps(1, 3)
     run.say(*UNKNOWN)
     run.wait(29)
@@ -162,7 +162,7 @@ def test_what_waits_to_be_told_is_told_when_the_watching_stops(run: Any, lines: 
 
 
 def test_what_was_caught_and_logged_with_a_date_is_no_incident(probed: tuple[Any, list[Any]]) -> None:
-    """The traceback below the dated line has no date: it counts as of when it came."""
+    """The traceback below the dated line has no date, so its time of arrival counts."""
     run, probes = probed
     run.train(probes, 20, 0.5)
     run.say("2026-09-21 14:54:47,668 [ERROR] could not read sample 33, taking another one")

@@ -1,4 +1,4 @@
-"""What the agent keeps and publishes of a run's output: numbers, versions, copies, and no secrets."""
+"""Data of a run's output that the agent stores and publishes: metrics, versions, copies, and no secrets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
         run.agent.feed(Chunk("stderr", bar.encode(), run.now))
         run.say(f"[rank1]: {{'loss': '{1 / step:.3f}', 'grad_norm': 'nan', 'learning_rate': '1e-05'}}")
     run.wait(1)
-    assert run.metric("stallwatch_step") == 11  # no carriage return came after the last state
+    assert run.metric("stallwatch_step") == 11  # no carriage return followed the last state
     assert run.metric("stallwatch_target_steps") == 50
     assert run.metric("stallwatch_loss{rank=1}") == 0.091
     assert run.metric("stallwatch_learning_rate{rank=1}") == 1e-05
@@ -32,7 +32,7 @@ def test_progress_bars_and_ranks_are_understood(run: Any) -> None:
 
 
 def test_agent_json_is_written_at_once_with_news_and_else_every_five_seconds(run: Any) -> None:
-    run.wait(10)  # it is starting
+    run.wait(10)  # the run is starting
     written = set()
     for _ in range(20):
         run.wait(1)
@@ -101,7 +101,7 @@ def test_the_folder_of_a_run_that_tried_again_has_the_verdict_that_was_given_liv
 def test_a_run_that_is_stopped_while_it_is_waited_for_is_no_stall_in_its_folder_either(
     run: Any, catalogue: Catalogue
 ) -> None:
-    """What a live agent is patient with, `diagnose` of the run's folder is patient with as well."""
+    """`diagnose` of the run's folder is as patient as the live agent."""
     run.steps(1, 40)
     run.agent._watch.rule(180.0, "waiting")
     run.wait(60)

@@ -1,4 +1,4 @@
-"""A rank that SIGKILL ended is told, while its launcher still waits, as what the memory says that it was."""
+"""A rank that SIGKILL ended is reported while its launcher still waits, with a cause from memory metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_live_kill_is_weighed_with_the_memory(
     (told,) = run.told
     assert (told.kind, told.rule, told.severity) == ("finding", rule, "critical")
     assert note in render(told.note) and KILLED in told.evidence
-    run.say(KILLED)  # the launcher's summary says it again
+    run.say(KILLED)  # the launcher's summary repeats the line
     run.wait(8)
     assert run.changes == [(f"finding/{rule}/1", "open", "")]
 
@@ -71,7 +71,7 @@ def test_what_the_machine_counts_after_a_kill_is_anothers(run: Any, tmp_path: Pa
     run.steps(1, 10)
     run.say(KILLED)
     run.wait(2)
-    machine.write_text("oom_kill 5\n")  # of another job
+    machine.write_text("oom_kill 5\n")  # the counter includes another job
     run.wait(8)
     ending = run.agent.judged(classify(1, oom=endings.counts, seconds=60.0, now=run.now, last_lines=[KILLED]))
     run.agent.end(ending, run.now)
@@ -87,7 +87,7 @@ def test_a_run_that_goes_on_after_a_kill_may_be_killed_once_more(tmp_path: Path)
     machine.write_text("oom_kill 5\n")
     endings.killed((10,))
     assert endings.counted() is False
-    endings.killed((20,))  # another kill
+    endings.killed((20,))  # a separate kill
     assert endings.counted() is True
     endings.killed((10,))
     machine.write_text("oom_kill 6\n")

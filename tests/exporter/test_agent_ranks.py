@@ -1,4 +1,4 @@
-"""A rank that is gone while others go on is told before the stall that follows; no other end of one is."""
+"""A rank that is lost while others continue is reported before the stall that follows; other ends are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BEGIN = 1_795_000_000.0
 
 
 class Ranks:
-    """What the rings tell of ranks that the test starts and ends."""
+    """Rings of ranks that the test starts and ends."""
 
     lost = 0
 
@@ -39,7 +39,7 @@ class Ranks:
         run.agent._probing = self
 
     def start(self, *ranks: int) -> None:
-        """New processes."""
+        """Start new processes for the ranks."""
         for rank in ranks:
             self._count += 1
             self._up[rank] = frozenset({Path(f"{self._count}.ring")})
@@ -49,7 +49,7 @@ class Ranks:
         self._up |= dict.fromkeys(ranks, frozenset())
 
     def leave(self, *ranks: int, error: bool = False) -> None:
-        """They say it, and are gone."""
+        """Let the ranks record that they leave, and end their processes."""
         self._events += [
             {"kind": "left", "rank": rank, "time": self._run.now, "error": error} for rank in ranks
         ]
@@ -118,7 +118,7 @@ KILLED = "torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcod
 
 
 def test_a_crash_is_one_message_however_the_launcher_ends_the_others(run: Any, ranks: Ranks) -> None:
-    """A killed rank says nothing. The others are asked to end, and take their time."""
+    """A killed rank reports nothing. The other ranks get a signal, and end after a delay."""
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(2)
@@ -193,13 +193,13 @@ def test_how_a_rank_ended_is_told_where_it_was_seen(
 
 
 def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ranks: Ranks) -> None:
-    """``raise SystemExit(7)``: its interpreter ends as after a good end."""
+    """After ``raise SystemExit(7)``, the interpreter ends as after a success."""
     tell_steps(run, dict.fromkeys(range(3), 5))
     run.steps(1, 5)
     ranks.codes[1] = 7
     ranks.leave(1)
     run.wait(30)
-    assert run.changes == []  # an error that it printed would be told first
+    assert run.changes == []  # an error that the rank printed would be reported first
     run.wait(20)
     assert run.changes[0] == (GONE + "/1", "open", "")
     assert render(run.told[0].note).endswith("continue without it. Exit code 7.")
@@ -221,14 +221,14 @@ def test_a_rank_that_is_back_is_told_and_its_next_end_is_another_episode(run: An
 
 
 def test_judgements_of_the_log_leave_it_open(run: Any, ranks: Ranks) -> None:
-    """The log says nothing of it, which would prove of a finding that it does no harm."""
+    """The log contains nothing about the lost rank, which would make a finding harmless."""
     ranks.kill(1)
     run.steps(1, 60)
     assert run.changes == [(GONE + "/1", "open", "")]
 
 
 def test_a_rank_is_told_of_before_the_first_step(run: Any, ranks: Ranks) -> None:
-    """A stall of a start is told after a long time only."""
+    """A stall of the start is reported only after a long time."""
     ranks.kill(2)
     run.wait(20)
     assert run.changes == [(GONE + "/1", "open", "")]
@@ -273,8 +273,8 @@ def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
 
 
 def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: Any, ranks: Ranks) -> None:
-    """Nobody knows how many steps there are to be: that the others make more of them says enough."""
-    tell_steps(run, {0: 20, 1: 5, 2: 5})  # each may count in its own way
+    """The total of steps is unknown, but the progress of the other ranks is enough."""
+    tell_steps(run, {0: 20, 1: 5, 2: 5})  # each rank may count in its own unit
     ranks.leave(1)
     for more in range(1, GONE_ON):
         run.wait(20)
@@ -311,7 +311,7 @@ def test_ranks_of_the_host_are_recorded_and_lines_that_number_them_locally_are_t
     found = run.agent.end(run.agent.judged(Ending("failed", 1)), run.now)
     assert next(one.ranks for one in found.findings if one.rule == "cuda-oom") == [9]
     info = read_info(run.folder.path)
-    assert info is not None and info.ranks == "8-9"  # also once they have ended
+    assert info is not None and info.ranks == "8-9"  # the ranks are kept after they have ended
 
 
 def test_lines_of_a_rank_that_failed_before_its_probe_was_loaded_are_not_those_of_another(run: Any) -> None:
@@ -326,12 +326,12 @@ def test_lines_of_a_rank_that_failed_before_its_probe_was_loaded_are_not_those_o
 
 
 def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> None:
-    """One rank tells epochs, the others steps; what was done before it left is not done without it."""
+    """One rank counts epochs, the others steps; steps from before it left are not steps without it."""
     tell_steps(run, {0: 10, 1: 900, 2: 900})
     ranks.leave(0)
     left_at = run.now
     run.wait(1)
-    tell_steps(run, {1: 1000, 2: 1000}, at=left_at)  # heard later than its word that it leaves
+    tell_steps(run, {1: 1000, 2: 1000}, at=left_at)  # read later than the record that the rank leaves
     run.wait(20)
     ranks.leave(1, 2)
     ending = run.agent.judged(Ending("finished", 0))
@@ -373,7 +373,7 @@ def test_a_launcher_that_starts_the_others_anew_goes_on_without_it(run: Any, ran
 
 
 def test_a_program_before_the_training_is_none_of_its_ranks(run: Any) -> None:
-    """It prepares something under the number of a rank that trains on another host."""
+    """The program prepares data under the rank number of a rank that trains on another host."""
     ranks = Ranks(run)
     ranks.start(1)
     ranks.kill(1)

@@ -1,4 +1,4 @@
-"""A second agent in the folder of the first: its incidents go on."""
+"""A second agent in the folder of the first one continues its incidents."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_a_killed_agent_may_not_have_sent_is_sent_by_the_next(run: Any) -> 
     run.steps(1, 10)
     run.wait(40)
     run.steps(11, 20)
-    run.wait(700)  # what was reported so long ago is stored
+    run.wait(700)  # a report this old is stored for certain
     first = run.changes
     run.restart()
     assert first[:2] == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]

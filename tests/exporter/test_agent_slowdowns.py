@@ -19,7 +19,7 @@ def test_invalidations_before_the_silence_are_named_as_its_cause(run: Any) -> No
     (stall,) = run.told
     assert stall.count == 60 and CACHE in stall.evidence[0] and stall.note
     run.wait(60)
-    assert len(run.changes) == 1  # not told a second time as a finding
+    assert len(run.changes) == 1  # the finding is not reported a second time
     run.say("step 21/1000 loss 0.1")
     run.wait(1)
     assert run.changes[1:] == [("stall/zero3-trace-cache-invalidated/1", "resolved", "recovered")]

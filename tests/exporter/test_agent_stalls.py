@@ -1,4 +1,4 @@
-"""The agent at a stall: when it is raised, when it is over, and what is none."""
+"""The agent at a stall: when it opens, when it is over, and what is not a stall."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_second_stall_alerts_again(run: Any) -> None:
     run.wait(40)
     run.say("step 11/1000 loss 0.18")
     run.wait(60)
-    assert len(run.changes) == 2  # as long as it came back from, and half as long again, it is no news
+    assert len(run.changes) == 2  # 1.5 times a pause from which the run recovered is not a stall
     run.wait(1)
     assert [change[0] for change in run.changes] == [HANG + "/1", HANG + "/1", HANG + "/2"]
     assert [incident.id for incident in run.kept_incidents if incident.status == "open"][-1].endswith("/2")
@@ -72,7 +72,7 @@ def test_two_stalls_between_two_looks_are_two(run: Any) -> None:
     run.wait(40)
     run.now += 0.1
     run.say("step 11/1000 loss 0.18")
-    run.now += 61.0  # the agent had no time to look
+    run.now += 61.0  # the agent had no time to check
     run.agent.tick(run.now)
     assert run.changes == [
         (HANG + "/1", "open", ""),
@@ -134,7 +134,7 @@ ASSERTED = (
 
 @pytest.mark.parametrize(("silent", "verdict"), [(40, "failed"), (1, "stalled")])
 def test_what_a_run_died_of_after_it_had_stood_is_a_failure(run: Any, silent: int, verdict: str) -> None:
-    """Of a rank that died before it, the others may stand; who only follows a log is not told of an end."""
+    """After a rank's death, the others may wait; an agent that only follows a log does not see the end."""
     run.steps(1, 10)
     run.wait(silent)
     run.say(*ASSERTED)

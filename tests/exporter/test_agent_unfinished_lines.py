@@ -1,4 +1,4 @@
-"""The agent at a stall behind a progress bar, or behind a line that has no end yet."""
+"""The agent at a stall after a progress bar, or after a line without an end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[..., Any]
 
 
 def draw(run: Any, step: int) -> None:
-    """One state of a tqdm bar: the carriage return stands before it."""
+    """Print one state of a tqdm bar: the carriage return comes first."""
     bar = f"\r {step}%|██        | {step}/100 [00:{step:02}<00:09, 10.0it/s]"
     run.agent.feed(Chunk("stderr", bar.encode(), run.now, stream="stderr"))
 

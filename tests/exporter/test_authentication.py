@@ -1,4 +1,4 @@
-"""Files of credentials, as their owner and the dashboard see them; tests/security tries to get past them."""
+"""Credential files as their owner and the dashboard use them; tests/security tries to bypass them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallwatch_exporter.settings import ServerSettings
 
 
 def written(path: Path, text: str) -> Path:
-    """A file for its owner alone."""
+    """Write a private file of the current user."""
     path.write_text(text, encoding="utf-8")
     path.chmod(0o600)
     return path

@@ -1,4 +1,4 @@
-"""Bars of an epoch's steps, as Keras and Lightning draw them into a pipe: a hang shows under each."""
+"""Progress bars of steps that Keras and Lightning draw into a pipe: a hang is found after each of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LENGTH = 20
 
 
 def keras_3(step: int, loss: float, width: int) -> str:
-    """One drawing of Keras 3 (``keras/src/utils/progbar.py``): it goes back over the last one first."""
+    """Draw Keras 3's bar (``keras/src/utils/progbar.py``), which first moves back over the last one."""
     full = step * 20 // LENGTH
     drawn = f"\x1b[1m{step:2d}/{LENGTH}\x1b[0m \x1b[32m{'━' * full}\x1b[0m\x1b[37m{'━' * (20 - full)}\x1b[0m"
     left = f"{LENGTH - step}s" if step < LENGTH else "20s"
@@ -23,7 +23,7 @@ def keras_3(step: int, loss: float, width: int) -> str:
 
 
 def keras_2(step: int, loss: float, width: int) -> str:
-    """One drawing of Keras 2."""
+    """Draw Keras 2's bar."""
     full = step * 30 // LENGTH
     bar = "=" * max(full - 1, 0) + (">" if step < LENGTH else "=") + "." * (30 - full)
     told = f"ETA: {LENGTH - step}s" if step < LENGTH else "20s 1s/step"
@@ -32,12 +32,12 @@ def keras_2(step: int, loss: float, width: int) -> str:
 
 
 def arrow(step: int, loss: float, width: int) -> str:
-    """A bar of one's own, redrawn by backspaces alone."""
+    """Draw a custom bar that uses only backspaces."""
     return "\b" * width + f"{step}/{LENGTH} {'=' * step}> - loss: {loss:.2f}"
 
 
 def lightning(step: int, loss: float, width: int) -> str:
-    """Lightning's bar of a data set without a length."""
+    """Draw Lightning's bar for a data set without a length."""
     epoch, clock = width // 100, f"00:{step:02d}<00:00,  1.00it/s"
     return f"\rEpoch {epoch}: |          | {step}/? [{clock}, v_num=0, train_loss={loss:.3f}]"
 

@@ -1,4 +1,4 @@
-"""What the command prints comes through as it is, into files, pipes and terminals."""
+"""The command's output arrives unchanged in files, pipes and terminals."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for i in range(200_000):
 def through(
     code: str, tmp_path: Path, queue: ByteQueue | None = None, grace: float = 2.0
 ) -> tuple[bytes, bytes, int]:
-    """Run Python code with its output into two files."""
+    """Run Python code with its output in two files; return both outputs and the exit code."""
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as stdout, err.open("wb") as stderr:
         capture = Capture(
@@ -135,7 +135,7 @@ def test_a_full_disk_under_our_output_does_not_disturb_the_command() -> None:
 
 
 class WithoutMemory(ByteQueue):
-    """There is none left for a while."""
+    """Simulates a lack of memory for a while."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class WithoutMemory(ByteQueue):
 def test_an_agent_without_memory_does_not_disturb_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its limit, or its control group's, is no limit of the command."""
+    """A memory limit of the agent or of its control group is not a limit of the command."""
     queue, readv, left = WithoutMemory(), os.readv, [MemoryError(), MemoryError()]
 
     def scarce(*given: Any) -> int:
@@ -206,7 +206,7 @@ print("left", child.pid)
 
 
 class Terminal:
-    """A terminal of the test's own, 33 lines of 101 characters, that keeps what is written on it."""
+    """A terminal of 33 lines with 101 characters that keeps everything written to it."""
 
     def __init__(self) -> None:
         self.master, self.slave = os.openpty()

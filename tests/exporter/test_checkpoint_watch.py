@@ -1,4 +1,4 @@
-"""Checkpoints that ranks told of: what is broken is told once it is sure, not while it is written."""
+"""Checkpoints that ranks report: a broken checkpoint is reported once it is certain, not during the write."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EMPTY, CORRUPT = "zero3-empty-state-dict", "checkpoint-archive-corrupt"
 
 
 def weights(path: Path, shape: list[int], cut: int = 0) -> Path:
-    """A safetensors file with one tensor; the last `cut` bytes are missing."""
+    """Write a safetensors file with one tensor, without its last `cut` bytes."""
     size = 4 * (shape[0] if shape else 1)
     header = json.dumps({"head.weight": {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}}).encode()
     data = struct.pack("<Q", len(header)) + header + bytes(size)
@@ -46,7 +46,7 @@ def weights(path: Path, shape: list[int], cut: int = 0) -> Path:
 
 @pytest.fixture
 def watch_here() -> CheckpointWatch:
-    """Looks at once instead of in a thread."""
+    """Return a watch that checks at once instead of in a thread."""
     return CheckpointWatch(begin=lambda job: job())
 
 
@@ -55,7 +55,7 @@ def told(path: Path) -> dict[str, Any]:
 
 
 def seen(watched: CheckpointWatch, *times: float) -> list[str]:
-    """The rules that are told when it looks at these times."""
+    """Return the rules that the watch reports at these times."""
     return [match.rule for now in times for match in watched.look(now)]
 
 
@@ -70,7 +70,7 @@ def test_empty_tensors_are_told_when_they_were_found_twice(
     assert (match.rule, match.line.number, match.line.rank) == (EMPTY, 7, 0)
     assert str(file) in match.line.text and "head.weight" in match.line.text
     watch_here.take(told(file), 8, sure)
-    assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # told already
+    assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # the rule was reported before
 
 
 def test_a_file_that_was_still_being_written_is_not_told(watch_here: CheckpointWatch, tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_file_that_was_still_being_written_is_not_told(watch_here: CheckpointW
 
 @pytest.fixture
 def saved_slowly(tmp_path: Path) -> tuple[Path, Callable[[], bool]]:
-    """The path of a ``torch.save`` and what writes its next piece: false once it is closed."""
+    """Yield the path of a ``torch.save`` and a function that writes its next piece: false after the last."""
     whole = io.BytesIO()
     torch.save({"head.weight": torch.zeros(1000)}, whole)
     pieces = [whole.getvalue()[at : at + 500] for at in range(0, len(whole.getvalue()), 500)]
@@ -104,7 +104,7 @@ def saved_slowly(tmp_path: Path) -> tuple[Path, Callable[[], bool]]:
 def test_a_save_that_takes_minutes_is_no_news(
     watch_here: CheckpointWatch, saved_slowly: tuple[Path, Callable[[], bool]], every: int, readable: bool
 ) -> None:
-    """Whether the descriptors of the process that writes may be looked at, or only its file grows."""
+    """This holds if the writer's file descriptors are readable, and if only the growth of the file shows."""
     path, write = saved_slowly
     watch_here.take(told(path), 1, 0.0)
     pids = {os.getpid()} if readable else set()
@@ -123,7 +123,8 @@ def test_a_save_whose_process_stopped_writing_and_keeps_the_file_is_waited_for(
     write()
     watch_here.take(told(path), 1, 0.0)
     assert [match for now in range(2000) for match in watch_here.look(float(now), {os.getpid()})] == []
-    assert [match.rule for match in watch_here.finish(2000.0)] == [CORRUPT]  # it will never be whole
+    # the run is over, so the file stays incomplete
+    assert [match.rule for match in watch_here.finish(2000.0)] == [CORRUPT]
 
 
 def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
@@ -139,7 +140,7 @@ def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
         assert [match for now in range(100) for match in watch_here.look(float(now), {os.getpid()})] == []
         child.communicate("\n")
     found = [match.rule for now in range(100, 150) for match in watch_here.look(float(now), {os.getpid()})]
-    assert found == [CORRUPT]  # closed, and cut short
+    assert found == [CORRUPT]  # closed, and truncated
 
 
 def test_a_checkpoint_that_is_mended_later_is_withdrawn_and_one_that_breaks_again_is_news(
@@ -208,7 +209,7 @@ def test_a_look_that_never_comes_back_stops_no_later_one(tmp_path: Path) -> None
     jobs: list[Callable[[], None]] = []
     watched = CheckpointWatch(begin=jobs.append)
     watched.take(told(weights(tmp_path / "dead" / "model.safetensors", [0])), 1, 0.0)
-    assert seen(watched, SETTLED_SECONDS) == [] and len(jobs) == 1  # and it is never run
+    assert seen(watched, SETTLED_SECONDS) == [] and len(jobs) == 1  # the check never runs
     watched.take(told(weights(tmp_path / "model.safetensors", [0])), 2, 20.0)
     assert seen(watched, 40.0, SETTLED_SECONDS + PATIENCE_SECONDS - 1) == [] and len(jobs) == 1
     later = SETTLED_SECONDS + PATIENCE_SECONDS
@@ -218,7 +219,7 @@ def test_a_look_that_never_comes_back_stops_no_later_one(tmp_path: Path) -> None
     jobs[-1]()
     (match,) = watched.look(181.0)
     assert (match.rule, match.line.number) == (EMPTY, 2)
-    jobs[0]()  # the first came back after all
+    jobs[0]()  # the first check returned after all
     assert seen(watched, 182.0, 200.0, 212.0) == []
     jobs[-1]()
     assert [match.line.number for match in watched.look(213.0)] == [1]
@@ -236,7 +237,7 @@ def test_looks_that_never_come_back_are_few(tmp_path: Path) -> None:
 def test_what_is_saved_again_and_again_to_the_same_place_is_told(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
-    """A trainer that overwrites its last checkpoint more often than it takes to be sure."""
+    """A trainer may overwrite its last checkpoint before a check can be certain."""
     file = weights(tmp_path / "last" / "model.safetensors", [0])
     found = []
     for now in range(100):
@@ -325,13 +326,13 @@ def test_a_checkpoint_of_empty_tensors_is_an_incident_and_stays_in_the_diagnosis
         "finding",
         "resolved",
         "unmended",
-    )  # it is broken still
+    )  # the checkpoint is still broken
     assert run.metric(f"stallwatch_incident_open{{rule={EMPTY},severity=warning}}") == 1
     follower = RunFolder.create("sft", ["python"], home=run.home, now=run.now, reuse=True)
     Agent(follower, run.settings, run.catalogue, [run.told.append], clock=lambda: run.now).end(
         Ending(kind="finished", exit_code=0), run.now
     )
-    assert run.told[-1] is last  # nothing comes after it
+    assert run.told[-1] is last  # nothing follows the end of the run
 
 
 def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(

@@ -1,4 +1,4 @@
-"""`stallwatch run` from end to end, on small real commands."""
+"""`stallwatch run` from end to end, with small real commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from stallwatch_rules.records import Diagnosis
 
 
 class Outcome:
-    """What a run left behind."""
+    """Result of a run."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -55,7 +55,7 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture
 def run(tmp_path: Path, catalogue: Catalogue) -> Run:
-    """Runs Python code under watch, in this process."""
+    """Return a function that runs Python code under watch in this process."""
 
     def start(code: str, *, on_incident: Callable[[Incident], None] | None = None, **more: Any) -> Outcome:
         outcome = Outcome()
@@ -102,7 +102,7 @@ def test_a_flood_is_passed_through_mined_and_copied_whole(
 
 
 def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_path: Path) -> None:
-    """The hanging command is killed by whoever hears of the stall; the page shows it meanwhile."""
+    """The recipient of the stall's notification kills the command; the page shows the stall until then."""
     pages: list[str] = []
     pid_file = tmp_path / "pid"
     code = f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid()))\n"
@@ -110,7 +110,7 @@ def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_pat
     code += "signal.pause()"
 
     def take(incident: Incident) -> None:
-        # A pause of the machine between two steps is a stall, too, and over when they go on.
+        # A pause of the machine between two steps is also a stall, which ends with the next step.
         if incident.kind == "stall" and incident.status == "open" and incident.step == 8:
             (info,) = list_runs(tmp_path / "home")
             assert info.endpoint is not None
@@ -248,7 +248,7 @@ def test_secrets_in_the_command_are_not_kept(run: Run) -> None:
     assert outcome.folder.info.command[:3] == [sys.executable, "-c", "pass"]
 
 
-# --- as its own process: signals and terminals
+# --- as a separate process: signals and terminals
 
 DRIVER = """
 import os, sys
@@ -286,7 +286,7 @@ def test_a_signal_reaches_the_command_which_may_still_save(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # no terminal: Ctrl-C does not reach the command by itself
+        start_new_session=True,  # without a terminal, Ctrl-C does not reach the command by itself
     ) as process:
         assert process.stdout is not None and process.stderr is not None
         assert process.stdout.readline() == b"ready\n"
@@ -298,7 +298,7 @@ def test_a_signal_reaches_the_command_which_may_still_save(
 
 
 def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path: Path) -> None:
-    """A scheduler ends the whole job: the command went first, and the report is under way."""
+    """A scheduler ends the whole job: the command ended first, and the agent is writing the report."""
     waiting = "    print('reporting', file=sys.stderr, flush=True)\n    sys.stdin.readline()\n"
     driver = DRIVER.replace("    print(ending", waiting + "    print(ending")
     with subprocess.Popen(
@@ -317,7 +317,7 @@ def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path:
 
 
 def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
-    """The terminal sends it to both; we stay, report, and pass the exit code on."""
+    """The terminal sends the signal to both; the agent stays, reports, and returns the exit code."""
     pid, terminal = os.forkpty()
     if pid == 0:
         os.execv(
@@ -343,7 +343,7 @@ def test_ctrl_c_in_a_terminal_reaches_the_command_once(tmp_path: Path) -> None:
     assert b"interrupted None 9" in seen
 
 
-# --- the reader
+# --- the reader thread
 
 
 def test_pieces_of_one_moment_are_joined() -> None:

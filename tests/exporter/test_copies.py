@@ -1,4 +1,4 @@
-"""The copies per rank: nothing lost, nothing added, filed by rank, secrets blotted out."""
+"""Log copies by rank: complete, unchanged, and with secrets redacted."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_the_part_before_a_gap_is_not_glued_to_the_part_behind_it(folder: Path) 
     writer.write("out", "stdout", b"step 12", 1.0)
     writer.write("out", "stdout", b"7 loss 0.5\n", 2.0, fresh=True)
     writer.write("out", "stdout", b"[rank1]: half of ", 3.0)
-    writer.flush(9.0)  # written already
+    writer.flush(9.0)  # the data are already written
     writer.write("out", "stdout", b"other\n", 10.0, fresh=True)
     writer.flush(10.0)
     assert texts(folder / "output.log") == [b"step 12", b"7 loss 0.5", b"other"]
@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_counted(folder: Path) 
     for _ in range(3):
         writer.write("out", "stdout", b"x\n", 1.0)
         writer.flush(1.0)
-    assert writer.lost == 0  # they wait for room
+    assert writer.lost == 0  # lines wait for free space
     writer.flush(2.0, everything=True)
     assert writer.lost == 3
     assert len(told) == 1 and "Is a directory" in told[0]

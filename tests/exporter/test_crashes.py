@@ -1,4 +1,4 @@
-"""Which process's end decides that a run failed whose command returned 0."""
+"""Processes whose end makes a run a failure although its command returned 0."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stallwatch_rules.endings import Running
 
 EARLY = Reached(step=300, total=6250, at=100.0)
 DONE = Reached(step=6250, total=6250, at=100.0, complete=True)
-OPEN = Reached(step=300, at=100.0)  # nobody knows how many steps there should be
+OPEN = Reached(step=300, at=100.0)  # the total of steps is unknown
 
 
 def rank(number: int, code: int | None = 0, at: float = 101.0, step: int = 300, **more: bool) -> ProcessEnd:
@@ -25,7 +25,7 @@ def rank(number: int, code: int | None = 0, at: float = 101.0, step: int = 300, 
 
 
 def attempt(pid: int, code: int | None, at: float, step: int | None, *words: str) -> ProcessEnd:
-    """Rank 0 of one attempt, which took ten seconds."""
+    """Return the end of rank 0 in one attempt, which took ten seconds."""
     return ProcessEnd(
         pid, 0, code=code, ended_at=at, probed=True, step=step, started=at - 10, words=("python", *words)
     )
@@ -42,19 +42,19 @@ DRIVER = ProcessEnd(9, code=0, ended_at=103.0, words=("python", "ppo.py"))
 @pytest.mark.parametrize(
     ("ends", "reached", "log_fails"),
     [
-        ([rank(0)], EARLY, True),  # what the log shows was handled
+        ([rank(0)], EARLY, True),  # the log shows that the exception was handled
         ([rank(0), program(9, -9)], EARLY, True),  # a helper beside a rank
         ([rank(0, -9, at=50, step=100), rank(0, at=101)], EARLY, False),  # tried again
-        # a retry finds all steps done
+        # the retry finds all steps done
         ([attempt(1, 1, 50, 6250, "train.py"), attempt(2, 0, 70, None, "train.py")], DONE, False),
         ([attempt(1, None, 50, 6250, "train.py"), attempt(2, 0, 70, None, "train.py")], EARLY, True),
         ([rank(0, -11, left=True)], EARLY, False),  # a crash in teardown
         ([rank(0, step=6250), rank(1, -15, step=6250)], DONE, False),
-        ([rank(0, at=101), rank(1, -15, at=101.5)], OPEN, False),  # a script ends what is left
-        ([rank(0, None, left=True)], EARLY, True),  # its own word, where the kernel gives none
+        ([rank(0, at=101), rank(1, -15, at=101.5)], OPEN, False),  # a script ends the remaining rank
+        ([rank(0, None, left=True)], EARLY, True),  # the rank's own report, if the kernel has none
         ([rank(0, None, step=6250)], DONE, False),  # os._exit at the end
-        ([program(9, -9), program(8, 0)], OPEN, False),  # nobody knows which of the two trained
-        ([program(9, 1, at=50), program(8, 0)], EARLY, True),  # steps followed
+        ([program(9, -9), program(8, 0)], OPEN, False),  # either of the two may have trained
+        ([program(9, 1, at=50), program(8, 0)], EARLY, True),  # more steps followed
         ([program(9, None)], DONE, True),
         ([RAYS, DRIVER], EARLY, False),  # Ray ends its workers as it shuts down
         ([], EARLY, False),
@@ -68,13 +68,13 @@ def test_well(ends: list[ProcessEnd], reached: Reached, log_fails: bool) -> None
     ("ends", "reached", "log_fails", "found"),
     [
         ([rank(0), rank(1, -9, at=60, step=150)], EARLY, False, (1, -9, "process", 150)),
-        ([rank(0, 1, at=102), rank(1, -9, at=101)], EARLY, False, (1, -9, "process", 300)),  # the first
+        ([rank(0, 1, at=102), rank(1, -9, at=101)], EARLY, False, (1, -9, "process", 300)),  # the first crash
         ([rank(0), rank(1, None)], EARLY, False, (1, None, "silence", 300)),
         ([rank(0, -9), DRIVER], OPEN, False, (0, -9, "process", 300)),
         ([rank(0), rank(1, None, left=False)], EARLY, False, (1, None, "process", 300)),
         ([rank(0, step=6250), rank(1, -9, at=60, step=150)], DONE, False, (1, -9, "process", 150)),
         ([rank(0, 1, step=6250)], DONE, False, (0, 1, "process", 6250)),  # in the last save
-        # what runs after it, or beside it, is no retry; nor is one that fails, too
+        # a program after the crash, or beside it, is not a retry, and a failing retry does not count
         (
             [attempt(1, 1, 50, 300, "train.py"), attempt(2, 0, 70, None, "merge.py")],
             EARLY,

@@ -1,4 +1,4 @@
-"""The copies' format gives back what was printed, byte for byte."""
+"""The format of the copies preserves the output byte for byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Endpoints announce themselves to Prometheus, and take the announcement back."""
+"""Endpoints announce themselves to Prometheus, and remove the announcement at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stallwatch_exporter.settings import ExporterSettings
 
 
 def entries(folder: Path) -> list[Any]:
-    """All that a Prometheus would read there."""
+    """Return all targets that Prometheus would read from the folder."""
     return [entry for path in folder.glob("*.json") for entry in json.loads(path.read_text())]
 
 
@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_written_is_named_and_metrics_are_served(tmp_pat
 
 
 def left_behind(folder: Path, name: str, **labels: str) -> Path:
-    """The announcement of an agent that was killed."""
+    """Write the announcement of a killed agent."""
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE)
     given = {"pid": gone.stdout.decode().strip(), "namespace": process_namespace()}
     given["host"] = socket.gethostname()
@@ -75,7 +75,7 @@ def test_what_killed_agents_left_is_removed_by_the_next(tmp_path: Path) -> None:
     killed = left_behind(tmp_path, "killed")
     boot = left_behind(tmp_path, "last-boot", namespace="another-boot/pid:[1]", pid=str(os.getpid()))
     number_used_again = left_behind(tmp_path, "reused", pid=str(os.getpid()))
-    os.utime(number_used_again, (1e9, 1e9))  # this process is younger
+    os.utime(number_used_again, (1e9, 1e9))  # this process started later
     kept = [
         left_behind(tmp_path, "alive", pid=str(os.getpid())),
         left_behind(tmp_path, "other-host", host="another"),

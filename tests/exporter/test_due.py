@@ -1,4 +1,4 @@
-"""How soon somebody is told of a line that is fatal: the loops are woken for it."""
+"""A fatal line wakes the agent's loops, so that people are notified soon."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_a_fatal_line_asks_for_a_look_and_is_told_at_it(run: Any) -> None:
     assert (run.agent.due_in(), run.told) == (0.0, [])
     run.agent.tick(run.now)
     assert [incident.rule for incident in run.told] == ["cuda-oom"]
-    run.wait(11)  # the command has started: its processes are looked at once a second from now on
+    run.wait(11)  # the command has started: its processes are checked once a second from now on
     assert run.agent.due_in() == float("inf")

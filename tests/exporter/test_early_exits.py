@@ -1,4 +1,4 @@
-"""Which ranks left while others went on, from what they say and the steps that they tell."""
+"""Ranks that left while others continued, from their records and their steps."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def look(exits: RankExits, *up: int) -> list[Left]:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: bool) -> None:
-    """``late``: nobody looked until the end of the second one."""
+    """With ``late``, the first check comes after the end of the second program."""
     exits = RankExits()
     told = [(rank, number, float(number)) for number in range(1, 41) for rank in range(3)]
     again = [(rank, number, 100.0 + number) for number in range(1, 81) for rank in range(2)]
@@ -53,13 +53,13 @@ def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
     for rank in range(3):
         step(exits, rank, 40, 40.0)
     leave(exits, 1, 2, at=41.0)
-    step(exits, 1, 40, 42.0)  # a warning of its last second, with the step that it made last
+    step(exits, 1, 40, 42.0)  # a warning of its last second, with its last step
     step(exits, 0, 50, 50.0)
     assert look(exits, 0) == [Left(2, 40, 10)]
 
 
 def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
-    """All that one look brought: both ends, and the step between them."""
+    """One check returns all events: both ends, and the step between them."""
     exits = RankExits()
     step(exits, 0, 1, 1.0)
     step(exits, 1, 1, 1.0)

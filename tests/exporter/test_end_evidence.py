@@ -1,4 +1,4 @@
-"""How a run ended whose command returned 0, on real processes: a shell hides what became of the training."""
+"""Outcome of real runs whose command returned 0: a shell hides the exit codes of the training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
 
-# Prints its steps; the last argument is what it does then.
+# Prints its steps; its last argument is the code that it runs then.
 PLAIN = """
 import os, signal, sys, time, traceback
 steps, end = int(sys.argv[1]), sys.argv[2]
@@ -32,7 +32,7 @@ for step in range(1, steps + 1):
     time.sleep(0.01)
 exec(end)
 """
-# The same with an optimizer, so that it has a ring.
+# The same program with an optimizer, so that it has a ring.
 TORCH = MADE + PLAIN.replace("    print(f", "    optimizer.step()\n    print(f")
 DIES = "raise ValueError('the batch has no labels')"
 IS_KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -43,7 +43,7 @@ OUT_OF_MEMORY = "sys.exit('torch.OutOfMemoryError: CUDA out of memory. Tried to 
 
 
 class Watched:
-    """A shell script that was run under watch, and what was said of it."""
+    """A watched shell script, and its diagnosis."""
 
     def __init__(self, told: list[Incident], code: int, end: tuple[Diagnosis, Ending, RunFolder]) -> None:
         self.told, self.code = told, code
@@ -56,7 +56,10 @@ class Watched:
 
 @pytest.fixture
 def shell(tmp_path: Path, catalogue: Catalogue) -> Callable[[str], Watched]:
-    """Runs a script of bash under watch. ``plain`` and ``torch`` in it are the two trainings."""
+    """Return a function that runs a bash script under watch.
+
+    In the script, ``plain`` and ``torch`` start the two trainings.
+    """
     trainings = tmp_path / "trainings"
     put_torch(trainings)
 
@@ -191,20 +194,20 @@ def test_a_rank_without_a_probe_that_was_killed_is_reported_while_the_others_go_
 @pytest.mark.parametrize(
     "script",
     [
-        # stopped early
+        # an early stop
         "plain 60 pass 2>&1 | cat",
         "torch 60 'os._exit(0)' 2>&1 | cat",
-        # a helper without a rank is killed, by the script at the end or by somebody in the middle
+        # a killed helper without a rank, at the script's end or in the middle
         "sleep 100 & H=$!; torch 60 pass; kill -9 $H; wait",
         f"{HELPER} & H=$!; torch 60 pass; kill -9 $H; wait",
         f"{HELPER} & H=$!; (sleep 1; kill -9 $H) & plain 400 pass; true",
-        # what failed was tried again, or handled
+        # a failure that was retried or handled
         f"torch 40 {ends(IS_KILLED)} || torch 60 pass; true",
         'plain 60 \'import subprocess; subprocess.run([sys.executable, "-c", "1/0"])\' 2>&1 | cat',
         f"plain 60 {ends(HANDLED)} 2>&1 | cat",
-        # the last line is a traceback
+        # the last line belongs to a traceback
         "plain 60 'import atexit; atexit.register(lambda: 1 / 0); print(\"Training completed.\")' 2>&1 | cat",
-        # a rank that the script ends after another has come to its end
+        # a rank that the script kills after another rank has finished
         "RANK=1 plain 9999 pass & RANK=0 plain 150 pass; kill %1; wait",
     ],
 )
@@ -226,7 +229,8 @@ def test_a_loss_that_is_nan_at_the_end_is_a_failure_for_all(shell: Callable[[str
 def test_a_rank_that_ends_well_just_after_the_command_is_not_taken_for_killed(
     shell: Callable[[str], Watched], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stallwatch_exporter.rings.exits.exit_code", lambda *_: None)  # its parent was first
+    # the parent has reaped it
+    monkeypatch.setattr("stallwatch_exporter.rings.exits.exit_code", lambda *_: None)
     monkeypatch.setattr("stallwatch_exporter.running.end_evidence._PATIENCE", 20.0)  # a machine may be busy
     done = tmp_path / "done"
     end = shlex.quote(f"open({str(done)!r}, 'w'); time.sleep(0.4)")
@@ -260,7 +264,7 @@ def test_processes_are_looked_at_once_a_second_however_often_the_clock_is(
     looks: list[float] = []
     run = watch()
     monkeypatch.setattr(run.agent.end_evidence.programs, "look", lambda: looks.append(run.now))
-    for _ in range(200):  # more often while the command starts
+    for _ in range(200):  # checks are more frequent while the command starts
         run.now += 0.1
         run.agent.tick(run.now)
     assert 10 <= sum(at > run.now - 10 for at in looks) <= 12

@@ -1,4 +1,4 @@
-"""How a run ended, by table; and the real thing for a SIGKILL."""
+"""The ending of a run as a table, and with a real SIGKILL."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_real_sigkill_is_told() -> None:
     child.kill()
     ending = classify(child.wait(), oom=watch.counts, seconds=1.0, now=time.time())
     assert ending.signal == "SIGKILL" and ending.exit_code == 137
-    assert ending.kind in ("killed", "oom-killed")  # the machine's own OOM killer may strike meanwhile
+    assert ending.kind in ("killed", "oom-killed")  # the machine's own OOM killer may interfere
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The page of the quick way is the library's, byte by byte, in each format that a scraper may ask for."""
+"""The fast metrics page equals the library's byte for byte, in each format for scrapers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_exporter.serving.metrics import RunMetrics
 from stallwatch_exporter.serving.page import Family, RunRegistry
 from stallwatch_exporter.serving.server import Endpoint
 
-# What Prometheus 3 asks for by default, and 2.x without its scrape_protocols.
+# Default Accept header of Prometheus 3, and of 2.x without scrape_protocols.
 PROMETHEUS = (
     "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,"
     "application/openmetrics-text;version=0.0.1;q=0.5,text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,"
@@ -27,12 +27,12 @@ PLAIN = "text/plain;version=0.0.4"
 
 
 def untimed(page: bytes) -> bytes:
-    """Without the time that it took."""
+    """Return the page without the duration of the scrape."""
     return re.sub(rb"(?m)^(stallwatch_+scrape_+duration_+seconds\{.*\}) .*$", rb"\1", page)
 
 
 def odd() -> RunMetrics:
-    """A run whose name has all that must be escaped, and numbers of every look."""
+    """Return metrics of a run whose name needs escaping, and with numbers of every format."""
     metrics = RunMetrics('a "run"\\with\nlines, {and} 中文')
     numbers = (0.0, -0.0, 1.0, -1.5, 1e-7, 123456.0, 1e6, 1234567.5, 1e21, float("inf"), float("-inf"))
     for rank, number in enumerate((*numbers, float("nan"))):
@@ -45,7 +45,7 @@ def test_the_page_is_the_librarys(made: Any) -> None:
     registry = made().registry
     assert untimed(registry.page()) == untimed(generate_latest(registry))
     assert untimed(registry.page(open_metrics=True)) == untimed(openmetrics(registry))
-    list(text_string_to_metric_families(registry.page(open_metrics=True).decode()))  # which is strict
+    list(text_string_to_metric_families(registry.page(open_metrics=True).decode()))  # this parser is strict
 
 
 def test_the_page_follows_the_values() -> None:

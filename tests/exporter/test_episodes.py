@@ -1,4 +1,4 @@
-"""Troubles of a run fold into one incident per episode."""
+"""Problems of a run are folded into one incident per episode."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def over(one: Incident, at: float, resolution: Any = "recovered", **facts: Any) 
 
 
 class Story:
-    """What the sinks get."""
+    """Sink that records incidents."""
 
     def __init__(self) -> None:
         self.told: list[Incident] = []

@@ -1,4 +1,4 @@
-"""With which status a rank ended is seen from beside, before its launcher asks for it."""
+"""The exit status of a rank is read from outside, before its launcher reaps it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from stallwatch_exporter.rings.exits import Exits
 
 @functools.cache
 def tells() -> bool:
-    """Whether this system does: old kernels and sandboxes refuse the call, or tell 0 whatever it was."""
+    """Return True if this system reports exit statuses: old kernels and sandboxes do not."""
     try:
         os.close(os.pidfd_open(os.getpid()))
         with subprocess.Popen(["sh", "-c", "exit 7"]) as process:
@@ -42,7 +42,7 @@ def exits() -> Iterator[Exits]:
 
 
 def child(end: str) -> subprocess.Popen[bytes]:
-    """Ends in this way once it is told to."""
+    """Start a child process that ends in this way after a signal from the test."""
     return subprocess.Popen(
         [sys.executable, "-c", f"import os, signal, sys\nsys.stdin.read()\n{end}"], stdin=subprocess.PIPE
     )
@@ -83,7 +83,7 @@ def test_an_end_is_seen_while_nobody_has_asked_for_it(exits: Exits, end: str, co
 
 def test_whoever_is_gone_or_another_is_not_watched(exits: Exits) -> None:
     with child("") as process:
-        exits.watch(Path("early.ring"), process.pid, 1.0)  # the number was another's then
+        exits.watch(Path("early.ring"), process.pid, 1.0)  # the process id belonged to another process then
         exits.watch(Path("there.ring"), process.pid, time.time())
         let_end(process)
         wait_for(exits, Path("there.ring"))
@@ -102,7 +102,7 @@ def test_one_that_is_up_at_the_end_keeps_nothing_open(exits: Exits) -> None:
 
 
 def test_one_that_nothing_refers_to_leaves_no_thread_or_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not every user of a ring closes it."""
+    """Users of a ring need not close it."""
     monkeypatch.setattr(module, "_LOOK_SECONDS", 0.01)
     before = set(threading.enumerate())
     exits = Exits()

@@ -1,4 +1,4 @@
-"""The addresses that the process that watches takes."""
+"""Addresses that the agent's process reserves for its heap."""
 
 from __future__ import annotations
 

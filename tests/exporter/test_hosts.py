@@ -84,7 +84,7 @@ def test_pages_of_the_configured_address_are_our_own_whatever_host_a_proxy_sends
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name server was asked yet."""
+    """Reset the cache of name servers."""
     monkeypatch.setattr(hosts, "_full_name", hosts._FullName())
 
 
@@ -98,12 +98,14 @@ def test_a_name_server_that_comes_up_late_is_asked_again(
     assert refusal_of(["node7.example.org"], [], ()) is not None
     answer[0] = "node7.example.org"
     now[0] += 59.0
-    assert refusal_of(["node7.example.org"], [], ()) is not None  # not asked at each request
+    # the name server is not queried at each request
+    assert refusal_of(["node7.example.org"], [], ()) is not None
     now[0] += 2.0
     assert refusal_of(["node7.example.org"], [], ()) is None
     answer[0] = "node7"
     now[0] += 61.0
-    assert refusal_of(["node7.example.org"], [], ()) is None  # it does not answer: its last answer holds
+    # the name server does not answer, so its last answer holds
+    assert refusal_of(["node7.example.org"], [], ()) is None
 
 
 def test_one_request_waits_for_a_name_server_and_no_other(

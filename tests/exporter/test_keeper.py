@@ -1,4 +1,4 @@
-"""The agent may be killed: what the command prints afterwards still arrives, and the command lives."""
+"""If the agent is killed, the command lives, and its later output still arrives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_nothing_is_left_of_a_run_that_ended(tmp_path: Path) -> None:
 def session_of(pid: int) -> int | None:
     try:
         return os.getsid(pid)
-    except OSError:  # ended meanwhile
+    except OSError:  # the process has ended
         return None
 
 
@@ -81,7 +81,7 @@ def test_a_keeper_outlives_the_signals_that_end_the_others() -> None:
         os.kill(keeper._process.pid, number)
     os.close(source)
     os.close(target)
-    os.close(keeper._life)  # as at the agent's death
+    os.close(keeper._life)  # as the agent's death does
     os.write(printing, b"after")
     os.close(printing)
     with os.fdopen(shown, "rb") as reading:

@@ -1,4 +1,4 @@
-"""The endpoint outlives the command until a scraper read the end; for nobody else, and not for long."""
+"""The endpoint outlives the command until a scraper has read the end, and only for a short time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_wait_follows_the_scrapers_own_rhythm() -> None:
     assert scrapes.patience(30) == pytest.approx(5 * 1.5 + 1 - 2)
     assert scrapes.patience(3) == 3
     clock.now = 125
-    assert scrapes.patience(30) == 0  # it has stopped coming
+    assert scrapes.patience(30) == 0  # the scraper no longer comes
 
 
 def test_a_single_scrape_tells_no_rhythm() -> None:
@@ -78,7 +78,7 @@ def test_the_last_value_is_read_before_the_endpoint_closes() -> None:
     seen: list[bool] = []
     lingering = threading.Thread(target=lambda: seen.append(server.linger(60)))
     lingering.start()
-    while lingering.is_alive():  # as a scraper would, until it is let go
+    while lingering.is_alive():  # scrapes until the endpoint ends
         assert "ended 1.0" in get(server.url, SCRAPER)
         lingering.join(0.01)
     server.close()

@@ -1,4 +1,4 @@
-"""What stands before all lines of a run is learnt while they come: live, it is read as its log is later."""
+"""A prefix of all lines is learned during the run: the live reading equals the later reading of the log."""
 
 from __future__ import annotations
 

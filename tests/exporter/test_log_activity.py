@@ -1,4 +1,4 @@
-"""Lines that count something nobody knows: signs of life in a followed log, and what is none."""
+"""Lines with unknown counters are signs of life in a followed log; other lines are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stallwatch_rules.records import Line, Match
 
 
 def alive(moving: MovingLines, texts: list[str], seconds: float = 10.0, start: float = 100.0) -> list[bool]:
-    """Whether each of these lines counts, so many seconds apart."""
+    """Return for each line whether it is a sign of life; the lines are `seconds` apart."""
     return [
         moving.add([Line(text, "train.log", number, None, None)], start + number * seconds)
         for number, text in enumerate(texts)
@@ -18,7 +18,7 @@ def alive(moving: MovingLines, texts: list[str], seconds: float = 10.0, start: f
 
 
 def trained() -> MovingLines:
-    """After 50 steps of a quarter of a second."""
+    """Return the state after 50 steps of a quarter of a second."""
     moving = MovingLines()
     for step in range(50):
         moving.stepped(50.0 + step / 4)

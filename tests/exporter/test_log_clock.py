@@ -1,4 +1,4 @@
-"""Times that a log's lines carry: while a run is watched they are labels, whatever its clock does."""
+"""Times in a log's lines are only labels during a run, whatever the run's clock does."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def test_a_log_whose_times_jump_while_its_lines_come_evenly_is_no_stall(run: Any
         clock += timedelta(seconds=4 + (jump if step == 20 else 0.0))
         run.say(f"{clock:%Y-%m-%d %H:%M:%S},000 INFO step {step}/1000 loss {2.0 / step:.4f}")
     assert run.told == []
-    run.wait(120)  # and then it hangs
+    run.wait(120)  # the run hangs
     assert run.changes == [("stall/silent-hang-no-error/1", "open", "")]
     assert run.told[-1].step == 40 and 30.0 <= run.told[0].stalled_seconds < 60.0

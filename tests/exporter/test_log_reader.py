@@ -1,4 +1,4 @@
-"""The reading of a log that falls behind, stumbles, or runs out of time."""
+"""The log reader when it falls behind, fails, or runs out of time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ended(_: object) -> Ending:
 
 
 def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
-    """The loop by the run's clock, where reading a piece takes `cost` seconds."""
+    """Return an agent loop with the run's clock, in which each piece takes `cost` seconds to read."""
     feed = run.agent.feed
 
     def slow(*chunks: Chunk) -> None:
@@ -37,7 +37,7 @@ def agent_loop(run: Any, queue: ByteQueue, cost: float = 0.0) -> AgentLoop:
 
 
 def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
-    """Reading falls minutes behind a run that makes a step every two seconds."""
+    """The reader falls minutes behind a run that makes a step every two seconds."""
     run.steps(1, 10)
     queue = ByteQueue()
     begin = run.now
@@ -49,7 +49,7 @@ def test_a_run_whose_lines_wait_unread_is_not_called_stalled(run: Any) -> None:
     while queue.waiting:
         assert run.told == []
         work.round()
-        assert run.kept("agent.json")["updated_at"] == run.now  # who watches the agent sees it alive
+        assert run.kept("agent.json")["updated_at"] == run.now  # the agent shows that it is alive
     assert run.metric("stallwatch_step") == 110
 
 
@@ -127,7 +127,7 @@ def test_memory_that_does_not_change_is_looked_at_less_often_until_it_does(run: 
         run.now += 1.0
     gaps = [after - before for before, after in pairwise(with_memory)]
     assert gaps[:5] == [5, 10, 20, 40, 40]
-    assert gaps[-1] == 5  # it had grown
+    assert gaps[-1] == 5  # the gap had grown before
 
 
 def test_what_was_taken_makes_room() -> None:
@@ -151,7 +151,7 @@ def test_memory_that_cannot_be_measured_is_none(error: OSError, monkeypatch: pyt
 
 
 def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The notice that tells of it fails too: whoever read stderr is gone."""
+    """The notice about the failure fails too, because the reader of stderr is gone."""
     queue = ByteQueue()
     stumbled = threading.Event()
 
@@ -176,7 +176,7 @@ def test_a_stumble_does_not_end_the_watching(run: Any, monkeypatch: pytest.Monke
     assert result[2].progress.last_step == 1
 
 
-@pytest.mark.timeout(600)  # finishing alone may take four minutes
+@pytest.mark.timeout(600)  # the finish alone may take four minutes
 def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +193,7 @@ def test_what_cannot_be_read_in_time_is_in_the_copies_and_told(
     close = queue.close
     monkeypatch.setattr(
         queue, "close", lambda: (close(), go.set())
-    )  # by finish(), when it has set its limits
+    )  # finish() closes the queue after it has set its limits
     result = reader.finish(ended, patience=0.0, ended=run.now, report=240.0)
     assert result is not None
     assert result[2].progress.last_step is None
@@ -227,7 +227,7 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
 
 @pytest.mark.parametrize("again", [(41, 60), (11, 30)])
 def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int, int]) -> None:
-    """Ctrl-C: a checkpoint is saved in silence. No alarm, and nothing is done to the command."""
+    """After Ctrl-C, the run saves without output: no alarm, and no action against the command."""
     run.steps(1, 40)
     told = [False]
     work = AgentLoop(
@@ -244,7 +244,7 @@ def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int
         run.now += 1.0
         work.round()
     assert run.told == []
-    run.steps(*again)  # but it trained on, or was started again: then it is watched as before
+    run.steps(*again)  # the run trained on, or was restarted: it is watched as before
     for _ in range(90):
         run.now += 1.0
         work.round()

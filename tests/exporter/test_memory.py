@@ -1,4 +1,4 @@
-"""Who held the memory when something was killed: by ranks, the kernel's counters, the pod's name."""
+"""Memory use at the time of a kill: by ranks, by the kernel's counters, and by the pod's name."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def held() -> MemoryHeld:
     memory = MemoryHeld()
     memory.rank(0, {"resident_bytes": 9.0 * GIB})
     memory.rank(3, {"resident_bytes": 61.2 * GIB})
-    memory.rank(3, {"resident_bytes": 2.0 * GIB, "loss": 1.0})  # its peak counts, not what it holds now
+    memory.rank(3, {"resident_bytes": 2.0 * GIB, "loss": 1.0})  # the rank's peak counts, not its current use
     memory.rank(1, {"resident_bytes": float("nan")})
-    memory.rank(-1, {"resident_bytes": 99.0 * GIB})  # no rank
+    memory.rank(-1, {"resident_bytes": 99.0 * GIB})  # not a rank
     memory.command(100 * GIB, 128 * GIB)
     memory.command(50 * GIB, 128 * GIB)
     return memory
@@ -44,7 +44,7 @@ def held() -> MemoryHeld:
         (classify(137), []),
         (classify(1, last_lines=TORCHRUN), TORCHRUN),
         (classify(1, oom=({"cgroup": 0}, {"cgroup": 1})), []),
-        (msgspec.structs.replace(classify(1), codes={3: -9, 0: -15}), []),  # no launcher says so
+        (msgspec.structs.replace(classify(1), codes={3: -9, 0: -15}), []),  # no launcher reports it
     ],
 )
 def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) -> None:
@@ -70,11 +70,12 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     assert "held up to 10.8 MiB, of a limit of 128.0 GiB." in render(told.detail)
     assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in render(told.detail, "zh")
     assert "0.011 GiB, of a limit of 128.0 GiB" in render(diagnosis.findings[0].note)
-    assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0  # the run's length is no reading time
+    # the run's length is not the reading time
+    assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 
 
 def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
-    """From the counters to the verdict, in one chain."""
+    """The test covers the path from the counters to the verdict."""
     ending = classify(-9, oom=({"host": 4}, {"host": 4}))
     for step in range(20):
         run.agent.feed(Chunk("stdout", b"step %d/60 loss 0.5\n" % step, run.now))
@@ -120,7 +121,7 @@ def test_all_of_it_is_said_in_chinese_too() -> None:
 
 
 def test_a_real_child_that_its_container_killed(tmp_path: Path) -> None:
-    """A real SIGKILL, and the counters of a control group (version 2) as the kernel writes them."""
+    """The SIGKILL is real, and the counters have the format of a control group (version 2)."""
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "self").mkdir(parents=True)
     groups.mkdir()

@@ -1,4 +1,4 @@
-"""The metrics page: every name documented, promtool content, numbers right, port taken."""
+"""The metrics page: documented names, valid content by promtool, right values, an occupied port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def page(metrics: RunMetrics) -> str:
 
 
 def series(metrics: RunMetrics) -> dict[str, float]:
-    """Every sample, keyed as it is written, run left out."""
+    """Return every sample by its series as written, without the label of the run."""
     found = {}
     for family in text_string_to_metric_families(page(metrics)):
         for sample in family.samples:
@@ -161,7 +161,7 @@ def test_what_the_probe_tells_wins_over_the_log() -> None:
 
 
 def test_a_number_of_the_log_goes_when_the_ranks_tell_it() -> None:
-    """A plain loop's first lines come before the first record, and have no rank."""
+    """The first lines of a plain loop come before the first record, and have no rank."""
     metrics = RunMetrics("sft-1")
     told = {"loss": float("nan"), "learning_rate": 0.1}
     metrics.sample(Sample(None, 1.0, step=1, values=told, series="dict"))
@@ -171,7 +171,7 @@ def test_a_number_of_the_log_goes_when_the_ranks_tell_it() -> None:
     found = series(metrics)
     shown = {name: value for name, value in found.items() if name.startswith("stallwatch_loss")}
     assert shown == {"stallwatch_loss{rank=0}": 0.5, "stallwatch_loss{rank=1}": 0.6}
-    assert found["stallwatch_learning_rate"] == 0.1  # which only the log tells
+    assert found["stallwatch_learning_rate"] == 0.1  # only the log contains the learning rate
     assert metrics.registry.page().count(b"stallwatch_loss{") == 2
 
 

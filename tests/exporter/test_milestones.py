@@ -1,4 +1,4 @@
-"""What an agent publishes of progress, checkpoints and the end, for whoever reads it from outside."""
+"""Published values of an agent about progress, checkpoints and the end, for external readers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LAST = "stallwatch_last_progress_timestamp_seconds"
 
 
 def test_the_last_sign_of_progress_stands_still_when_the_run_does(run: Watched) -> None:
-    assert run.metric(LAST) == run.now  # the start is the first sign
+    assert run.metric(LAST) == run.now  # the start is the first sign of life
     run.steps(1, 10)
     last_step = run.now
     run.wait(60)

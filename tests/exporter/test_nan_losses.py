@@ -1,4 +1,4 @@
-"""A loss that is no number: reported at the same step each time, whoever sees it."""
+"""A NaN loss is reported at the same step each time, whoever detects it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RULE = "loss-nan"
 def train(
     probed: tuple[Any, list[Probe]], losses: Sequence[float | None], seconds: float = 1.0, **fields: Any
 ) -> None:
-    """15 good steps and then these, of which only the probe reports."""
+    """Make 15 good steps, and then steps with these losses, which only the probe reports."""
     run, (probe, _) = probed
     for _ in range(15):
         run.wait(seconds)

@@ -1,4 +1,4 @@
-"""What we say is ours, harmless to a terminal, and never in the way."""
+"""Stallwatch's own messages are marked, safe for a terminal, and never block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of our own; tests/pythons.sh runs this with each Python that the training side works with."""
+"""Stallwatch's own processes; tests/pythons.sh runs this file with each Python of the training side."""
 
 from __future__ import annotations
 

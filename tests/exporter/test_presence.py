@@ -1,4 +1,4 @@
-"""Whether a rank's process is the one that made its ring."""
+"""Check whether a rank's process is the process that made its ring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks tell of themselves becomes findings and incidents, though the log says nothing of it."""
+"""Events from ranks become findings and incidents without a line in the log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
     assert incident.primary.file == "events.jsonl"
     assert run.metric(f"stallwatch_rule_matches_total{{rule={SAVES}}}") == 2
     run.train(probes, 30)
-    assert len(run.changes) == 1  # neither repeated nor taken back, though the steps go on
+    assert len(run.changes) == 1  # neither repeated nor resolved, although the steps continue
     diagnosis = run.end("finished", 0)
     assert finding(diagnosis, SAVES).harm == "harmless"
     assert diagnosis.verdict == "finished"
@@ -193,7 +193,7 @@ def test_invalidations_while_steps_go_on_are_harmless(probed: Any) -> None:
 
 
 def test_invalidations_by_design_are_no_finding_even_in_a_standstill(probed: Any) -> None:
-    """A trainer that generates throws the trace away from outside of the forward pass."""
+    """A trainer that generates invalidates the trace outside of the forward pass."""
     run, probes = probed
     for _ in range(20):
         for probe in probes:

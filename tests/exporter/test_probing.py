@@ -1,4 +1,4 @@
-"""The agent with probes in the ranks: their steps count, the log's phases still do."""
+"""The agent with probes in the ranks: their steps count, and the log still provides phases."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_run_that_prints_nothing_and_stops_is_called_stalled_and_recovers(prob
 
 
 def test_the_logs_numbers_count_no_steps_where_ranks_tell_theirs(probed: Any) -> None:
-    """A log that counts micro-batches beside ranks that count optimizer steps."""
+    """The log counts micro-batches, and the ranks count optimizer steps."""
     run, probes = probed
     run.say("step 4/4000 loss 3.0")
     for step in range(1, 6):
@@ -80,7 +80,7 @@ def test_ranks_that_begin_anew_at_a_checkpoint_count_on(probed: Any, tmp_path: P
     again.steps = 10.0
     run.train([again], 3)
     assert run.metric("stallwatch_step") == 13
-    assert run.metric("stallwatch_steps_total") == 32  # the first step after the restart shows where it is
+    assert run.metric("stallwatch_steps_total") == 32  # the first step after the restart shows its place
 
 
 def test_without_a_probe_the_log_is_the_source(probed: Any) -> None:
@@ -94,7 +94,7 @@ def test_records_that_nobody_could_read_in_time_are_counted(probed: Any) -> None
     probes[0].step()
     run.wait(1.0)
     for _ in range(5000):
-        probes[0].due_at = 0.0  # each with a record
+        probes[0].due_at = 0.0  # each step writes a record
         probes[0].step()
     run.wait(1.0)
     assert run.metric("stallwatch_dropped_records_total") == 5000 - 4095
@@ -118,7 +118,7 @@ def test_words_of_the_ranks_are_kept_without_secrets(probed: Any) -> None:
         ({"message": 'refused: password="a1B2c3D4e5F6" for bob'}, "a1B2c3D4"),
         ({"message": "line one\npassword: a1B2c3D4e5F6"}, "a1B2c3D4"),
         ({"frames": [{"code": "login(api_key='a1B2c3D4e5F6')"}]}, "a1B2c3D4"),
-        ({"api_key": "a1B2c3D4e5F6 g7"}, "a1B2c3D4"),  # by its name alone
+        ({"api_key": "a1B2c3D4e5F6 g7"}, "a1B2c3D4"),  # only the name shows that it is a secret
         ({"tokens": ["hf_" + "a1B2" * 9]}, "a1B2a1B2"),
     ],
 )
@@ -142,7 +142,7 @@ def test_what_is_no_secret_is_told_as_it_was(tmp_path: Path) -> None:
 
 
 def open_rings(folder: Path) -> int:
-    """How many rings in the folder this process holds open."""
+    """Return the number of rings in the folder that this process holds open."""
     links = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return sum(link.parent == folder and link.suffix == ".ring" for link in links)
 
@@ -164,7 +164,7 @@ def test_rings_of_ranks_that_are_gone_are_not_held_open(tmp_path: Path) -> None:
         ring.write(1.0)
     assert len(probing.read()) == 2
     assert open_rings(tmp_path) == mapped + 1
-    dead.write(2.0)  # a process whose number means another one here: it is heard still
+    dead.write(2.0)  # the process id has another meaning here: the ring is still read
     assert [record.rank for record in probing.read()] == [1]
     assert open_rings(tmp_path) == mapped + 1
 
@@ -200,7 +200,7 @@ def test_the_rings_go_with_the_run(probed: Any, tmp_path: Path) -> None:
     run, probes = probed
     probes[0].step(loss=0.25)
     run.end()
-    assert run.metric("stallwatch_step") == 1  # told in the last moment
+    assert run.metric("stallwatch_step") == 1  # written at the last moment
     assert not (tmp_path / "rings").exists()
     probes[0].step()  # a rank that outlives the agent
 
@@ -210,7 +210,8 @@ def test_the_rings_go_with_the_run(probed: Any, tmp_path: Path) -> None:
 
 def test_the_bootstrap_comes_before_what_is_on_the_path(tmp_path: Path) -> None:
     assert with_probe({"PYTHONPATH": "/a:/b"}, tmp_path)["PYTHONPATH"] == f"{BOOTSTRAP}:/a:/b"
-    assert with_probe({}, tmp_path)["PYTHONPATH"] == str(BOOTSTRAP)  # no empty part: that is the folder
+    # an empty part would mean the current folder
+    assert with_probe({}, tmp_path)["PYTHONPATH"] == str(BOOTSTRAP)
     assert with_probe({"STALLWATCH_PROBE": "0"}, tmp_path) == {"STALLWATCH_PROBE": "0"}
 
 
@@ -240,7 +241,7 @@ def test_that_the_last_rank_is_gone_is_told_once(tmp_path: Path) -> None:
     assert not probing.just_left()
     rank.kill()
     rank.wait()
-    again = ranked()  # at once, by a launcher
+    again = ranked()  # a launcher restarts the rank at once
     list(probing.read())
     assert [probing.just_left(), probing.just_left()] == [True, False]
     again.kill()
@@ -249,7 +250,7 @@ def test_that_the_last_rank_is_gone_is_told_once(tmp_path: Path) -> None:
 
 
 def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path: Path) -> None:
-    """Whose agent's number is nobody's here."""
+    """In this container, no process has the id of the other container's agent."""
     mine = make_folder(tmp_path)
     tag = mine.name.rpartition("-")[2]
     days = {f"{2**22 + 1}-1-{tag}": 2, f"{2**22 + 1}-2-0123456789ab": 2, f"{2**22 + 2}-3-0123456789ab": 40}
@@ -277,7 +278,7 @@ def test_rings_of_a_killed_agent_go_and_those_of_another_container_stay(tmp_path
 def test_the_first_rank_of_a_host_is_known_by_any_local_rank(
     tmp_path: Path, ranks: list[tuple[int, int]], first: int | None
 ) -> None:
-    """Slurm may deal ranks out in turn (``--distribution=cyclic``)."""
+    """Slurm may assign ranks cyclically (``--distribution=cyclic``)."""
     for rank, local in ranks:
         RingWriter(tmp_path / f"{rank}-1-1.ring", Draft(), rank, local)
     probing = Probing(tmp_path)

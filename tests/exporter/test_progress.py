@@ -1,4 +1,4 @@
-"""Steps and phases that ranks tell, put together with what the log says."""
+"""Steps and phases from ranks, combined with those from the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallwatch_rules.records import Line, Sample
 
 
 class Ranks:
-    """What ranks and logs tell, by a clock that the tests turn."""
+    """Signals of ranks and logs, with a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -67,7 +67,7 @@ def test_one_rank_that_evaluates_is_an_evaluation_of_the_run(run: Ranks) -> None
 
 
 def test_ranks_that_tell_of_the_same_step_are_one_step(run: Ranks) -> None:
-    """Else seven of eight waits would be some milliseconds, and the eighth an outlier."""
+    """Otherwise seven of eight waits would be some milliseconds, and the eighth an outlier."""
     run.steps(1, 400, seconds=20.0, ranks=8)
     assert run.watch.thresholds["train"] == pytest.approx(60.0, abs=1.0)
 
@@ -117,7 +117,7 @@ def test_ranks_that_are_started_again_load_again(run: Ranks) -> None:
 
 
 def test_ranks_of_a_plain_loop_that_are_started_again_load_again(run: Ranks) -> None:
-    """Its steps stand in the log alone; what the ranks tell is that they are there."""
+    """Only the log contains the steps; the ranks report only that they run."""
     for step in range(1, 151):
         run.now += 0.5
         run.log(step=step)
@@ -150,7 +150,7 @@ def test_evaluations_that_only_the_log_tells_of_count(run: Ranks) -> None:
 
 @pytest.mark.parametrize("printed", [1001, 1])
 def test_steps_that_the_log_told_before_the_ranks_count_once(run: Ranks, printed: int) -> None:
-    """Records are read once a second: the first steps' lines are there before. Logs may count otherwise."""
+    """Records are read once a second, so the first steps' lines come before. Logs may count otherwise."""
     for step in range(3):
         run.now += 0.2
         run.log(step=printed + step)

@@ -1,4 +1,4 @@
-"""Old runs are removed by age, then by size; running, kept and foreign ones stay."""
+"""Old runs are removed by age, then by size; running, pinned and foreign runs stay."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_kept_running_linked_and_foreign_folders_stay(tmp_path: Path) -> None:
 def test_each_new_run_makes_room_in_whatever_state_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, catalogue: Catalogue, how: str
 ) -> None:
-    """One that a group shares, a mounted volume, a link, the one in ``$TMPDIR``."""
+    """The folders are a shared one, a mounted volume, a link, and a folder in ``$TMPDIR``."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     home = tmp_path / "home"
     place = temporary_home(home) if how == "in TMPDIR" else tmp_path / "volume" if how == "link" else home
@@ -90,7 +90,7 @@ def test_an_agent_that_died_without_a_word_counts_as_ended(tmp_path: Path) -> No
 
 
 def test_a_run_of_another_container_stays_as_long_as_its_agent_writes(tmp_path: Path) -> None:
-    """However full the folder is; its process number is nobody's here, or anybody's."""
+    """The folder may be full; the run's process id is unused here, or belongs to any process."""
     for name, pid, silent in (("writes", 2**22 + 1, 1.0), ("silent", os.getpid(), 86400.0)):
         folder = ended(tmp_path, name, 2)
         folder.write_info(ended_at=None, pid=pid, namespace="b00t/pid:[1]", updated_at=NOW - silent)

@@ -1,4 +1,4 @@
-"""Which processes are the ranks: programs that load torch under a rank's number are not."""
+"""Detection of the ranks: programs that load torch under a rank's number do not count."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for line in sys.stdin:
 
 
 class Ranks:
-    """Ranks that do what they are told, and what an agent makes of it."""
+    """Ranks that follow orders, and their state as an agent sees it."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.rings = tmp_path / "rings"
@@ -126,7 +126,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 @pytest.mark.parametrize("before", [(), ("step", "step")])
 @pytest.mark.parametrize("seen", [True, False])
 def test_the_end_of_a_ranks_child_is_not_the_ranks(ranks: Ranks, before: tuple[str, ...], seen: bool) -> None:
-    """Whether the agent looked while the child was up, or not."""
+    """The agent checks while the child runs, or only later."""
     ranks.tell(0, *before, "child")
     if seen:
         assert ranks.look() == []
@@ -181,7 +181,10 @@ def test_a_killed_rank_is_missed_until_it_is_started_again(ranks: Ranks) -> None
 
 
 def test_a_launcher_with_a_number_of_its_own_does_not_go_on_without_its_ranks(ranks: Ranks) -> None:
-    """It waits for other hosts when they have ended; here it is rank 1, and rank 8 is its only one."""
+    """The launcher waits for other hosts after its ranks have ended.
+
+    Here the launcher is rank 1, and rank 8 is its only rank.
+    """
     ranks.kill(0)
     ranks.start(8)
     ranks.tell(8, "step")

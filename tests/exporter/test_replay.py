@@ -1,4 +1,4 @@
-"""A recorded run is printed again: same bytes, same order, same pace, same exit code."""
+"""Replay prints a recorded run again: same bytes, same order, same pace, same exit code."""
 
 from __future__ import annotations
 

@@ -127,10 +127,10 @@ def test_newest_runs_come_first(tmp_path: Path) -> None:
 def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path) -> None:
     folder = RunFolder.create("sft", ["x"], home=tmp_path)
     assert agent_alive(folder.info)
-    # The kernel's time of its birth is no exact one (see rings.presence).
+    # The kernel's start time of a process is not exact (see rings.presence).
     folder.info.started_at = folder.info.updated_at = psutil.Process().create_time() - 3
     assert agent_alive(folder.info)
-    folder.info.started_at = folder.info.updated_at = 1e9  # its number belongs to another process now
+    folder.info.started_at = folder.info.updated_at = 1e9  # the process id belongs to another process now
     assert not agent_alive(folder.info)
     folder.info.pid = 2**22 + 1
     assert not agent_alive(folder.info)
@@ -143,7 +143,7 @@ def test_an_agent_is_alive_until_it_ended_or_its_process_is_gone(tmp_path: Path)
 def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
     tmp_path: Path, elsewhere: dict[str, str], pid: int
 ) -> None:
-    """A container may have our host's name and its number be that of a process here."""
+    """A container may have this host's name, and its process id may be that of a process here."""
     info = msgspec.structs.replace(RunFolder.create("sft", ["x"], home=tmp_path).info, pid=pid, **elsewhere)
     limit = SILENT_SECONDS if "host" in elsewhere else SILENT_HERE_SECONDS
     for since, alive in ((-10.0, True), (limit - 1, True), (limit + 1, False), (86400.0, False)):
@@ -153,10 +153,10 @@ def test_an_agent_whose_process_is_none_of_ours_is_alive_while_it_writes(
 @pytest.mark.parametrize(
     ("elsewhere", "writes", "left"),
     [
-        ({"namespace": "b00t/pid:[1]"}, False, True),  # the container was started anew
-        ({"namespace": "b00t/pid:[1]"}, True, False),  # two containers have one name
+        ({"namespace": "b00t/pid:[1]"}, False, True),  # the container was restarted
+        ({"namespace": "b00t/pid:[1]"}, True, False),  # two containers have the same name
         ({"host": "another-host"}, False, False),
-        ({}, False, False),  # this process is alive, whether it writes or not
+        ({}, False, False),  # this process is alive even if it does not write
     ],
 )
 def test_an_agent_of_our_hosts_name_has_left_where_it_does_not_write_again(

@@ -1,4 +1,4 @@
-"""Watching a run live and reading its log afterwards learn the same thresholds."""
+"""A live watch of a run and a later reading of its log learn the same thresholds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START = datetime(2026, 3, 2, 9, 0, tzinfo=timezone.utc)
 
 
 def logged(waits: list[float], stride: int = 1) -> list[Line]:
-    """The log of a run whose steps took so long, as it is read: with times of milliseconds."""
+    """Return the log of a run with these step times, as it is read: times have milliseconds."""
     rows, now = [], START
     for step, seconds in enumerate([0.0, *waits], start=1):
         now += timedelta(seconds=seconds)
@@ -33,7 +33,7 @@ def logged(waits: list[float], stride: int = 1) -> list[Line]:
 
 
 def watched(lines: list[Line]) -> StallWatch:
-    """A watch that read each line as it came, and looked before that."""
+    """Return a watch that read each line when it came, after a check."""
     assert lines[0].time is not None
     progress, watch = HookedProgress(), StallWatch(ExporterSettings(), lines[0].time - 5.0)
     advance = Advance(progress, watch, RunMetrics("run"))
@@ -48,7 +48,7 @@ def watched(lines: list[Line]) -> StallWatch:
 
 
 def read(lines: list[Line]) -> float:
-    """The threshold that a diagnosis of the log computes."""
+    """Return the threshold that a diagnosis of the log computes."""
     tracker = ProgressTracker()
     for line in lines:
         tracker.add(extract(line), line)
@@ -56,8 +56,8 @@ def read(lines: list[Line]) -> float:
 
 
 steps = st.one_of(
-    st.lists(st.floats(0.001, 900.0), min_size=1, max_size=40),  # vary, and stall
-    st.lists(st.floats(0.8, 1.2), min_size=40, max_size=300),  # hardly vary
+    st.lists(st.floats(0.001, 900.0), min_size=1, max_size=40),  # step times that vary, and stall
+    st.lists(st.floats(0.8, 1.2), min_size=40, max_size=300),  # step times that hardly vary
     st.lists(st.sampled_from([0.4, 5.0, 29.0, 31.0, 95.0, 400.0, 2000.0]), min_size=8, max_size=60),
 )
 
@@ -70,7 +70,8 @@ def test_the_log_of_a_run_gives_the_threshold_that_its_watch_has_learnt(
     lines = logged(waits, stride)
     watch, afterwards = watched(lines), read(lines)
     live = watch.thresholds["train"]
-    # While less is known, the next line may come: a live watch allows more. A log that is over has none.
+    # With less data, a live watch allows more time, because the next line may come. A finished log has no
+    # next line.
     enough_seen = watch.rhythm_known and sum(seconds for seconds in waits if seconds <= 84) >= 31
     assert afterwards == pytest.approx(live) if enough_seen else afterwards <= live + 1e-6
 

@@ -1,4 +1,4 @@
-"""Lines of CSV that Python writes are those that pyarrow writes."""
+"""CSV lines written by Python equal those written by pyarrow."""
 
 from __future__ import annotations
 

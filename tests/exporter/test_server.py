@@ -1,4 +1,4 @@
-"""/metrics over TLS, and never in the clear when somebody asked for TLS."""
+"""/metrics over TLS, and never without encryption if TLS was requested."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for 127.0.0.1 and its key, in one file."""
+    """Return a file with a certificate for 127.0.0.1 and its key."""
     openssl = shutil.which("openssl")
     assert openssl, "openssl is needed"
     folder = tmp_path_factory.mktemp("tls")

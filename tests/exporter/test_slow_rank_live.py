@@ -1,4 +1,4 @@
-"""A rank that all others wait for in each step is named while the run is up."""
+"""A rank that all others wait for in each step is named during the run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def train(
     own: float = 0.5,
     more_tokens: float = 0.0,
 ) -> None:
-    """Steps of so many seconds; rank 1 begins its backward pass this much later."""
+    """Make steps of `seconds` each; rank 1 starts its backward pass `later` seconds after the others."""
     run, probes = probed
     for _ in range(steps):
         run.wait(seconds)

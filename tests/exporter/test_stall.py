@@ -1,4 +1,4 @@
-"""The stall watch by a clock that the tests turn."""
+"""The stall watch with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SETTINGS = ExporterSettings(stall_floor_seconds=30, stall_start_seconds=1800, st
 def training(
     seconds: float, steps: int = 10, settings: ExporterSettings = SETTINGS
 ) -> tuple[StallWatch, float]:
-    """A watch that saw so many steps, each of so many seconds; and the time of the last."""
+    """Return a watch after `steps` steps of `seconds` each, and the time of the last step."""
     watch = StallWatch(settings, started=1000.0)
     now = 1100.0
     for step in range(1, steps + 1):
@@ -61,7 +61,7 @@ def test_while_the_rhythm_is_unknown_it_waits_long(steps: int) -> None:
 def test_how_few_steps_of_a_log_are_few_is_as_documented(
     steps: int, seconds: float, threshold: float
 ) -> None:
-    """README.md, README.zh.md and docs/stalls.md name these."""
+    """README.md, README.zh.md and docs/stalls.md contain these numbers."""
     watch, last = training(seconds, steps=0)[0], 0.0
     watch.log_only = True
     for step in range(1, steps + 1):
@@ -97,7 +97,7 @@ def test_an_evaluation_has_its_own_threshold() -> None:
     watch.observe(now, "eval")
     assert not watch.check(now + 600.0).stalled
     watch.observe(now + 600.0, "train", 11)
-    assert watch.thresholds["train"] == 30.0  # the evaluation did not teach the steps to be slow
+    assert watch.thresholds["train"] == 30.0  # the evaluation did not raise the threshold for steps
     assert watch.check(now + 631.0).stalled
 
 
@@ -118,7 +118,7 @@ def test_recovery_closes_a_stall_and_the_next_is_a_new_episode() -> None:
     assert watch.check(now + 50.0).episode == 1
     watch.observe(now + 60.0, "train", 11)
     assert not watch.check(now + 61.0).stalled
-    assert watch.thresholds["train"] == 90.0  # half as long again as what it came back from
+    assert watch.thresholds["train"] == 90.0  # 1.5 times the pause from which the run recovered
     assert not watch.check(now + 150.0).stalled
     assert watch.check(now + 151.0).episode == 2
 
@@ -153,7 +153,7 @@ def test_a_log_that_paused_while_its_rhythm_is_unknown_is_given_three_times_as_l
 
 
 def test_a_log_of_less_training_than_the_floor_is_given_nearly_three_floors() -> None:
-    """Lines of 14 seconds, then an evaluation of 36 that nothing tells of: seen in a healthy run."""
+    """Lines every 14 seconds, then an evaluation of 36 seconds without a line: seen in a healthy run."""
     watch, last = training(2.0, steps=9)
     watch.log_only = True
     watch.observe(last + 2.0, "train", 10)
@@ -163,7 +163,7 @@ def test_a_log_of_less_training_than_the_floor_is_given_nearly_three_floors() ->
         watch.observe(last + 2.0 * (step - 9), "train", step)
     assert watch.check(last + 14.0).threshold == 30.0
     assert not watch.check(last + 14.0).learning
-    watch, last = training(2.0, steps=9)  # ranks that tell of themselves say when they evaluate
+    watch, last = training(2.0, steps=9)  # ranks with a probe report their evaluations
     assert watch.check(last).threshold == 30.0
 
 
@@ -180,7 +180,7 @@ def test_in_a_log_an_evaluation_may_be_over_and_the_steps_be_what_is_quiet() -> 
 
 
 def evaluated(steps: int, *, result_only: bool) -> float:
-    """The threshold so many steps of 10 s after the third of three evaluations, each after ten steps."""
+    """Return the threshold `steps` steps of 10 s after the third evaluation, each after ten steps."""
     watch, now = training(10.0)
     watch.log_only = True
     for _ in range(3):
@@ -206,7 +206,7 @@ def test_where_a_log_tells_of_evaluations_by_their_results_the_next_may_take_lon
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_the_threshold_is_the_same_whenever_it_was_asked_for_before(asked: bool) -> None:
-    """A log tells of every tenth step: known when the second line of that comes, whatever came between."""
+    """A log shows every tenth step: known at the second such line, whatever came between the two."""
     watch = StallWatch(SETTINGS, started=1000.0)
     for now, phase, step in ((1060.0, "train", 10), (1120.0, "eval", None), (1160.0, "train", 20)):
         watch.observe(now, phase, step)  # type: ignore[arg-type]

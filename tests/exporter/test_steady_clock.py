@@ -1,4 +1,4 @@
-"""A wall clock that is set while a run trains makes nothing long or short."""
+"""Changes of the wall clock during a run make no duration longer or shorter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stallwatch_exporter.probe.clock import VARIABLE, namespace, steady_offset
 from stallwatch_exporter.rings.probing import Probing, with_probe
 from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive
 
-# Imported before everything else by the agent and by the rank: the wall clock of both is set at one moment.
+# Imported first by the agent and the rank: the wall clocks of both change at the same moment.
 CLOCK = """
 import os, time
 real = time.time
@@ -75,7 +75,7 @@ def test_only_the_hang_is_a_stall_if_the_clock_is_set_under_a_probe(tmp_path: Pa
     told = [json.loads(line) for line in (folder / "incidents.jsonl").read_text().splitlines()]
     assert {(one["kind"], one["episode"], one["step"]) for one in told} == {("stall", 1, 12)}
     assert max(one["stalled_seconds"] for one in told) < 30.0
-    # For people: by the clock as it is set.
+    # For people, times use the wall clock as it was set.
     assert told[0]["opened_at"] == pytest.approx(time.time() + seconds, abs=60.0)
     info = json.loads((folder / "agent.json").read_text())
     assert info["ended_at"] == pytest.approx(time.time() + seconds, abs=60.0)
@@ -124,7 +124,7 @@ def test_the_steady_clock_does_not_move_with_the_wall_clock(monkeypatch: pytest.
 def test_an_incident_keeps_its_beginning_and_its_length_when_the_clock_is_set(
     run: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, restarted: bool
 ) -> None:
-    """Chats, acknowledgements and the database know an incident by its id and its beginning."""
+    """Chats, acknowledgements and the database identify an incident by its id and its opening time."""
     run.steps(1, 10)
     began = run.now
     run.wait(40)

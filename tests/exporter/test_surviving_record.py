@@ -35,7 +35,7 @@ PLACE = Place(0, "out", 1, None, None, "ValueError")
 
 
 class Disk:
-    """Lets so many writes below `home` succeed; of the later ones, only those in place, on a full disk."""
+    """Disk on which `left` more writes below `home` succeed; a full disk also allows writes in place."""
 
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 10**9
@@ -97,7 +97,7 @@ def failed(run: Any) -> None:
 
 
 def kept_verdict(home: Path, catalogue: Catalogue) -> tuple[str, str]:
-    """The verdict and cause by the folder that `stallwatch runs` knows of, read after the agent is gone."""
+    """Return verdict and cause from the folder that `stallwatch runs` finds, after the agent's end."""
     ((folder, info),) = kept_runs(home)
     assert info.ending is not None and info.state == "failed" and info.ended_at is not None
     found, problems = diagnose_paths([folder], Options(catalogue))
@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_the_ending_in_the_reserved_block(
     assert any(has(note, "diagnosis.partial-copies") for note in found.notes)
     info = read_info(folder)
     assert info is not None and info.partial == os.strerror(errno.ENOSPC)
-    assert [gap.lines for gap in info.gaps] == [5]  # the last step's, and the exception's
+    assert [gap.lines for gap in info.gaps] == [5]  # the lines of the last step and of the exception
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["its agent", "the next agent"])
@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_the_ending_in_the_reserved_block(
 def test_the_verdict_outlives_what_is_noted_after_the_end(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk, room: int, killed: bool
 ) -> None:
-    """That its incidents were sent is noted then, too."""
+    """The record is also updated when the run's incidents have been sent."""
     run = watch()
     run.folder.write_info(reported=False)
     run.steps(1, 10)
@@ -162,14 +162,14 @@ def test_the_verdict_outlives_what_is_noted_after_the_end(
     assert noted is not None and noted.reported == (room > 0 or not killed)
     assert kept_verdict(tmp_path / "home", catalogue) == ("failed", "cuda-oom")
     assert (run.folder.path / NAME).exists() == (killed or room < 99)
-    assert noted.partial == info.partial or not killed  # what waited in that agent's memory is lost
+    assert noted.partial == info.partial or not killed  # data in the memory of the killed agent are lost
 
 
 def test_a_whole_diagnosis_is_kept_where_the_reserve_has_a_short_one(tmp_path: Path, disk: Disk) -> None:
     folder = RunFolder.create("sft", ["python"], home=tmp_path / "home")
     folder.write_info(reported=False)
     diagnosis = Diagnosis("failed", notes=["n" * 100] * 1000)
-    disk.left = 2  # the diagnosis, in as many writes, and no more
+    disk.left = 2  # enough writes for the diagnosis, and no more
     folder.keep_end(diagnosis, ended_at=folder.info.updated_at)
     disk.left = 1
     folder.close(diagnosis)
@@ -236,7 +236,7 @@ def test_a_folder_that_is_removed_during_the_run(
     run.say(*OOM)
     run.wait(5)
     run.end()
-    assert home.exists() is not is_whole  # a mount that is gone is not made anew below
+    assert home.exists() is not is_whole  # a mount that is gone is not created again below
     assert run.folder.path.is_relative_to(temporary_home(home) if is_whole else home)
     assert kept_verdict(home, catalogue) == ("failed", "cuda-oom")
     assert read_info(run.folder.path).partial  # type: ignore[union-attr]
@@ -253,7 +253,7 @@ def test_a_record_that_goes_on_elsewhere_is_found_from_the_first_folder(
     run.wait(5)
     run.end()
     assert run.folder.path != first and run.told[-1].folder == str(run.folder.path)
-    assert has(run.told[-1].kept, "run.kept-elsewhere")  # chats name the place
+    assert has(run.told[-1].kept, "run.kept-elsewhere")  # chat messages name the folder
     found, problems = diagnose_paths([first], Options(catalogue))
     assert problems == [] and (found.verdict, found.primary and found.primary.rule) == ("failed", "cuda-oom")
 
@@ -381,7 +381,7 @@ def test_copies_wait_in_memory_and_say_what_they_lack(tmp_path: Path, disk: Disk
 
 
 def test_a_small_disk_is_used_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 64 MB, 512 MB are never free."""
+    """A disk of 64 MB never has 512 MB free."""
     folder = RunFolder.create("sft", [], home=tmp_path / "home").path
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type(usage)(64 * 2**20, 4 * 2**20, 60 * 2**20))

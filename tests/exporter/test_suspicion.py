@@ -1,4 +1,4 @@
-"""When a quiet run is looked at, and what a stall watch makes of the looks, which the tests give."""
+"""Stack samples of a quiet run: their times, and what a stall watch makes of given results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SETTINGS = ExporterSettings()
 
 
 class Looks:
-    """Stands for ``Evidence``: each look is answered at the next tick, by what the ranks do then."""
+    """Replacement of ``Evidence``: each sample is complete at the next tick."""
 
     def __init__(self) -> None:
         self.possible, self.under_way = True, False
@@ -49,7 +49,7 @@ class Looks:
 
 
 class Run:
-    """A run whose clock the tests turn, with steps of a quarter of a second behind it."""
+    """A run with steps of a quarter of a second, and a clock that the test moves."""
 
     def __init__(self, steps: int = 50) -> None:
         self.looks = Looks()
@@ -66,7 +66,7 @@ class Run:
         self.watch.observe(self.now, "train", self.step)
 
     def quiet(self, seconds: float) -> float | None:
-        """Nothing comes for so long; when the stall began, in seconds from now."""
+        """Let the run be quiet for `seconds`; return the seconds until the stall, or ``None``."""
         begun = None
         for second in range(round(seconds)):
             self.now += 1.0
@@ -133,7 +133,7 @@ def test_a_stall_that_ends_is_over_and_others_are_looked_at_anew(run: Run) -> No
 def test_a_call_site_is_known_by_the_whole_wait_however_soon_steps_follow_it(run: Run) -> None:
     run.looks.function = "evaluate"
     assert run.quiet(100) is None
-    for _ in range(4):  # before the next look at the clock
+    for _ in range(4):  # before the next check of the clock
         run.steps(0.1)
     run.quiet(1)
     run.steps(0.1)
@@ -185,7 +185,7 @@ def test_what_ranks_do_after_a_stall_was_reported_is_not_what_it_was_reported_fo
 
 
 def test_what_all_hosts_decide_is_not_reported_as_what_this_host_sees(run: Run) -> None:
-    """Else a pause in a debugger on another host would come back from here for ever once it is over."""
+    """Otherwise a pause in a debugger on another host would be reported back from this host without end."""
     pause = Ruling("paused", FOREVER, "debugger", 1, "train.py:3 in f")
     run.suspicion.run_ruling = lambda: pause
     run.looks.function, run.looks.recorded = "all_reduce", Recorded(world_size=2)

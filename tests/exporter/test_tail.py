@@ -1,4 +1,4 @@
-"""One hazard of log files a test; every look at the file is an explicit poll."""
+"""One hazard of log files per test; every check of the file is an explicit poll."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def append(path: Path, data: bytes) -> None:
 
 
 def read(tailer: FileTailer) -> bytes:
-    """What a poll brings; '|' stands where a new file begins."""
+    """Return the bytes of one poll; '|' marks the start of a new file."""
     return b"".join((b"|" if portion.fresh else b"") + portion.data for portion in tailer.poll())
 
 
@@ -238,7 +238,7 @@ def test_a_folder_that_goes_and_comes_back_is_watched_again(tmp_path: Path) -> N
     waker.close()
 
 
-# --- what a network file system, a full table and others' folders do
+# --- network file systems, a full table, and folders of other accounts
 
 
 def failing(function: Any, error: OSError, when: Callable[[], bool]) -> Any:
@@ -263,7 +263,7 @@ def test_a_handle_that_goes_stale_is_opened_again(
     monkeypatch.setattr(os, name, failing(getattr(os, name), error, lambda: stale))
     append(log, b"two\n")
     assert everything(files) == [] == everything(files)
-    assert files.positions  # can be saved meanwhile
+    assert files.positions  # positions can be saved in the meantime
     assert told == [f"{log} cannot be read at the moment (Stale file handle); trying again"]
     stale = False
     assert everything(files) == [("rank0.log", b"two\n")]
@@ -304,7 +304,7 @@ def test_too_many_open_files_are_told_once_and_tried_again(
 
 
 def test_a_folder_that_may_not_be_entered_hides_no_other(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests may run as root, who may enter everything."""
+    """The tests may run as root, who can enter every folder."""
     told: list[str] = []
     shut = log.parent / "shut"
     refused = PermissionError(errno.EACCES, "Permission denied")

@@ -1,4 +1,4 @@
-"""`stallwatch tail`: history is not news, what comes now is; a restart counts nothing twice."""
+"""`stallwatch tail`: old lines cause no alarm, new lines do; a restart counts no line twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OOM += "79.11 GiB of which 1.02 GiB is free."
 
 
 def stamped(start: float, first: int, last: int, seconds: float) -> str:
-    """Steps whose lines carry their own time."""
+    """Return lines of steps with their own times."""
     lines = []
     for step in range(first, last + 1):
         moment = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(start + step * seconds))
@@ -44,7 +44,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def begin(run: Any, log: Path) -> tuple[TailSet, Follower, Diagnosis]:
-    """Take over the run that writes `log`, in the time of the test."""
+    """Take over the run that writes `log`, with simulated time."""
     files = TailSet([str(log.parent / "*.log")])
     files.discover()
     diagnosis, *_ = read_history(run.agent, files)
@@ -90,7 +90,7 @@ def test_without_timestamps_the_age_is_the_files(run: Any, log: Path) -> None:
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
     os.utime(log, (run.now - 1700, run.now - 1700))
     begin(run, log)
-    assert run.told == []  # the rhythm is not known: the generous start holds
+    assert run.told == []  # the pace is unknown, so the long start threshold holds
     run.wait(101)
     assert [incident.kind for incident in run.told] == ["stall"]
 
@@ -102,7 +102,7 @@ def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
     tailer = FileTailer(log)
     assert clock_shift(tailer) == pytest.approx(-eight_hours, abs=1)
     _, follower, _ = begin(run, log)
-    run.wait(4)  # as long as the steps before: the rhythm stays even
+    run.wait(4)  # as long as the earlier steps, so the pace stays even
     append(log, "step 21/500 loss 0.02\n")
     follower.step({log})
     assert run.metric("stallwatch_step") == 21
@@ -132,7 +132,7 @@ def test_a_small_difference_of_clocks_is_left_alone(run: Any, log: Path) -> None
 
 
 def test_a_clock_behind_a_lead_is_set_right(run: Any, log: Path) -> None:
-    """Which no list of prefixes knows: the lead is learnt, and so is the time in it."""
+    """The prefix is not on a list: the prefix is learned, and so is the time in it."""
     lines = [f"step {step}/500 loss 0.5" for step in range(1, 20)]
     told = "2026-11-20 10:00:{at:02} {line}".format
     text = [*(told(at=at, line=line) for at, line in enumerate(lines)), "Traceback (most recent call last):"]
@@ -189,13 +189,13 @@ def test_a_restart_goes_on_where_it_stopped(watch: Callable[..., Any], log: Path
     files = TailSet([str(log)], read_record(first.folder.path / POSITIONS, dict[str, Position]))
     files.discover()
     diagnosis, *_ = read_history(second.agent, files)
-    assert second.metric("stallwatch_log_lines_total") == 2  # counted once, over both
-    assert diagnosis.stats.lines == 12  # but all of it is known
+    assert second.metric("stallwatch_log_lines_total") == 2  # counted once over both agents
+    assert diagnosis.stats.lines == 12  # the diagnosis covers all lines
     assert diagnosis.progress.first_step == 1 and diagnosis.progress.last_step == 12
 
 
 class Waiting:
-    """A file with portions that take `seconds` each to read."""
+    """A file whose portions take `seconds` each to read."""
 
     def __init__(self, run: Any, log: Path, seconds: float) -> None:
         self.tailer = FileTailer(log)
@@ -279,7 +279,7 @@ def test_a_tail_belongs_to_the_run_that_its_user_names_and_goes_on_in_its_folder
     tmp_path: Path, log: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"SLURM_JOB_ID": "1", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}.items():
-        monkeypatch.setenv(name, value)  # of the shell that it is called in
+        monkeypatch.setenv(name, value)  # variables of the shell that calls the command
     append(log, stamped(time.time() - 80, 1, 20, 4.0))
     for options in ({"name": "x"}, {}):
         _, ends, _ = tail(
@@ -297,7 +297,7 @@ def test_once_without_a_file_is_an_error(tmp_path: Path, catalogue: Catalogue) -
 
 
 def test_it_follows_until_it_is_stopped(tmp_path: Path, log: Path, catalogue: Catalogue) -> None:
-    """A writer in a thread appends a failure; the sink that hears of it stops the watching."""
+    """A thread appends a failure to the log; the sink that gets it stops the agent."""
     append(log, stamped(time.time() - 80, 1, 20, 4.0))
     take: list[Incident] = []
     done = threading.Event()
@@ -320,7 +320,7 @@ def test_it_ends_when_the_files_are_idle(tmp_path: Path, log: Path, catalogue: C
     assert code == 0 and has(ends[0][1].detail, "run.stopped-watching")
 
 
-# The other namespace is that of a container, or a boot, before this one.
+# The other namespace is that of an earlier container or boot.
 @pytest.mark.parametrize(("namespace", "run"), [(None, "sft-2"), ("b00t/pid:[1]", "sft")])
 def test_the_name_of_a_live_run_is_not_taken_over(
     tmp_path: Path, log: Path, catalogue: Catalogue, namespace: str | None, run: str

@@ -1,4 +1,4 @@
-"""That no rank has a probe is said once, and only of a training that has steps."""
+"""A notice that no rank has a probe comes once, and only for a training that has steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stallwatch_exporter.watching.probe_intake import NO_PROBE, WAIT_SECONDS
 
 def test_steps_in_the_log_and_no_ring_are_told_once(probed: tuple[Any, list[Probe]], tmp_path: Path) -> None:
     run, _ = probed
-    # As if there had never been any.
+    # As if no ring had ever existed.
     for path in (tmp_path / "rings").iterdir():
         path.unlink()
     run.wait(100)

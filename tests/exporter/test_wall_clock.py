@@ -1,4 +1,4 @@
-"""The wall clock is set under the real commands, by libfaketime: only the hang is a stall."""
+"""libfaketime moves the wall clock of the real commands: only the hang is a stall."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 LIBRARY = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 pytestmark = pytest.mark.skipif(LIBRARY is None, reason="needs the package libfaketime")
-# libfaketime 0.9.10 breaks clock_nanosleep(2) of the monotonic clock, with which Python sleeps.
+# libfaketime 0.9.10 breaks clock_nanosleep(2) of the monotonic clock, which Python's sleep uses.
 SLEEP = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds)\n"
 TRAINING = (
     SLEEP
@@ -72,7 +72,7 @@ def test_only_the_hang_is_a_stall_if_the_wall_clock_is_set(tmp_path: Path, sourc
 
 
 def test_the_wall_clock_really_was_set(tmp_path: Path) -> None:
-    """Else the tests above would prove nothing."""
+    """Without this, the tests above would prove nothing."""
     (tmp_path / "clock").write_text("+7200")
     code = "import time; print(time.time(), time.monotonic())"
     environ = {"LD_PRELOAD": str(LIBRARY), "FAKETIME_TIMESTAMP_FILE": str(tmp_path / "clock")}

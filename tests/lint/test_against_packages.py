@@ -1,4 +1,4 @@
-"""What the checks hold of other packages, held against the packages that are installed."""
+"""The checks' knowledge of other packages, compared with the installed packages."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from stallwatch_lint.run import Run
 
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="deepspeed is not installed")
 
-#: the keys whose kinds are known, by the path of their section
+#: keys with known types, by the path of their section
 KINDS = {
     tuple(path.split(".")): [name for name, key in section.keys.items() if key.kind]
     for path, section in KNOWN.sections.items()
 }
 VALUES = ("5e8", "7", " 3.0 ", "1_0", "--1", "x", "", 2, 1.0, True, None, "Off", "auto", [1], {}, "cpu")
 LAST = Run(versions={"deepspeed": "0.19.8"})
-#: a process of its own: deepspeed changes what the process that imports it logs and handles
+#: a separate process, because importing deepspeed changes logging and handlers
 ASK = """
 import inspect, json, sys
 import torch
@@ -104,7 +104,7 @@ def _config(path: tuple[str, ...], key: str, value: Any) -> DsConfig:
 
 @needs_deepspeed
 def test_keys_at_the_top_are_those_that_deepspeed_asks_for() -> None:
-    """One that it asks for and that is unknown here would be told as ignored."""
+    """A key that DeepSpeed reads and that is unknown here would be reported as ignored."""
     asked = set(told()["top"])
     assert {"gradient_clipping", "wall_clock_breakdown", "zero_optimization"} <= asked
     assert asked - KNOWN.top == set()
@@ -143,7 +143,7 @@ def test_trainers_take_what_is_known_and_nothing_else(file: str, name: str) -> N
 
 
 def _transformers(file: str) -> ast.Module:
-    """A module of transformers as a tree: its import takes many seconds."""
+    """Return a module of transformers as a syntax tree: its import takes many seconds."""
     found = find_spec("transformers")
     if found is None or found.origin is None:
         pytest.skip("transformers is not installed")

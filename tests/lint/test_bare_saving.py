@@ -1,4 +1,4 @@
-"""Weights that ZeRO-3 has partitioned, saved past the engine, and what looks like it and works."""
+"""Weights partitioned by ZeRO-3 that are saved without the engine, and similar code that works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keywords of calls are held against the source of the classes that are installed."""
+"""Keywords of calls are compared with the source of the installed classes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_a_class_does_not_take(call: str, what: str, fix: str) -> None:
     "call",
     [
         "SFTConfig('o', max_length=3, packing=True, eval_strategy='no', output_dir='o', **more)",
-        "Trainer(m, tokenizer=t)",  # which the decorator takes on
+        "Trainer(m, tokenizer=t)",  # the decorator accepts the keyword
         "OpenTrainer(m, anything=1)",
         "trl.MetaConfig(anything=1)",
         "trl.NewTrainer(anything=1)",
@@ -98,7 +98,7 @@ def test_what_a_class_does_not_take(call: str, what: str, fix: str) -> None:
         "SFTConfig = other\nSFTConfig(anything=1)",
         "class Own(S):\n    def __init__(self, **more): ...\nOwn(m, anything=1)",
         "def f(SFTConfig):\n    SFTConfig(anything=1)",
-        "from mine import SFTConfig\nSFTConfig(anything=1)",  # the last import of two that are not the same
+        "from mine import SFTConfig\nSFTConfig(anything=1)",  # the last of two imports with the same name
     ],
 )
 def test_what_is_taken_or_not_known(call: str) -> None:

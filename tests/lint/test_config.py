@@ -1,4 +1,4 @@
-"""Configurations that cannot work, and their sound neighbours."""
+"""Configurations that cannot work, and similar ones that do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a name stands for is told by what made it, whatever it is called."""
+"""The code that made a value determines its kind, whatever the variable's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a Python that is too old says of a line, and which newer one reads it."""
+"""Error messages of a Python that is too old, and the newer version that accepts the line."""
 
 from __future__ import annotations
 

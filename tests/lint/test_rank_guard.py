@@ -1,4 +1,4 @@
-"""Calls that one rank makes alone, and the patterns that look like them and work."""
+"""Calls that only one rank makes, and similar patterns that work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def told(text: str, stage: int = 3) -> list[tuple[str, int | None]]:
 )
 def test_a_barrier_of_one_rank(guard: str) -> None:
     assert told(f"if {guard}:\n    print('saving')\n    dist.barrier()") == [("called-by-one-rank", 3)]
-    assert told(f"if {guard}:\n    pass\nelse:\n    dist.barrier()") == []  # seldom meant, and not looked at
+    assert told(f"if {guard}:\n    pass\nelse:\n    dist.barrier()") == []  # rarely intended, and not checked
     assert told(f"if {guard}:\n    print('saving')\ndist.barrier()") == []
 
 

@@ -1,4 +1,4 @@
-"""Scripts that will fail, and the harmless ones that look like them."""
+"""Scripts that will fail, and similar ones that are harmless."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_dummy_loss(text: str) -> None:
     sharp = {"zero_optimization": {**ZERO3["zero_optimization"], "stage3_param_persistence_threshold": 0}}
     ((severity, check, _),) = found(text, sharp)
     assert (severity, check) == ("fails", "dummy-loss")
-    ((severity, _, _),) = found(text)  # small parameters are whole there
+    ((severity, _, _),) = found(text)  # small parameters are not partitioned
     assert severity == ("fails" if "in model." in text else "likely")
     assert found(text, {"zero_optimization": {"stage": 2}}) == []
 
@@ -224,14 +224,14 @@ def test_what_does_not_go_with_zero3_is_told_beside_a_stage_that_there_is_none_o
     ("arguments", "told"),
     [
         ("eval_strategy='no', save_strategy='steps'", True),
-        ("eval_strategy=IntervalStrategy.EPOCH", True),  # steps are the default of saving
+        ("eval_strategy=IntervalStrategy.EPOCH", True),  # saving is by steps by default
         ("", True),
         ("evaluation_strategy='epoch', save_strategy='epoch'", False),
         ("evaluation_strategy='epoch', save_strategy='steps'", True),
         ("eval_strategy='steps', eval_steps=100, save_steps=250", True),
         ("eval_strategy='steps', eval_steps=100", False),
-        ("eval_strategy='steps', logging_steps=30", True),  # which are the steps of evaluation, too
-        ("eval_strategy='steps', eval_steps=0.3, save_steps=0.4", False),  # not compared
+        ("eval_strategy='steps', logging_steps=30", True),  # evaluation uses logging_steps, too
+        ("eval_strategy='steps', eval_steps=0.3, save_steps=0.4", False),  # fractions are not compared
         ("save_strategy='best'", False),
         ("eval_strategy=chosen", False),
         ("**more", False),
@@ -280,7 +280,7 @@ def test_arguments_that_transformers_does_not_take(
 def test_experts() -> None:
     text = "m = load('mistralai/Mixtral-8x7B-v0.1')\n{}\nloss.backward()"
     assert found(text.format("")) == [("advice", "experts-under-zero3", 1)]
-    assert found(text.format(""), deepspeed="0.18.0") == []  # it does so by itself
+    assert found(text.format(""), deepspeed="0.18.0") == []  # this version sets leaf modules itself
     assert found(text.format("set_z3_leaf_modules(m, [Block])")) == []
 
 

@@ -1,4 +1,4 @@
-"""Trainers that have nothing to evaluate, and GRPO's batch that is no whole number of groups."""
+"""Trainers without data for the evaluation, and GRPO batches that are not a multiple of the group size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of versions that do not fit, and the ways to learn versions."""
+"""The table of incompatible versions, and the sources of installed versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of reading logs find their helpers beside them."""
+"""Path setup: the tests of log reading import helpers beside them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs in files, and archives of them, as the tests of reading make them."""
+"""Logs in files and archives for the tests of log reading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.log_files import InputProblem, expand
 
-# Larger than any buffer, and it does not compress to nothing.
+# Larger than any buffer, and hardly compressible.
 TEXT = "".join(f"line {n} {random.Random(n).random()}\n" for n in range(14_000)).encode()
 
 

@@ -1,4 +1,4 @@
-"""Inputs that are no sane log are read in bounded memory: endless lines, holes, noise, crowds of files."""
+"""Inputs that are not normal logs are read in bounded memory: endless lines, holes, noise, many files."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def hole(folder: Path) -> None:
 
 def noise(folder: Path) -> None:
     with (folder / "rank0.log").open("wb") as file:
-        file.write(b"loading a shard of the data\n" * 5000 + STEPS)  # what begins with noise is no text
+        # a file that starts with noise is not text
+        file.write(b"loading a shard of the data\n" * 5000 + STEPS)
         for seed in range(12):
             file.write(random.Random(seed).randbytes(MEGABYTE))
         file.write(b"\n" + OOM)
@@ -70,7 +71,7 @@ def crowd(folder: Path) -> None:
 
 
 def diagnosed_apart(folder: Path) -> tuple[str, str, int, int, int]:
-    """Verdict, root cause, files, problems and the peak of memory of a process that diagnoses a folder."""
+    """Diagnose a folder in a process; return verdict, root cause, files, problems and peak memory."""
     done = subprocess.run(
         [sys.executable, "-c", CHILD, str(folder), os.environ["STALLWATCH_CACHE"]],
         capture_output=True,
@@ -97,7 +98,7 @@ def test_memory_is_bounded(tmp_path: Path, make: Callable[[Path], None]) -> None
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the peak")
 def test_memory_hardly_grows_with_the_number_of_small_files(tmp_path: Path) -> None:
-    """A file that was not read takes 2 kB, and one that is read ten times that."""
+    """A file that was not read takes 2 kB, and a file that is read takes ten times that."""
     pytest.importorskip("hyperscan", reason="without it, each file is read")
     peaks = []
     for files in (1000, 10_000):

@@ -1,4 +1,4 @@
-"""Logs that other engines read: the diagnosis is the one of a single process."""
+"""Logs that other engines read get the same diagnosis as from a single process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. G
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Logs of six ranks on three hosts, of which one runs out of memory."""
+    """Write logs of six ranks on three hosts, one of which runs out of memory."""
     folder = tmp_path_factory.mktemp("logs")
     for rank in range(6):
         lines = [

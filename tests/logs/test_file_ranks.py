@@ -28,7 +28,7 @@ def test_numbers_that_the_lines_name_as_ranks_are_ranks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "told",
     [
-        {"worker-0.log": [0, 0], "worker-1.log": [8, 8]},  # nodes, whose first rank speaks
+        {"worker-0.log": [0, 0], "worker-1.log": [8, 8]},  # numbered by nodes, whose first rank prints
         {"worker-0.log": [0, 0], "worker-1.log": [1, 2, 1]},
         {"worker-0.log": [0, 0], "worker-1.log": []},
         {"worker-0.log": [0, 0], "other.log": [1, 1]},

@@ -1,4 +1,4 @@
-"""Several processes read a run's files; what they put together is what one process reads."""
+"""Several processes read a run's files; the combined result equals that of one process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECORDINGS = Path(__file__).parents[1] / "recordings"
 
 @pytest.fixture
 def logs(tmp_path: Path) -> list[str]:
-    """Four ranks, one of which failed, and a file that is no log."""
+    """Write the logs of four ranks, one of which failed, and a file that is not a log."""
     for rank in range(4):
         lines = [f"[2026-05-02 09:00:{step % 60:02d},000] step {step}/900 loss 1.5" for step in range(1, 60)]
         if rank == 2:
@@ -71,7 +71,7 @@ def test_little_is_read_without_processes(
 def test_what_stands_behind_a_lead_is_counted_in_a_long_file(
     tmp_path: Path, catalogue: Catalogue, lead: str
 ) -> None:
-    """Of a rule whose patterns are anchored at the start of the line."""
+    """The rule's patterns are anchored at the start of the line."""
     lines = [f"{{'loss': 2.5, 'epoch': {at / 1000}}} {'.' * 80}" for at in range(4000)]
     for at in range(300, 3300, 3):
         lines[at] = "KeyError: 'param_groups'"

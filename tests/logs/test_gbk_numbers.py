@@ -1,4 +1,4 @@
-"""The numbers of a long log in Chinese Windows' encoding are those of the same log in UTF-8."""
+"""The metrics of a long log in the encoding of Chinese Windows equal those of the same log in UTF-8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gzip is read with isal where it has a wheel, else with zlib: the same bytes, whole or broken off."""
+"""gzip is read with isal if it has a wheel, otherwise with zlib: the same bytes, complete or truncated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOG = b"".join(b"step %d loss %d\n" % (n, random.Random(n).getrandbits(40)) for 
 
 
 def read(packed: bytes) -> tuple[bytes, bool]:
-    """What is given, and whether it is told to be broken."""
+    """Return the unpacked bytes, and True if the file is reported as broken."""
     given = b""
     try:
         for portion in decompress.expanded(io.BytesIO(packed), "gzip", Meter(Limits())):
@@ -41,7 +41,7 @@ def test_without_isal_the_same_is_read(monkeypatch: pytest.MonkeyPatch, isal: bo
 
 
 class Counting:
-    """A decompressor that counts its calls, and those of its copies."""
+    """Decompressor that counts its calls, and those of its copies."""
 
     def __init__(self, inner: Any, calls: list[int]) -> None:
         self._inner, self._calls = inner, calls
@@ -56,7 +56,7 @@ class Counting:
 
 @pytest.mark.parametrize("size", [0, 1, 999, 30_000, 100_000])
 def test_what_comes_before_a_break_is_found_in_few_calls(size: int) -> None:
-    """As byte by byte; but a broken file must not take many times as long as a whole one."""
+    """The result equals byte-wise reading, but a broken file must not take many times as long."""
     packer = zlib.compressobj(wbits=31)
     packed = packer.compress(LOG[:size]) + packer.flush(zlib.Z_FULL_FLUSH) + b"\xff" * 5000
     assert len(packed) <= decompress._PIECE

@@ -1,4 +1,4 @@
-"""The beginning of a file is the same one, however its bytes come."""
+"""The head of a file is the same for any portions of its bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOISE = bytes(range(256)) * 512
 
 
 def wrapped(text: str) -> bytes:
-    """As a terminal of 80 columns breaks it."""
+    """Return the text as a terminal of 80 columns breaks it."""
     return "\n".join(text[at : at + WIDTH] for at in range(0, len(text), WIDTH)).encode() + b"\n"
 
 
@@ -87,7 +87,7 @@ def test_noise_is_told_by_the_same_bytes_whatever_the_portions(size: int) -> Non
 def test_a_log_says_the_same_by_every_way(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its lines were broken by a terminal, which shows only behind what every way gives at first."""
+    """A terminal broke the log's lines, which shows only after the first portion of every input."""
     steps = b"".join(
         b"step %4d/900 loss 1.5000 lr 0.00100000 grad_norm 0.7500\n" % step for step in range(1300)
     )

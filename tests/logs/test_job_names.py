@@ -1,4 +1,4 @@
-"""Which files are of different jobs, by their names: only where the names say so for certain."""
+"""Files of different jobs, recognized by their names, only if the names are certain."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from stallwatch_logs.jobs import OTHER, by_job
 
-# Each line: names of files, and the jobs that they are told to be of, in their order.
+# Each line: names of files, and the job of each file, in the same order.
 APART = [
     ("slurm-1001.out slurm-1002.out slurm-1003.out", "1001 1002 1003"),
     ("logs/slurm-1001.out logs/slurm-1001.err logs/slurm-1002.out", "1001 1001 1002"),
-    ("slurm-1001_0.out slurm-1001_1.out slurm-1002_0.out", "1001 1001 1002"),  # %A_%a: an array's tasks
+    ("slurm-1001_0.out slurm-1001_1.out slurm-1002_0.out", "1001 1001 1002"),  # %A_%a: tasks of an array
     ("slurm-1001-0.out slurm-1001-1.out slurm-1002-0.out", "1001 1001 1002"),  # %j-%t
     ("slurm-1001-node07.out slurm-1001-node08.out slurm-1002-node07.out", "1001 1001 1002"),  # %j-%N
     ("slurm-1001.0.out slurm-1001.1.out slurm-1002.0.out", "1001 1001 1002"),  # %J: job and step
@@ -29,8 +29,9 @@ APART = [
     ("sft-1001-task3.out sft-1002-task3.out", "1001 1002"),
     ("sft_1001.out sft_1002.err", "1001 1002"),
     ("train_123456.log train_123957.log", "123456 123957"),
-    ("train_123456.log train_123457.log train_129001.log", "123456 123457 129001"),  # one was started alone
-    ("train_12345678.log train_12345679.log", "12345678 12345679"),  # no process has such a number
+    # the third job was started alone
+    ("train_123456.log train_123457.log train_129001.log", "123456 123457 129001"),
+    ("train_12345678.log train_12345679.log", "12345678 12345679"),  # no process id has this size
     ("train-12345678.log train-12345679.log", "12345678 12345679"),
     (
         "train_1001.log train_1001.err train_1002.log train_1009.log train_1020.log",
@@ -39,7 +40,7 @@ APART = [
     ("sft.1001.out sft.1002.out", "1001 1002"),  # %x.%j; LSF: name.%J.out
     ("sft.1001.out sft.1001[3].out sft.1002.out", "1001 1001 1002"),
     ("9998.out 9998.err 10003.out", "9998 9998 10003"),
-    ("sft-1001.out sft-1002.out dpo-1003.out", "1001 1002 1003"),  # one scheduler's, by the first two
+    ("sft-1001.out sft-1002.out dpo-1003.out", "1001 1002 1003"),  # the first two files show a scheduler
     ("sft.o1001 sft.e1001 dpo.o1002 dpo.o1002.4", "1001 1001 1002 1002"),  # PBS, SGE
     ("1001_0_log.out 1001_1_log.out 1001_0_log.err 1002_0_log.out", "1001 1001 1001 1002"),  # submitit
     ("l/a1_abcdefgh/attempt_0/0/stderr.log l/b2_h_gfedcb/attempt_0/0/stderr.log", "a1 b2"),
@@ -51,7 +52,7 @@ APART = [
     ("sft-master-0.log sft-worker-0.log dpo-worker-0.log dpo-worker-1.log", "sft sft dpo dpo"),
     ("sft-launcher-0 sft-worker-0_ns_main-4f2a.log kto-worker-0.log", "sft sft kto"),
     ("x.zip!slurm-1001.out x.zip!logs/slurm-1002.out", "1001 1002"),
-    # what is known of the others
+    # known from the other files
     ("slurm-1001.out slurm-1002.out nccl.1001.node3.log 1002/rank0.log", "1001 1002 1001 1002"),
     ("a/slurm-1001.out a/ranks/rank0.log b/slurm-1002.out b/rank0.log", "1001 1001 1002 1002"),
     ("slurm-1001.out slurm-1002.out rank0.log rank1.log", f"1001 1002 {OTHER} {OTHER}"),
@@ -63,8 +64,8 @@ TOGETHER = [
     "rank-1001.log rank-1002.log rank_1003.out",
     "node-1.log node-2.log",
     "node-1001.log node-1002.log",
-    "node01-1001.out node02-1002.out",  # %N-%j of two nodes: which number is it?
-    "node07-45012.out node07-45013.out",  # host and process
+    "node01-1001.out node02-1002.out",  # %N-%j of two nodes: either number may be the job
+    "node07-45012.out node07-45013.out",  # host and process id
     "gpu-12-45012.out gpu-12-45013.out",
     "worker-3 worker-4",
     "worker-0.log worker-1.log",
@@ -95,7 +96,7 @@ TOGETHER = [
     "ip-10-0-1001.out ip-10-0-1002.out",
     "master-1001.out master-1002.out",
     "rdzv_1001.out rdzv_1002.out",
-    "train-29500.out train-29501.out",  # each rank's port, counted on
+    "train-29500.out train-29501.out",  # the port of each rank, in sequence
     "train-29501.out train-29502.out",
     "out_12355.err out_12356.err",
     "train-10000.out train-10001.out train-10002.out train-10003.out",
@@ -111,8 +112,9 @@ TOGETHER = [
     "train_pid_45012.log train_pid_45013.log",
     "train_45012.log train_45013.log train_45015.log train_45016.log",  # processes of one launch
     "train_45012.log train_45013.log",
-    "train_45012.log train_45078.log train_45144.log train_45210.log",  # between which threads were numbered
-    "train_45012.log train_45013.log train_88100.log train_88101.log",  # of two nodes
+    # threads were numbered between the processes
+    "train_45012.log train_45078.log train_45144.log train_45210.log",
+    "train_45012.log train_45013.log train_88100.log train_88101.log",  # processes of two nodes
     "debug_hpc01_45012.log debug_hpc01_45099.log",
     "stdout_1001.log stderr_1001.log stdout_1002.log",
     "pystack-45012.out pystack-45013.out",
@@ -131,7 +133,7 @@ TOGETHER = [
     "logs/1001/rank0.log logs/1002/rank0.log",
     "global_step_1000/train.log global_step_2000/train.log",
     "run1/ranks/rank0.log run2/ranks/rank0.log",
-    # torchrun makes a folder on each node, of one id
+    # torchrun makes a folder on each node for the same id
     "l/none_abcdefgh/attempt_0/0/stderr.log l/none_zyxwvuts/attempt_0/0/stderr.log",
     "n0/a1_abcdefgh/attempt_0/0/stderr.log n1/b2_abcdefgh/attempt_0/0/stderr.log",
     "l/a1_abcdefgh/attempt_0/0/stderr.log l/a1_abcdefgh/attempt_1/0/stderr.log",
@@ -146,7 +148,7 @@ TOGETHER = [
     "agent-worker-0.log tool-worker-0.log",
     "east-worker-0.log west-worker-0.log",
     "grpo-large-worker-0.log grpo-small-worker-0.log",
-    "sft-worker-1.log dpo-worker-1.log",  # no first of either
+    "sft-worker-1.log dpo-worker-1.log",  # neither job has a file of its first rank
     "<stdin> slurm-1001.out",
     "job_1700000000123_0001.log job_1700000000123_0002.log",
     "x.o2 x.o3",

@@ -1,4 +1,4 @@
-"""Short texts that were broken between words: put together only where a rule then has both sides."""
+"""Short texts that were broken between words: joined only if a rule then matches both parts."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_it_is_known_however_it_was_saved(
 
 
 BROKEN = between_words(ONE_DEVICE.splitlines()[1], 80)
-# A line of full width, behind which another text is no new line any more.
+# A full line, after which more text does not begin a new line.
 FULL = "rank 0 of 8 is at the step 120 of 300 and has waited for the other ranks for 5 s"
 NCCL_INFO = "gpu-n12:3312:3398 [5] NCCL INFO Channel 00/02 : 0 1 2 3 4 5 6 7 8 9 a b c d e f"
 
@@ -103,7 +103,7 @@ NCCL_INFO = "gpu-n12:3312:3398 [5] NCCL INFO Channel 00/02 : 0 1 2 3 4 5 6 7 8 9
 def test_no_rule_is_lost_by_putting_lines_together(
     matcher: Matcher, after: str, rule: str, folded: bool
 ) -> None:
-    """The first stands at a line's start; the second is excluded in a line of INFO, not in one of its own."""
+    """The first rule matches at a line's start; the second is excluded in an INFO line."""
     width = max(map(len, BROKEN.splitlines()))
     text = BROKEN + after.replace(after.splitlines()[0], after.splitlines()[0][:width])
     fold = fold_of(text.encode(), matcher)
@@ -113,7 +113,7 @@ def test_no_rule_is_lost_by_putting_lines_together(
 
 
 def test_a_rule_that_one_piece_shows_is_no_reason(matcher: Matcher) -> None:
-    """Not where the line is excluded as long as a word at the break is whole, and shown if it is not."""
+    """The lines are not joined if only the join at a broken word makes the rule match."""
     skipped = (
         "rank 1 global_steps=1 skipped=1 applied=False gnorm=inf overflow=True\ncur_scale=549755813888.0\n"
     )
@@ -123,7 +123,7 @@ def test_a_rule_that_one_piece_shows_is_no_reason(matcher: Matcher) -> None:
 
 
 def test_a_rule_that_is_known_is_no_reason(matcher: Matcher) -> None:
-    """Broken where a rule needs both sides, beside a whole line that tells the same."""
+    """The lines are not joined if a whole line already matches the same rule."""
     assert fold_of(BROKEN.encode(), matcher) != Fold()
     whole = "RuntimeError: expected tensor to be on cuda\n"
     assert "tensors-on-different-devices" in rules_in(whole, matcher, Fold())

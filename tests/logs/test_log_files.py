@@ -1,4 +1,4 @@
-"""Logs from files, folders, globs, archives and pipes; what is wrong with them is told, the rest is read."""
+"""Logs from files, folders, globs, archives and pipes: problems are reported, and the rest is read."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_name_that_is_no_text() -> None:
 
 
 def test_a_file_that_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests may run as root, who may read everything."""
+    """The tests may run as root, who can read every file."""
 
     def refuse(path: str) -> None:
         raise PermissionError(13, "Permission denied", path)
@@ -206,7 +206,7 @@ def test_standard_input_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_named_pipe() -> None:
-    """As the shell's ``<(command)`` makes them."""
+    """The shell makes such pipes for ``<(command)``."""
     os.mkfifo("pipe")
     writer = threading.Thread(target=lambda: Path("pipe").write_bytes(TEXT))
     writer.start()

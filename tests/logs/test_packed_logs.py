@@ -1,4 +1,4 @@
-"""Logs in compressed files and archives, whole and broken ones, and what stops those that swell."""
+"""Logs in compressed files and archives, complete and broken, and the limits on their unpacked size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_cut_compressed_file_gives_what_it_has(ending: str) -> None:
     write(f"a.{ending}", data[: len(data) * 3 // 4])
     found, problems = read(f"a.{ending}")
     assert TEXT.startswith(found[f"a.{ending}"])
-    if ending != "bz2":  # its blocks are larger than this text
+    if ending != "bz2":  # bz2 blocks are larger than this text
         assert len(found[f"a.{ending}"]) > len(TEXT) // 3
     assert len(problems) == 1 and "is cut off" in problems[0].message
 
@@ -67,7 +67,7 @@ def test_a_broken_compressed_file_gives_what_comes_before_the_break(ending: str)
     write(f"a.{ending}", bytes(data))
     found, problems = read(f"a.{ending}")
     good = len(TEXT) // 4
-    if ending not in ("bz2", "xz"):  # their blocks are larger than this text
+    if ending not in ("bz2", "xz"):  # the blocks of both are larger than this text
         assert found[f"a.{ending}"][:good] == TEXT[:good]
     assert len(problems) == 1 and "is broken" in problems[0].message
     assert problems[0].remedy == "copy or compress the file again"
@@ -76,7 +76,7 @@ def test_a_broken_compressed_file_gives_what_comes_before_the_break(ending: str)
 def test_a_broken_gzip_gives_every_byte_before_the_break() -> None:
     packer = zlib.compressobj(wbits=31)
     data = packer.compress(TEXT[:300_000]) + packer.flush(zlib.Z_FULL_FLUSH)
-    write("a.gz", data + b"\xff" * 5000)  # no such kind of block
+    write("a.gz", data + b"\xff" * 5000)  # an invalid type of block
     found, problems = read("a.gz")
     assert found == {"a.gz": TEXT[:300_000]}
     assert "is broken" in problems[0].message

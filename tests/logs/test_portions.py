@@ -1,4 +1,4 @@
-"""A plain file's bytes in portions that end where its cells do."""
+"""Portions of a plain file's bytes that end at the boundaries of chunks."""
 
 from __future__ import annotations
 

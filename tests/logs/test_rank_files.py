@@ -1,4 +1,4 @@
-"""Snapshots and dumps in a folder: found beside logs, taken for no logs, and judged together."""
+"""Snapshots and dumps in a folder: found beside logs, not taken for logs, and judged together."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_dumps_in_an_archive_are_read_beside_its_logs(tmp_path: Path, kind: str)
 
 
 def test_snapshots_and_dumps_of_several_hosts_are_one(tmp_path: Path) -> None:
-    """A rank of a snapshot is taken from there: it has a stack."""
+    """A rank with a snapshot is judged by it, because it has a stack."""
     waits = StackGroup([0], "collective", what="all_reduce", place="train.py:25 in step")
     snapshot(tmp_path / "n1.json", "n1", waits, elsewhere=2)
     (tmp_path / "node-2").mkdir()

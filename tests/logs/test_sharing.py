@@ -1,4 +1,4 @@
-"""Files shared between processes: how they are handed out, and what happens when one of those fails."""
+"""Files shared between processes: their distribution, and the handling of a failing process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
 
 @pytest.fixture
 def logs(tmp_path: Path) -> list[str]:
-    """Twelve ranks, one of which failed."""
+    """Write the logs of twelve ranks, one of which failed."""
     for rank in range(12):
         text = "".join(f"step {step}/900 loss 1.5\n" for step in range(1, 20 + rank))
         if rank == 7:
@@ -46,7 +46,7 @@ def logs(tmp_path: Path) -> list[str]:
 
 
 class Scripted(Executor):
-    """Does each job as it is told to: at once, by itself, or not at all."""
+    """Executor whose jobs succeed at once, fail, or never end, as the test decides."""
 
     def __init__(self, act: Callable[[int], Exception | None]) -> None:
         self._act = act
@@ -185,7 +185,7 @@ def test_the_rules_are_unpacked_once_for_all_jobs(
 def test_the_rules_lie_in_shared_memory_for_processes_that_are_started(
     catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pipe holds a part of them only: this process would wait for the other one to take the rest."""
+    """A pipe holds only part of the rules, so this process would block until the other one reads."""
     monkeypatch.setattr(workers, "_engines", {})
     pages = workers.Pages.of(catalogue)
     shared = pages.shared()
@@ -320,7 +320,7 @@ forking = pytest.mark.skipif(
 
 @forking
 def test_forked_processes_read_as_this_one(tmp_path: Path, catalogue: Catalogue, logs: list[str]) -> None:
-    """In a process of its own: in this one threads may run."""
+    """The test uses a separate process, because this one may have threads."""
     script, begun = tmp_path / "forked.py", tmp_path / "begun"
     script.write_text(FORKED)
     cache = str(catalogue.store.folder)
@@ -381,10 +381,10 @@ def test_processes_do_not_outlive_a_killed_parent(tmp_path: Path, way: str) -> N
     parent = subprocess.Popen([sys.executable, script, way], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
-    os.kill(child, 0)  # it is there
+    os.kill(child, 0)  # the child runs
     os.kill(parent.pid, signal.SIGKILL)
     try:
-        parent.communicate(timeout=120)  # the pipe ends when the child, too, has closed it
+        parent.communicate(timeout=120)  # the pipe ends when the child has closed it too
     except subprocess.TimeoutExpired:
         os.kill(child, signal.SIGKILL)
         pytest.fail("the process outlived its parent")
@@ -398,7 +398,7 @@ def test_an_interrupt_ends_the_processes(catalogue: Catalogue, logs: list[str]) 
     with pytest.raises(KeyboardInterrupt):
         diagnose_paths(logs, Options(catalogue, parallel=parallel, progress=interrupt))
     for process in multiprocessing.active_children():
-        assert wait([process.sentinel], 120)  # ready when it has ended
+        assert wait([process.sentinel], 120)  # ready when the child has ended
 
 
 def test_a_daemonic_process_reads_by_itself(

@@ -1,4 +1,4 @@
-"""Of many small files, some of each kind are read, and what failed is found among all."""
+"""Of many small files, some of each kind are read, and failures are found among all."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_rank_that_says_no_end_is_named(tmp_path: Path, catalogue: Catalogue) 
 def test_the_rank_that_did_not_report_what_all_others_did_is_named(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Though more report it than are read."""
+    """More files contain the report than are read."""
     monkeypatch.setattr("stallwatch_rules.scan.alike.OF_FAILED", 100)
 
     def text(rank: int) -> str:
@@ -145,7 +145,7 @@ def test_each_exception_is_counted(tmp_path: Path, catalogue: Catalogue) -> None
     diagnosis, _ = diagnose_paths([folder_of(tmp_path, text)], Options(catalogue))
     (unknown,) = diagnosis.unknown
     assert (diagnosis.verdict, unknown.count) == ("unknown-failure", FILES // 10)
-    # Those that were read of the others are as few, and stand for all of them.
+    # Equally few of the other files were read, and they stand for all.
     assert unknown.ranks == diagnosis.progress.behind == [*range(3, FILES, 10)]
 
 

@@ -1,4 +1,4 @@
-"""A diagnosis that may take only so long: what was read counts, and what was not is said."""
+"""A diagnosis with a time limit: the lines that were read count, and the unread part is reported."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LOG = STEPS + OOM
 
 
 def time_for(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    """Let there be time at so many looks at what is left of it."""
+    """Let the time run out after `looks` checks."""
     left = iter([1.0] * looks)
     monkeypatch.setattr(Limits, "time_left", property(lambda _: next(left, 0.0)))
 
 
 class Stuck(Executor):
-    """Takes jobs and never does them."""
+    """Executor that accepts jobs and never runs them."""
 
     def submit(self, *_args: Any, **_kwargs: Any) -> Future[Any]:
         return Future()
@@ -82,7 +82,7 @@ def test_files_for_which_there_is_no_time_are_counted(logs: Path, catalogue: Cat
 def test_what_was_read_in_time_is_judged(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The head of a large file was read, and then the time was over."""
+    """The head of a large file was read when the time was over."""
     log = tmp_path / "train.log"
     log.write_bytes(STEPS + OOM + b"loading a shard of the data\n" * 200_000)
     time_for(monkeypatch, looks=1)
@@ -118,7 +118,7 @@ def test_an_executor_reads_no_longer(logs: Path, catalogue: Catalogue) -> None:
     assert diagnosis.stats.unread_files == 4
 
 
-MANY_FILES = 600  #: small ones, so that they are searched before any is read
+MANY_FILES = 600  #: small files, which are searched before any is read
 
 
 @pytest.fixture(params=["plain", "packed", "zip"])
@@ -150,7 +150,7 @@ def test_many_small_files_for_which_there_is_no_time(
 ) -> None:
     monkeypatch.setattr("stallwatch_logs.sharing.LATE", 0.0)
     monkeypatch.setattr("stallwatch_logs.small_files.LATE", 0.0)
-    paths = sorted(many.iterdir())  # to list a folder takes time as well
+    paths = sorted(many.iterdir())  # listing a folder takes time as well
     with ThreadPoolExecutor(2) as pool:
         options = Options(catalogue, limits=over(), parallel=parallel_by(how, pool))
         diagnosis, problems = diagnose_paths(paths, options)
@@ -164,7 +164,7 @@ def test_many_small_files_for_which_there_is_no_time(
 def test_what_was_found_of_many_small_files_is_judged(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A search that takes its half of the time leaves the other one to read what it chose."""
+    """The search takes half of the time, so the other half remains to read the chosen files."""
     for rank in range(MANY_FILES):
         (tmp_path / f"rank{rank}.log").write_bytes(STEPS + OOM * (rank == 20))
     searched = iter([None] * 550)
@@ -190,7 +190,7 @@ def test_an_executor_that_is_stuck_is_waited_for_no_longer(
     logs: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stallwatch_logs.sharing.LATE", 0.0)
-    # Alone, as one of several starts, a file would be read here.
+    # A single file of one of several starts would be read in this process.
     options = Options(catalogue, limits=over(), parallel=Parallel(executor=Stuck()))
     paths = [logs / f"rank{rank}.log" for rank in range(4)]
     diagnosis, problems = diagnose_paths(paths, options)
@@ -217,7 +217,7 @@ def test_a_pipe_that_nobody_closes_is_read_until_the_time_is_over(
     if reader == "fifo":
         name = str(tmp_path / "pipe")
         os.mkfifo(name)
-        end = os.open(name, os.O_RDWR)  # to write into it before anybody reads
+        end = os.open(name, os.O_RDWR)  # allows a write before there is a reader
     else:
         read, end = os.pipe()
         monkeypatch.setattr("sys.stdin", os.fdopen(read))
@@ -233,7 +233,7 @@ def test_a_pipe_that_nobody_closes_is_read_until_the_time_is_over(
 
 
 def test_a_pipe_that_stays_silent_is_said_to_be_empty(tmp_path: Path, catalogue: Catalogue) -> None:
-    """Nobody ever opens its other end."""
+    """The other end of the pipe is never opened."""
     os.mkfifo(tmp_path / "pipe")
     options = Options(catalogue, limits=Limits(until=time.monotonic() + 0.1))
     _, problems = diagnose_paths([tmp_path / "pipe"], options)
@@ -241,7 +241,7 @@ def test_a_pipe_that_stays_silent_is_said_to_be_empty(tmp_path: Path, catalogue:
 
 
 def test_the_time_left_goes_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose monotonic clock began at another moment."""
+    """The monotonic clock of the other host has another origin."""
     packed = pickle.dumps(Limits(members=7, until=time.monotonic() + 50.0))
     monkeypatch.setattr("stallwatch_logs.inputs.time.monotonic", lambda: 10.0)
     there = pickle.loads(packed)

@@ -1,4 +1,4 @@
-"""Agents of one run over HTTP, each at a loopback address of its own, and a merger that only takes notes."""
+"""Agents of one run over HTTP, each at its own loopback address, and a merger that only records."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "5f3a000000000000"
 
 
 class Recorder:
-    """Implements `Merges`: remembers the reports, and answers with all who sent one."""
+    """Implementation of `Merges` that records reports, and answers with all agents that sent one."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
@@ -52,7 +52,7 @@ class Recorder:
 
 @dataclass
 class Host:
-    """An agent with its merger, and what it mentioned to its user."""
+    """An agent with its merger, and its messages to the user."""
 
     backing: HttpBacking
     merges: Recorder
@@ -87,17 +87,17 @@ def report(
 
 @dataclass
 class Cluster:
-    """Makes agents at 127.0.0.1, 127.0.0.2 and so on, all with one port, as hosts of a cluster have."""
+    """Factory of agents at 127.0.0.1, 127.0.0.2 and so on, all with one port, like hosts of a cluster."""
 
     home: Path
     hosts: int = 3
     port: int = field(default_factory=free_port)
     now: float = 0.0
-    unique: str = field(default_factory=lambda: os.urandom(6).hex())  # tests beside this one have such hosts
+    unique: str = field(default_factory=lambda: os.urandom(6).hex())  # tests in parallel have such hosts, too
     made: list[HttpBacking] = field(default_factory=list)
 
     def start(self, node: int, agent: str = "", **given: Any) -> Host:
-        """Start the agent of a node; `given`: settings such as `secret`, or `identity`, `home` and so on."""
+        """Start the agent of a node; `given` holds settings such as `secret`, `identity` or `home`."""
         agent = agent or f"agent{node}"
         host_id = f"{given.pop('host_id', f'host{node}')}-{self.unique}"
         identity = given.pop("identity", None) or self.identity(node, given.pop("key", KEY))
@@ -129,7 +129,7 @@ class Cluster:
 
 @contextmanager
 def cluster(home: Path, hosts: int = 3) -> Iterator[Cluster]:
-    """Make a cluster, and close its agents at the end. No answer is late, however busy the machine is."""
+    """Yield a cluster, and close its agents at the end. Timeouts are long enough for a busy machine."""
     made = Cluster(home, hosts)
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
@@ -145,6 +145,6 @@ def cluster(home: Path, hosts: int = 3) -> Iterator[Cluster]:
 
 
 def hasty(patch: pytest.MonkeyPatch, seconds: float) -> None:
-    """Have agents wait only so long for an answer."""
+    """Make agents wait only `seconds` for an answer."""
     patch.setattr(peer, "ANSWER_SECONDS", seconds)
     patch.setattr(client, "ANSWER_SECONDS", seconds)

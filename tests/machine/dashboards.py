@@ -1,4 +1,4 @@
-"""Dashboards that serve their pages, as the command line starts them."""
+"""Dashboards that serve their pages, started as by the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.exit(serve(from_environment()))
 
 @contextlib.contextmanager
 def served(settings: DashboardSettings, first: str = "") -> Iterator[tuple[int, list[bytes]]]:
-    """Yield its port, and the lines on its terminal, complete when it has ended; it runs `first` first."""
+    """Start a dashboard after the code `first`; yield its port and its output, complete at its end."""
     port = free_port()
     starter = subprocess.Popen(
         [sys.executable, "-c", first + _SERVE],

@@ -1,4 +1,4 @@
-"""A dead-man's switch over real HTTP, for the tests of agents, of the relay and of the whole way."""
+"""A dead-man's switch over real HTTP, for the tests of agents, relay and acceptance."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _CHECK = "/ping/5ecret-uu1d"
 
 
 class Switch:
-    """A server that keeps the paths it was asked for, and when the check itself was pinged."""
+    """Server that records the requested paths, and the times of the check's pings."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        self.pinged: list[float] = []  #: by the monotonic clock
+        self.pinged: list[float] = []  #: times by the monotonic clock
         self.status = 200
         self._came = threading.Condition()
         outer = self
@@ -39,19 +39,19 @@ class Switch:
 
     @property
     def url(self) -> str:
-        """Of the check, with a secret in it."""
+        """URL of the check, with a secret in it."""
         return f"http://127.0.0.1:{self._server.server_port}{_CHECK}?create=1"
 
     def wait_for(self, count: int) -> None:
-        """Wait for so many requests."""
+        """Wait for `count` requests."""
         with self._came:
             assert self._came.wait_for(lambda: len(self.paths) >= count, timeout=120)
 
     def silent(self, seconds: float) -> bool:
-        """Whether no ping came for so long."""
+        """Return True if no ping comes for `seconds`."""
         return time.monotonic() - self.pinged[-1] > seconds
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()

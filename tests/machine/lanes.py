@@ -1,10 +1,10 @@
-"""Three processes of tests side by side (``pytest -n 3``, as ``make test`` does it), which share out lanes.
+"""Three test processes in parallel (``pytest -n 3``, as in ``make test``), which share out lanes.
 
-Tests with browsers, those with trainings, and those of acceptance and of clusters, which almost only wait,
-are a lane each. In it everything is as it is without lanes: one test after the other, in the same order and
-in one process, which starts browser, servers and torch once. Every other file is a lane of its own. A process
-that is done with its lane takes the next: the three long ones come first, then slow files, so that all
-processes end at about the same time.
+Tests with browsers are one lane, tests with trainings another, and the tests of acceptance and clusters,
+which mostly wait, a third. Within a lane, everything is as without lanes: one test after the other, in the
+same order and in one process, which starts browser, servers and torch once. Every other file is a lane of its
+own. A process that has finished its lane takes the next: the three long lanes come first, then slow files, so
+that all processes end at about the same time.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 FOLDERS = {"browser": "browser", "repro": "trainings", "acceptance": "acceptance", "cluster": "acceptance"}
-#: They read files only.
+#: These files only read files.
 APART = frozenset({"test_recordings.py", "test_scrub.py", "test_versions.py", "test_wordings_in_packages.py"})
-#: Half a minute and more.
+#: Files that take half a minute or more.
 SLOW_FILES = (
     "bench/test_faults.py",
     "bench/test_live.py",
@@ -30,7 +30,7 @@ SLOW_FILES = (
 
 
 def lane_of(test: str) -> str:
-    """The lane of a test, by its id."""
+    """Return the lane of a test by its id."""
     file = test.partition("::")[0]
     *folders, name = file.split("/")
     top = folders[folders.index("tests") + 1 :][:1] if "tests" in folders else folders[:1]
@@ -38,16 +38,16 @@ def lane_of(test: str) -> str:
 
 
 def turn(test: str) -> int:
-    """Which lanes begin first: 0 those that take minutes, 1 slow files, 2 the others."""
+    """Return the order of a test's lane: 0 for lanes of minutes, 1 for slow files, 2 for the others."""
     lane = lane_of(test)
     return 0 if lane in FOLDERS.values() else 1 if lane.endswith(SLOW_FILES) else 2
 
 
 class Lanes(LoadScopeScheduling):
-    """A process works off a lane, which pytest-xdist calls a scope."""
+    """Scheduler in which each process runs whole lanes, which pytest-xdist calls scopes."""
 
     def __init__(self, config: Any, log: Any) -> None:
-        config.option.loadscopereorder = False  # by the number of tests, which says little of their time
+        config.option.loadscopereorder = False  # the number of tests in a lane says little about its time
         super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:

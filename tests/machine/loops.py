@@ -1,4 +1,4 @@
-"""Event loops of their own: Playwright's runs in the main thread of a process that has tested a page."""
+"""Event loops in other threads: Playwright's loop runs in the main thread after a browser test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _Result = TypeVar("_Result")
 
 
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run it to its end in another thread."""
+    """Run a coroutine to its end in another thread."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()

@@ -1,8 +1,8 @@
-"""Hosts on one machine: namespaces with a hostname, an address, processes and a hosts file of their own.
+"""Hosts on one machine: namespaces with their own hostname, address, processes and hosts file.
 
-All of them are joined by a bridge, at whose address servers outside of them can be reached. Needs root, as
-``unshare`` and ``ip`` do (util-linux 2.38, iproute2 6.1). Nothing of the machine is changed but for links of
-one name prefix, which `Hosts.close` removes.
+A bridge connects all of them; servers outside are reachable at the bridge's address. This needs root, as
+``unshare`` and ``ip`` do (util-linux 2.38, iproute2 6.1). The machine itself is unchanged except for links
+with one name prefix, which `Hosts.close` removes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 _PROGRAMS = ("ip", "unshare", "nsenter", "mount", "bash")
 _SUBNETS = range(64, 256)
-# As process 1 of its host it takes over orphans; bash collects those that end.
+# As process 1 of its host, it adopts orphans; bash reaps those that end.
 _INIT = """
 set -e
 hostname "$1"
@@ -31,7 +31,7 @@ while :; do sleep 3600 & wait $!; done
 
 
 def lacking() -> str:
-    """Return why no host can be made here; empty if one can."""
+    """Return the reason why no host can be made here, or an empty text."""
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         return "namespaces need root"
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
@@ -49,46 +49,46 @@ def lacking() -> str:
 
 
 class Host:
-    """One of them. Commands run in it as if on a machine of its own; files are those of this machine."""
+    """A host. Commands run in it as on a separate machine, with the files of this machine."""
 
     def __init__(self, name: str, address: str, link: str, pid: int) -> None:
         self.name = name
         self.address = address
-        self.pid = pid  #: of its process 1, by this machine's numbers
+        self.pid = pid  #: id of the host's process 1 on this machine
         self.alive = True
         self._link = link
 
     def command(self, *words: str) -> list[str]:
-        """Return the command that runs `words` there."""
+        """Return the command line that runs `words` on the host."""
         return ["nsenter", "--target", str(self.pid), "--net", "--uts", "--mount", "--pid", "--", *words]
 
     def start(self, *words: str, **options: Any) -> subprocess.Popen[Any]:
-        """Start a command there."""
+        """Start a command on the host."""
         return subprocess.Popen(self.command(*words), stdin=subprocess.DEVNULL, **options)
 
     def run(self, *words: str, timeout: float = 60) -> str:
-        """Run a command there to its end, and return what it prints."""
+        """Run a command on the host to its end, and return its output."""
         return subprocess.run(
             self.command(*words), check=True, capture_output=True, text=True, timeout=timeout
         ).stdout
 
     def signal(self, process: int, number: signal.Signals) -> None:
-        """Send a signal to one of its processes, by its own number of it."""
+        """Send a signal to a process by its id on the host."""
         subprocess.run(self.command("kill", f"-{number.value}", str(process)), check=False)
 
     def link(self, state: str) -> None:
-        """Take its link to the others "down", or "up" again."""
+        """Set the host's link to the other hosts "down" or "up"."""
         _ip("link", "set", self._link, state)
 
     def processes(self) -> list[int]:
-        """Return its processes but the first, by this machine's numbers."""
+        """Return the ids on this machine of the host's processes, except process 1."""
         mine = _network_of(Path(f"/proc/{self.pid}"))
         entries = [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
         found = [int(entry.name) for entry in entries if mine and _network_of(entry) == mine]
         return [pid for pid in found if pid != self.pid]
 
     def power_off(self) -> None:
-        """Cut it off without a word to the others, and kill all that runs there."""
+        """Cut the host off without a message to the others, and kill all its processes."""
         if self.alive:
             self.alive = False
             self.link("down")
@@ -97,7 +97,7 @@ class Host:
 
 
 class Hosts:
-    """So many hosts, called n1, n2, …; `private` lists folders of which each host has one of its own."""
+    """Hosts n1, n2 and so on; each host has its own version of the folders in `private`."""
 
     def __init__(self, count: int, folder: Path, *, private: Sequence[Path] = ()) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class Hosts:
         self._private = [str(one) for one in private]
         self._inits: dict[str, subprocess.Popen[bytes]] = {}
         self._number, self._bridge = _new_bridge()
-        self.address = f"10.98.{self._number}.1"  #: of this machine, for its hosts
+        self.address = f"10.98.{self._number}.1"  #: address of this machine for the hosts
         try:
             lines = ["127.0.0.1 localhost", f"{self.address} outside"]
             lines += [f"{self._address(index)} n{index}" for index in range(1, count + 1)]
@@ -121,7 +121,7 @@ class Hosts:
         return f"10.98.{self._number}.{10 + index}"
 
     def add(self, name: str) -> Host:
-        """Switch on a host, for the first time or again after it was powered off."""
+        """Switch on a host, for the first time or after it was powered off."""
         index = int(name[1:])
         link, up = f"sw{self._number}x{index}", self.folder / f"{name}.up"
         up.unlink(missing_ok=True)
@@ -155,13 +155,13 @@ class Hosts:
         if init is not None:
             init.kill()
             init.wait(30)
-        # The other end of the link goes with its namespace, and the link with it, some time later.
+        # The kernel removes the link some time after its other end's namespace.
         subprocess.run(
             ["ip", "link", "del", f"sw{self._number}x{name[1:]}"], capture_output=True, check=False
         )
 
     def close(self) -> None:
-        """End them, and all that runs in them."""
+        """Stop all hosts and their processes."""
         for name in list(self._inits):
             self._end(name)
         _try_ip("link", "del", self._bridge)
@@ -189,7 +189,7 @@ def _network_of(process: Path) -> str:
 
 
 def _new_bridge() -> tuple[int, str]:
-    """Make a bridge whose subnet nobody here uses; the kernel decides who gets a name."""
+    """Create a bridge with an unused subnet; the kernel refuses a name that exists."""
     for number in _SUBNETS:
         name = f"swbr{number}"
         if _try_ip("link", "add", name, "type", "bridge"):
@@ -208,7 +208,7 @@ def _wait_for(happens: Any, failed: Any, why: Any, seconds: float = 30.0) -> Non
 
 
 def environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return `settings` beside our own environment, without Stallwatch's variables and a scheduler's."""
+    """Return this process's environment with `settings`, without variables of Stallwatch or a scheduler."""
     foreign = ("STALLWATCH_", "SLURM_", "TORCHELASTIC_")
     own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
     return {**own, **settings}

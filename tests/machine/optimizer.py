@@ -1,4 +1,4 @@
-"""A torch that only steps, for tests of what the probe reports: the import of the real one takes seconds."""
+"""A torch with only an optimizer step, for tests of the probe: the real import takes seconds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Optimizer:
         for hook in _hooks:
             hook(self, (), {})
 """
-#: The lines of a program that make `optimizer`.
+#: Lines of a program that create `optimizer`.
 MADE = "import torch.optim.optimizer\noptimizer = torch.optim.optimizer.Optimizer()\n"
 
 
 def put_torch(folder: Path) -> None:
-    """Put it into a folder of modules."""
+    """Write the stand-in for torch into a folder of modules."""
     (folder / "torch" / "optim").mkdir(parents=True, exist_ok=True)
     for name in ("torch/__init__.py", "torch/optim/__init__.py"):
         (folder / name).write_text("")

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own."""
+"""A PostgreSQL server for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def programs() -> Path | None:
-    """The folder of the server's programs, which Debian keeps out of the PATH."""
+    """Return the folder of the server's programs, which Debian keeps out of the PATH."""
     found = shutil.which("initdb")
     places = [Path(found).resolve().parent] if found else []
     places += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -20,7 +20,7 @@ def programs() -> Path | None:
 
 
 class Postgres:
-    """A server that is reached by a socket in a folder of its own; not run as root, who may not."""
+    """Server with a socket in its own folder; it runs under another account, because it refuses root."""
 
     def __init__(self, programs: Path) -> None:
         self._programs = programs
@@ -39,18 +39,18 @@ class Postgres:
         self._run("pg_ctl", "-D", "data", "-w", "-l", "log", "-o", options, "start")
 
     def stop(self) -> None:
-        """Stop as in a crash of its machine: nobody is waited for."""
+        """Stop the server as a crash of its machine does: it waits for no client."""
         self._run("pg_ctl", "-D", "data", "-w", "-m", "immediate", "stop")
 
     def new_database(self) -> str:
-        """Make an empty database; return its URL."""
+        """Create an empty database, and return its URL."""
         self._databases += 1
         name = f"alerts{self._databases}"
         self._run("createdb", "-h", str(self.folder), "-U", "watcher", name)
         return f"postgresql://watcher@/{name}?host={self.folder}"
 
     def close(self) -> None:
-        """Stop it, and remove its folder."""
+        """Stop the server, and remove its folder."""
         try:
             self.stop()
         finally:

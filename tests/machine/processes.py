@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-#: The command line as the installed script runs it: no current folder among the folders of modules.
+#: Command line of the installed script: the current folder is not in the module path.
 STALLWATCH = [
     sys.executable,
     "-c",
@@ -17,7 +17,7 @@ STALLWATCH = [
 
 
 def runs(process: psutil.Process | int) -> bool:
-    """Whether it has not ended. A zombie has: some containers have nobody who collects orphans."""
+    """Return True if the process has not ended. A zombie has ended: some containers reap no orphans."""
     try:
         one = psutil.Process(process) if isinstance(process, int) else process
         return one.is_running() and one.status() != psutil.STATUS_ZOMBIE
@@ -26,7 +26,7 @@ def runs(process: psutil.Process | int) -> bool:
 
 
 def end_all_with(variable: str, value: str) -> None:
-    """Kill all processes that were started with this in their environment, also those without a parent."""
+    """Kill all processes with this variable in their environment, also those without a parent."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if process.environ().get(variable) == value:
@@ -34,7 +34,7 @@ def end_all_with(variable: str, value: str) -> None:
 
 
 def connections(process: psutil.Process) -> list[Any]:
-    """Its sockets; none of one that has just ended."""
+    """Return the sockets of a process; none if it has just ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return list(process.net_connections())
     return []

@@ -1,4 +1,4 @@
-"""Requests as an attacker writes them: header by header, also those that no client library would send."""
+"""Requests as an attacker writes them, header by header, including those that no client library sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Answer(NamedTuple):
-    """What a server answered."""
+    """Response of a server."""
 
     status: int
     headers: dict[str, str]
@@ -37,7 +37,7 @@ def request(
 
 
 def websocket(port: int, *headers: str, path: str = "/_stcore/stream") -> Answer:
-    """Ask for a websocket, as a browser does."""
+    """Request a WebSocket as a browser does."""
     return request(
         port,
         path,

@@ -1,4 +1,4 @@
-"""A Slurm cluster of our own, every node of it a host in namespaces (Slurm 22.05, munge 0.5)."""
+"""A Slurm cluster for tests, whose nodes are hosts in namespaces (Slurm 22.05, munge 0.5)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "sinfo")
 
 
 def lacking() -> str:
-    """Return why no cluster can be started here; empty if one can."""
+    """Return the reason why no cluster can be started here, or an empty text."""
     missing = [name for name in _PROGRAMS if _found(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else lacking_hosts()
 
@@ -28,7 +28,7 @@ def _found(name: str) -> str | None:
 
 
 class Slurm:
-    """A controller here, and a ``slurmd`` on each host; keys, sockets and state lie in its folder."""
+    """Controller on this machine, and a ``slurmd`` on each host; all files are in its folder."""
 
     def __init__(self, hosts: Hosts) -> None:
         self.hosts = hosts
@@ -81,7 +81,7 @@ class Slurm:
             "SelectType=select/cons_tres",
             "SelectTypeParameters=CR_Core",
             "ReturnToService=2",
-            "SlurmdTimeout=0",  # a host that is cut off is for the watcher to find
+            "SlurmdTimeout=0",  # the agent, not Slurm, has to find a host that is cut off
             "KillWait=2",
             "JobAcctGatherType=jobacct_gather/none",
             f"PartitionName=p Nodes=n[1-{len(names)}] Default=YES MaxTime=INFINITE State=UP",
@@ -124,22 +124,22 @@ class Slurm:
             time.sleep(0.1)
 
     def command(self, *words: str) -> list[str]:
-        """Return the command that runs ``srun`` with these options, from outside."""
+        """Return the command line that runs ``srun`` with these options from this machine."""
         return ["srun", *words]
 
     def tell(self, *words: str) -> str:
-        """Run one of Slurm's commands, and return what it prints."""
+        """Run one of Slurm's commands, and return its output."""
         environ = {**os.environ, **self.environ}
         return subprocess.run(words, env=environ, capture_output=True, text=True, check=False).stdout
 
     def cancel(self) -> None:
-        """End all jobs, at once."""
+        """Cancel all jobs at once."""
         jobs = self.tell("squeue", "-h", "-o", "%i").split()
         if jobs:
             self.tell("scancel", "-s", "KILL", *jobs)
 
     def close(self) -> None:
-        """End its servers; the hosts stay."""
+        """Stop the servers of Slurm; the hosts stay."""
         for server in reversed(self._servers.values()):
             with contextlib.suppress(ProcessLookupError):
                 server.terminate()

@@ -1,4 +1,4 @@
-"""Servers of OpenSSH on the hosts of ``namespaces``, with keys of their own (Debian's openssh-server 9.2)."""
+"""OpenSSH servers on the hosts of ``namespaces``, with their own keys (Debian's openssh-server 9.2)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from namespaces import Hosts
 from waiting import wait_until
 
 SSHD = "/usr/sbin/sshd"
-PRIVATE = Path("/run")  #: sshd separates its privileges in a folder there: each host needs one of its own
+PRIVATE = Path("/run")  #: folder that sshd needs for the separation of privileges, private to each host
 _SERVER = """
 HostKey {folder}/key
 AuthorizedKeysFile {folder}/key.pub
@@ -31,14 +31,14 @@ LogLevel ERROR
 
 
 def lacking() -> str:
-    """Return which program is missing; empty if none is."""
+    """Return the name of a missing program, or an empty text."""
     missing = [name for name in (SSHD, "ssh-keygen", "pdsh") if shutil.which(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""
 
 
 @contextmanager
 def sshd(hosts: Hosts, folder: Path) -> Iterator[dict[str, str]]:
-    """Let pdsh reach every host; yield the variables that it needs for that."""
+    """Let pdsh reach every host; yield the environment variables that pdsh needs."""
     folder.mkdir()
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")], check=True)
     (folder / "server").write_text(_SERVER.format(folder=folder))

@@ -1,4 +1,4 @@
-"""Waiting for what other threads and processes do."""
+"""Waits for other threads and processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(happens: Callable[[], object]) -> None:
-    """Wait for two minutes at most."""
+    """Wait for the condition for two minutes at most."""
     until = time.monotonic() + 120
     while not happens():
         assert time.monotonic() < until

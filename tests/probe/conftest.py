@@ -1,4 +1,4 @@
-"""Trainings that are watched by a probe, for all tests beside this file."""
+"""Trainings with a probe, for all tests beside this file."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from ranks import Ranks, Trained, Trainings  # it lies beside this file
+from ranks import Ranks, Trained, Trainings  # the module is beside this file
 
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Ranks:
-    """Programs of this test, as one rank."""
+    """Return a runner of this test's programs, as one rank."""
     return Ranks(tmp_path)
 
 
@@ -23,7 +23,7 @@ def ranks(tmp_path: Path) -> Ranks:
 def trainings(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Trainings]:
-    """The programs that this module's tests ask for, of those that are run now."""
+    """Yield the runner of the programs that this module's selected tests need."""
     wanted = [
         item.callspec.params["trained"]
         for item in request.session.items
@@ -39,7 +39,7 @@ def trainings(
 
 @pytest.fixture
 def trained(request: pytest.FixtureRequest, trainings: Trainings) -> list[Trained]:
-    """What became of the programs that ``trains`` gives this test; run anew where it is tried again."""
+    """Return the outcomes of the programs in the test's ``trains`` mark; a rerun test runs them again."""
     if getattr(request.node, "execution_count", 1) > 1:  # see tests/conftest.py
         trainings.again(request.param)
     return [trainings.outcome(program) for program in request.param]

@@ -1,4 +1,4 @@
-"""Runs small trainings with real libraries as one rank that a probe watches, and tells what it wrote."""
+"""Run small trainings with real libraries as one rank with a probe, and return the probe's records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trainer(folder, callbacks=(), **more):
 
 
 def needs(*packages: str) -> list[pytest.MarkDecorator]:
-    """Marks for tests that train with these."""
+    """Return marks for tests that train with these packages."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     return [
         pytest.mark.repro,
@@ -57,11 +57,11 @@ class Ranks:
     def run(
         self, code: str, *, probe: bool = True, environ: Mapping[str, str] = os.environ, **variables: str
     ) -> str:
-        """Run `code`, which must succeed; what it printed to stdout."""
+        """Run `code`, which must succeed, and return its stdout."""
         program = self.folder / "train.py"
         program.write_text(code)
         one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1"}
-        # The store of a single rank may lie on whichever port is free.
+        # The store of a single rank may use any free port.
         environ = {**environ, **one, "MASTER_PORT": "0", "OMP_NUM_THREADS": "1", **variables}
         environ = with_probe(environ, self.rings) if probe else environ
         command = [sys.executable, str(program), str(self.folder / "out")]
@@ -70,7 +70,7 @@ class Ranks:
         return done.stdout
 
     def records(self) -> list[Record]:
-        """What the rank told."""
+        """Return the records of the rank."""
         (path,) = self.rings.glob("*.ring")
         reader = RingReader(path)
         found = reader.read().records
@@ -78,7 +78,7 @@ class Ranks:
         return found
 
     def phases(self) -> list[str]:
-        """What it did, one after the other: its phases, and "step 3" for steps."""
+        """Return the phases of the rank in order, and "step 3" for steps."""
         told = []
         for record in self.records():
             if "step" in record.values:
@@ -90,52 +90,53 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Program:
-    """What a test lets a rank run."""
+    """Program that a test runs as a rank."""
 
     code: str
     probe: bool = True
-    port: str = ""  #: where it serves its own metrics
+    port: str = ""  #: port of the program's own metrics
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What became of a program: all that it told, and what it printed."""
+    """Outcome of a program: all its records, and its output."""
 
     ranks: Ranks
     printed: str
 
 
 def trains(*programs: Program | str) -> pytest.MarkDecorator:
-    """Mark a test that takes the outcomes of these programs, `trained`."""
+    """Mark a test that takes the outcomes of these programs as `trained`."""
     wanted = tuple(each if isinstance(each, Program) else Program(each) for each in programs)
     return pytest.mark.parametrize("trained", [wanted], indirect=True, ids=["trained"])
 
 
 class Trainings:
-    """Runs the programs of many tests, two at a time: each is one thread, and starts for seconds."""
+    """Runner of many tests' programs, two at a time: each uses one thread, and takes seconds to start."""
 
     def __init__(self, folder: Path, wanted: Iterable[tuple[Program, ...]]) -> None:
-        # Not one a processor: a container's quota shows in no count of them, and each has its time limit.
+        # The processor count is not used: it does not show a container's quota, and each program has a time
+        # limit.
         self._pool = ThreadPoolExecutor(2)
-        self._environ = dict(os.environ)  # as it is now: tests change it meanwhile
+        self._environ = dict(os.environ)  # copied now, because tests change the environment
         self._folder, self._numbers = folder, itertools.count()
         self._begun: dict[Program, Future[Trained]] = {}
         for program in dict.fromkeys(program for programs in wanted for program in programs):
             self._begun[program] = self._pool.submit(self._run, program)
 
     def again(self, programs: Iterable[Program]) -> None:
-        """Run them anew and at once, whatever became of them before."""
+        """Run the programs again at once, whatever their first outcome."""
         for program in dict.fromkeys(programs):
             trained: Future[Trained] = Future()
             trained.set_result(self._run(program))
             self._begun[program] = trained
 
     def outcome(self, program: Program) -> Trained:
-        """What became of it; raises what its run raised."""
+        """Return the outcome of a program; raise the exception of its run."""
         return self._begun[program].result()
 
     def close(self) -> None:
-        """Begin nothing more."""
+        """Start no further programs."""
         self._pool.shutdown(cancel_futures=True)
 
     def _run(self, program: Program) -> Trained:

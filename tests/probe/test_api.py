@@ -1,4 +1,4 @@
-"""The probe of a process: it tells what it was told, and nothing of its own troubles."""
+"""The probe of a process: it reports the values that it got, and no problems of its own."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_steps_count_up_with_their_time_and_values(tmp_path: Path, probe: Probe,
     assert (one["step"], one["loss"], one["grad_norm"]) == (1.0, 2.0, 1.0)
     assert "step_seconds" not in one
     assert (two["step"], two["loss"], two["step_seconds"]) == (2.0, 1.5, 0.5)
-    assert "grad_norm" not in two  # it was the first step's
+    assert "grad_norm" not in two  # the value belonged to the first step
     assert (three["step"], three["step_seconds"]) == (40.0, 0.25)
 
 
@@ -96,13 +96,13 @@ def test_the_time_of_another_phase_is_no_steps_time(tmp_path: Path, probe: Probe
 
 
 class Optimizer:
-    """Stands for one of torch."""
+    """Stand-in for an optimizer of torch."""
 
     param_groups = ({"lr": 0.5},)
 
 
 def many_steps(probe: Probe) -> Callable[[], None]:
-    """Make so many steps that not each has a record any more, and return what makes another."""
+    """Make steps until a record no longer covers a single step; return a function that makes another."""
     step = partial(count_steps(probe), Optimizer())
     for _ in range(FIRST_RECORDS + 1):
         step()
@@ -121,7 +121,7 @@ def test_of_many_quick_steps_some_have_records_and_the_last_is_seen(
         step()
     kept, last = reader.read().records
     assert kept.values["step"] == FIRST_RECORDS + 5 and kept.values["learning_rate"] == 0.5
-    assert kept.values["step_seconds"] == pytest.approx(took)  # of each
+    assert kept.values["step_seconds"] == pytest.approx(took)  # duration of each step
     assert (last.values["step"], last.time) == (FIRST_RECORDS + 6, clock.now)
 
 
@@ -145,7 +145,7 @@ def test_of_steps_that_share_a_record_the_first_says_when_its_backward_pass_bega
 ) -> None:
     tensor = type("Tensor", (), {"backward": lambda _: None, "numel": lambda _: 1})
     losses.install(SimpleNamespace(Tensor=tensor), probe)
-    probe.reported_by_user = True  # and so the loss
+    probe.reported_by_user = True  # the user reports the loss, too
     for _ in range(FIRST_RECORDS):
         probe.step()
     for number in range(1, 4):
@@ -177,7 +177,8 @@ def test_counts_last_and_are_written_within_a_second(tmp_path: Path, probe: Prob
     for _ in range(5):
         probe.add("invalidations_short")
     ring = RingReader(rings(tmp_path)[0])
-    assert [each.values["invalidations_short"] for each in ring.read().records] == [1.0, 5.0]  # pending
+    # the pending record
+    assert [each.values["invalidations_short"] for each in ring.read().records] == [1.0, 5.0]
     assert ring.read().records == []
     clock.now += 1.0
     probe.add("invalidations_short")
@@ -256,7 +257,7 @@ def test_two_threads_that_tell_at_once_make_one_ring(
     other = threading.Thread(target=probe.event, args=("log",), kwargs={"text": "first"})
     other.start()
     assert begun.wait(120)
-    monkeypatch.setattr(api, "RingWriter", RingWriter)  # whoever came second would make one at once
+    monkeypatch.setattr(api, "RingWriter", RingWriter)  # a second writer would make a ring at once
     probe.event("log", text="second")
     probe.step()
     go_on.set()
@@ -346,7 +347,7 @@ class Event:
 
 
 class OnDevice:
-    """A number on a device: whoever asks for it at once would wait."""
+    """Number on a device that would have to be waited for."""
 
     class device:
         type = "xpu9"
@@ -362,7 +363,7 @@ NAMED = {name: 1.5 + place for place, name in enumerate(FIELDS) if name in signa
 def test_a_step_that_tells_all_is_taken_as_one_that_tells_less(
     tmp_path: Path, probe: Probe, clock: Clock, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """All floats are packed at once; where one is none, each is taken by itself, and no device waited for."""
+    """All floats are packed at once; otherwise each value is taken alone, with no wait for a device."""
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     probe.value("beats", 3.0)
     probe.step(7, **NAMED)
@@ -385,7 +386,7 @@ def test_a_step_that_tells_all_is_taken_as_one_that_tells_less(
 @pytest.mark.repro
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 def test_a_number_that_is_spread_over_ranks_is_not_read(tmp_path: Path, probe: Probe) -> None:
-    """To read a sum whose parts lie on several ranks is a collective, which the others do not join."""
+    """Reading a sum over several ranks is a collective, which the other ranks do not join."""
     torch = importlib.import_module("torch")
     distributed = importlib.import_module("torch.distributed")
     tensor = importlib.import_module("torch.distributed.tensor")

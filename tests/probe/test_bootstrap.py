@@ -1,6 +1,6 @@
-"""The probe inside a program that knows nothing of it: same output, same path, same failures.
+"""The probe in a program that does not know it: same output, same path, same failures.
 
-The libraries here are stand-ins with what the hooks look at; the real ones are in ``tests/repro``.
+The libraries here are stand-ins with the parts that the hooks use; the real libraries are in ``tests/repro``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Ran(NamedTuple):
 
 
 class Programs:
-    """Runs programs with and without the probe."""
+    """Runner of programs with and without the probe."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.folder = tmp_path
@@ -183,7 +183,7 @@ def test_output_and_exit_code_are_those_of_a_run_without_probe(programs: Program
     ("ends", "error"), [("raise RuntimeError('out')", True), ("sys.exit(0)", False), ("pass", False)]
 )
 def test_a_rank_tells_how_it_leaves_whoever_took_the_hook(programs: Programs, ends: str, error: bool) -> None:
-    """A program's own hook that asks no other one hides nothing from the probe."""
+    """A program's own hook that calls no other hook hides nothing from the probe."""
     programs.run(f"import sys, torch\nsys.excepthook = lambda *_: print('mine')\n{ends}\n")
     events = [event for event in programs.events() if event["kind"] in ("exception", "left")]
     assert [event["kind"] for event in events] == (["exception"] if error else []) + ["left"]
@@ -197,12 +197,12 @@ def test_a_rank_tells_how_it_leaves_whoever_took_the_hook(programs: Programs, en
         ("sys.exit(3)", True),
         ("sys.exit('lost')", True),
         ("sys.exit()", False),
-        ("sys.exit(256)", False),  # of which the system keeps the last eight bits
+        ("sys.exit(256)", False),  # the system keeps only the last eight bits
         ("import threading\nt = threading.Thread(target=sys.exit, args=(3,))\nt.start(); t.join()", False),
     ],
 )
 def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends: str, error: bool) -> None:
-    """A training that catches what failed, logs it and ends."""
+    """The training handles its failure, logs it and ends."""
     ran = programs.run(f"import sys, torch\n{ends}\n")
     (left,) = [event for event in programs.events() if event["kind"] == "left"]
     assert left["error"] is error is (ran.code != 0)
@@ -218,7 +218,7 @@ def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends:
     ],
 )
 def test_a_rank_that_was_forked_tells_how_it_leaves(programs: Programs, ends: str, error: bool) -> None:
-    """Its process asks no ``atexit``; a worker that never stepped tells nothing."""
+    """A forked process does not run ``atexit``; a worker that never stepped reports nothing."""
     programs.run(
         "import multiprocessing, sys, torch\n"
         "def rank():\n"
@@ -281,15 +281,15 @@ def test_a_sitecustomize_that_fails_fails_as_before(programs: Programs) -> None:
 
 
 def test_little_is_imported_at_the_start_of_a_python(programs: Programs) -> None:
-    """Without ``site``, whose ``.pth`` files may import any of these before: an editable install does."""
-    programs.rings = programs.folder / f"{os.getpid()}-1"  # of a command that this process started
+    """The test skips ``site``, whose ``.pth`` files (of an editable install) may import these modules."""
+    programs.rings = programs.folder / f"{os.getpid()}-1"  # the folder of a command that this process started
     programs.rings.mkdir()
     code = "import sys; before = {*sys.modules}; import sitecustomize\nprint(*{*sys.modules} - before)"
     imported = {*programs.run(code, "-S", rank=None).out.decode().split()}
     own = {name for name in imported if name.startswith("stallwatch_probe")}
     assert "stallwatch_probe.stacks" in own
     assert "stallwatch_probe.api" not in own
-    # Those whose import takes a millisecond and more, and what they import.
+    # Modules whose import takes a millisecond or more, and their imports.
     dear = {"typing", "collections", "contextlib", "enum", "json", "pathlib", "re", "signal", "threading"}
     assert not imported & dear
 
@@ -335,7 +335,7 @@ def test_a_ring_that_is_removed_stops_nobody(programs: Programs) -> None:
 
 
 def test_ranks_outlive_an_agent_that_is_killed(programs: Programs) -> None:
-    """Neither its rings nor its environment tie a rank to the agent: it steps on, quietly as before."""
+    """A rank does not depend on the agent's rings or environment: it continues without messages."""
     for pipe in ("told", "go"):
         os.mkfifo(programs.folder / pipe)
     program = programs.folder / "train.py"
@@ -359,7 +359,7 @@ def test_ranks_outlive_an_agent_that_is_killed(programs: Programs) -> None:
 
 
 def evaluated(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that Python evaluates: neither annotations nor what is for type checkers alone."""
+    """Yield the nodes that Python evaluates, without annotations and code for type checkers."""
     yield node
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns"):
@@ -374,7 +374,7 @@ GENERIC = ("Callable", "Iterable", "Iterator", "Mapping", "Sequence", "dict", "l
 
 
 def test_the_probe_is_written_for_python_3_8() -> None:
-    """What such a Python does not know: newer syntax, and generic types but in annotations."""
+    """Python 3.8 lacks newer syntax, and generic types outside of annotations."""
     sources = sorted(Path(probe.__file__).parent.rglob("*.py"))
     newer = [
         f"{path.name}:{node.lineno}"

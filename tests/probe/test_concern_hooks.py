@@ -1,6 +1,6 @@
-"""What the hooks warn of and what they leave alone, on real torch modules and graphs without DeepSpeed.
+"""Warnings of the hooks and their exceptions, on real torch modules and graphs without DeepSpeed.
 
-The same with real engines is in ``tests/repro/test_early_warnings.py``.
+``tests/repro/test_early_warnings.py`` tests the same with real engines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def probe(tmp_path: Path) -> Probe:
 
 
 def told(tmp_path: Path) -> list[dict[str, Any]]:
-    """The events of the probe's file."""
+    """Return the events in the probe's file."""
     return [json.loads(line) for path in tmp_path.glob("*.jsonl") for line in path.read_text().splitlines()]
 
 
@@ -50,7 +50,7 @@ def told(tmp_path: Path) -> list[dict[str, Any]]:
 
 
 class Tower(nn.Module):  # type: ignore[name-defined,misc]
-    """A frozen encoder, a normalisation with statistics, and a head that learns."""
+    """A frozen encoder, a normalization with statistics, and a trainable head."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ def test_adapters_in_evaluation_mode_are_found_in_a_frozen_model() -> None:
 
 
 class Turn:
-    """A clock that the test turns."""
+    """Clock that the test moves."""
 
     now = 0.0
 
@@ -89,14 +89,14 @@ class Turn:
 
 
 class Engine:
-    """As much of an engine as the watch looks at."""
+    """The parts of an engine that the watch uses."""
 
     def __init__(self, module: Any) -> None:
         self.module = module
 
 
 def backward(watch: EvalWatch, engine: Engine, *reached: Any) -> None:
-    """A backward pass through some of the engine's modules."""
+    """Run a backward pass through some of the engine's modules."""
     frame = inspect.currentframe()
     assert frame is not None
     watch.begins(engine, None, frame)
@@ -112,7 +112,7 @@ def arrive(watch: EvalWatch, sub_module: Any) -> None:
 
 def test_only_a_module_that_the_backward_pass_reaches_is_told(probe: Probe, tmp_path: Path) -> None:
     model, armed = Tower(), list[bool]()
-    model.teacher = nn.Linear(4, 4).eval()  # learns from nothing, though nobody froze it
+    model.teacher = nn.Linear(4, 4).eval()  # untrained although not frozen
     watch = EvalWatch(probe, armed.append, refused=False, clock=Turn())
     backward(watch, Engine(model), model.head, model.norm)
     assert told(tmp_path) == []
@@ -138,10 +138,10 @@ def test_the_model_is_looked_through_now_and_then_and_when_it_was_left_in_evalua
     assert len(told(tmp_path)) == 1
     model.eval()
     model.other = nn.Linear(1, 1).eval()
-    backward(watch, engine, model.other)  # at once: the model as a whole is another than it was
+    backward(watch, engine, model.other)  # without a delay, because the model as a whole has changed
     assert [event["module"] for event in told(tmp_path)] == ["head (Linear)", "other (Linear)"]
     backward(watch, engine)
-    assert armed == [True, False, True, False]  # a backward pass is watched only while there is a suspect
+    assert armed == [True, False, True, False]  # backward passes are watched only while there is a suspect
 
 
 @pytest.mark.parametrize(("version", "seen"), [("0.15.3", ["eval-refused"]), ("0.15.4+cpu", []), ("", [])])
@@ -152,7 +152,7 @@ def test_deepspeeds_version_tells_whether_it_refuses(
     watch, model = (
         EvalWatch(probe, armed.append, clock=Turn()),
         Tower(),
-    )  # made while DeepSpeed is being imported
+    )  # created while DeepSpeed is being imported
     monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(__version__=version))
     model.drop.eval()
     backward(watch, Engine(model), model.drop)
@@ -168,11 +168,11 @@ def test_a_deepspeed_that_refuses_is_told_of_every_module(probe: Probe, tmp_path
     ]
 
 
-# ---- sums over what is partitioned
+# ---- sums over partitioned parameters
 
 
 def partitioned(size: int = 0) -> Any:
-    """A parameter as ZeRO-3 leaves it outside of its module."""
+    """Return a parameter as ZeRO-3 leaves it outside of its module."""
     parameter = nn.Parameter(torch.ones(size))
     parameter.ds_id = 3
     return parameter
@@ -192,7 +192,7 @@ def test_what_is_summed_whole_or_within_a_module_is_no_such_sum() -> None:
     loss = (head(torch.ones(2, 3)) * scale).sum() + head.weight.sum()
     scale.data, head.weight.data = torch.empty(0), torch.empty(0)  # partitioned after the forward pass
     assert summed_while_partitioned(loss.grad_fn) is None
-    empty = torch.empty(0, requires_grad=True)  # no parameter of ZeRO-3: an empty batch
+    empty = torch.empty(0, requires_grad=True)  # an empty batch, not a parameter of ZeRO-3
     assert summed_while_partitioned((empty.sum() + scale.sum().detach()).grad_fn) is None
     assert summed_while_partitioned(None) is None
 
@@ -221,7 +221,7 @@ def test_the_first_losses_are_looked_at_and_then_ever_fewer(probe: Probe, tmp_pa
 
 
 class Base:
-    """A trainer as far as saving is concerned."""
+    """The parts of a trainer that save."""
 
     def __init__(self, engine: Any, saves: str = "steps") -> None:
         self.deepspeed, self.model = engine, SimpleNamespace(policy=object())
@@ -279,7 +279,7 @@ def test_trainers_are_warned_of_at_their_beginning(probe: Probe, tmp_path: Path)
     look(Base(zero3(False)), probe)
     look(Swapping(zero3(True)), probe)
     look(Swapping(zero3(True), "no"), probe)
-    first, second = told(tmp_path)  # the third is of the same trainer
+    first, second = told(tmp_path)  # the third trainer has the same class as the second
     assert (first["rule"], first["saves"]) == ("zero3-weights-not-gathered-notice", "step 500")
     assert (second["rule"], second["trainer"]) == ("zero3-save-unwrapped-model", "Swapping")
     line = Swapping.save_model.__code__.co_firstlineno
@@ -315,7 +315,7 @@ def test_the_files_of_a_checkpoint_are_told_of_as_one_folder(probe: Probe, tmp_p
     written = Written(probe, clock)
     for clock.now, name in ((0.0, "optimizer.pt"), (1.0, "scheduler.pt"), (FOLDER_SECONDS, "rng_state.pth")):
         written.report(folder_of(Path("/out/checkpoint-8", name)), "torch.save")
-    written.report("/out/checkpoint-8", "trainer")  # that it is complete
+    written.report("/out/checkpoint-8", "trainer")  # the trainer reports that the folder is complete
     assert [(event["path"], event["by"]) for event in told(tmp_path)] == [
         ("/out/checkpoint-8", "torch.save"),
         ("/out/checkpoint-8", "torch.save"),
@@ -335,7 +335,7 @@ def test_checkpoints_that_are_too_many_are_counted(probe: Probe, tmp_path: Path)
 
 
 def test_a_trainers_module_is_watched_though_it_imports_the_accelerator(probe: Probe) -> None:
-    """transformers.trainer does (transformers 5.23.0)."""
+    """transformers.trainer imports the accelerator (transformers 5.23.0)."""
 
     class Trainer:
         pass

@@ -1,4 +1,4 @@
-"""At a stall of an event loop its tasks are told: the thread's own stack shows only that it waits."""
+"""At a stall of an event loop, its tasks are reported: the thread's own stack shows only a wait."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 
 
 def run(coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run it in a thread that counts as the main one: Playwright's loop may be in that of the tests."""
+    """Run a coroutine in a thread that counts as the main one, which Playwright's loop may occupy."""
     with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "_main_thread", pool.submit(threading.current_thread).result())
         return pool.submit(asyncio.run, coroutine).result()
@@ -44,7 +44,7 @@ async def training(told: list[Any]) -> None:
     beat = loop.create_task(asyncio.sleep(600), name="heartbeat")
 
     def watch() -> None:
-        """Ask until the tasks are where they will stay, then let them go on, whatever was answered."""
+        """Sample the stacks until the tasks are in their final places, then let them continue."""
         until = time.monotonic() + 120
         try:
             while not told and time.monotonic() < until:
@@ -87,12 +87,12 @@ def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
     told_of = listing(fold([asked(told[0])], time=0.0), [asked(told[0])])
     assert "  task heartbeat, innermost call last:" in told_of
     assert told_of.count("task without a name (awaited), ") == 3
-    assert told_of.count("task without a name, ") == 1  # the other one that `gather` waits for
+    assert told_of.count("task without a name, ") == 1  # the other task that `gather` waits for
     assert fold([asked(told[0])], time=0.0).groups[0].frames[-1].endswith("in reward")
 
 
 def test_a_loop_that_runs_is_where_its_thread_is() -> None:
-    """The stack of the thread tells all: what other tasks wait for is none of its business."""
+    """The thread's stack shows everything, so the waits of other tasks are left out."""
 
     async def training() -> RankAnswer:
         task = asyncio.get_running_loop().create_task(asyncio.sleep(600))

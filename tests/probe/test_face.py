@@ -1,4 +1,4 @@
-"""Code that tells of itself: with an agent through its probe, without one by metrics of its own."""
+"""Code that reports its own values: with an agent through its probe, otherwise by its own metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(code: str, **variables: str) -> str:
 
 
 def rings(tmp_path: Path) -> dict[str, str]:
-    """The environment of a rank that an agent watches."""
+    """Return the environment of a rank that an agent watches."""
     (tmp_path / "rings").mkdir()
     return with_probe({"RANK": "2"}, tmp_path / "rings")
 

@@ -1,4 +1,4 @@
-"""Memory as torch's allocator on a device counts it: the only part of the probe whose tests need a device."""
+"""Memory by torch's allocator on a device: the only part of the probe whose tests need a device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_a_rank_tells_its_allocators_memory_and_waits_for_no_device(ranks: Ranks
         "torch.cuda.set_sync_debug_mode('default')\n"
         "torch.cuda.synchronize()\n"
         "from stallwatch_probe.api import current\n"
-        "current()._sampled_at = 0.0\n"  # the next step is a second later
+        "current()._sampled_at = 0.0\n"  # makes the next step sample again, as one a second later would
         "optimizer.step()\n"
     )
     ranks.run(code)

@@ -19,7 +19,7 @@ def forward(_: object) -> int:
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Stands for ``torch.nn.Module``."""
+    """Replace ``torch.nn.Module`` by a stand-in, and return it."""
     torch = ModuleType("torch.nn.modules.module")
     torch.Module = type("Module", (), {"__call__": forward})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, torch.__name__, torch)
@@ -28,7 +28,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def begin(listening: Listening, probe: Probe, step_at: int) -> int:
-    """Begin, with a step of the training before the line of this number; how many lines there are."""
+    """Start the listening, with a training step before line `step_at`; return the number of lines."""
     lines = 0
 
     def each(frame: FrameType, event: str, _: Any) -> Any:

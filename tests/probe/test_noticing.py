@@ -1,4 +1,4 @@
-"""What is noticed of methods and attributes, without a frame of ours on the stack."""
+"""Hooks on methods and attributes that leave no frame of the probe on the stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank does besides training, told by the real libraries: no code of the training is changed."""
+"""Phases of a rank besides training, from the real libraries without changes of the training code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_hook_is_there_and_every_call_begins_a_known_phase() -> None:
     assert {phase for calls in BEGINNINGS.values() for _, _, phase in calls} <= {*PHASES}
 
 
-# ---- the order of things
+# ---- order of the phases
 
 
 def doing(tmp_path: Path) -> tuple[Probe, Doing]:
@@ -83,7 +83,7 @@ def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None
     seen.begin("eval")
     now[0] += 1000.0
     seen.begin("save", frame=sys._getframe())
-    probe.step()  # ended it, at a time that nobody noticed
+    probe.step()  # the step ended the save at an unknown time
     now[0] += 1000.0
     seen.train()
     own = "test_the_longest_save_of_each_function_is_remembered"
@@ -100,7 +100,7 @@ def test_what_an_evaluation_generates_is_no_rollout(tmp_path: Path) -> None:
     told.begin("rollout")
     assert probe.doing == "rollout"
     probe.step()
-    told.begin("eval")  # an engine in eval mode: that is how rollouts are sampled, too
+    told.begin("eval")  # rollouts are also sampled in evaluation mode
     told.begin("rollout")
     assert probe.doing == "rollout"
 
@@ -141,7 +141,7 @@ class TestFrames:
     pytestmark = needs("transformers")
 
     def test_what_an_evaluation_drops_is_not_kept_by_the_frame_that_tells(self, tmp_path: Path) -> None:
-        """Until Python 3.12 ``f_locals`` would keep a copy of the frame's locals for as long as it runs."""
+        """Until Python 3.12, ``f_locals`` keeps a copy of the frame's locals while the frame runs."""
         library = import_module("transformers.trainer_callback")
         handler_class = type("Handler", (library.CallbackHandler,), dict(vars(library.CallbackHandler)))
         probe = Probe(tmp_path, {"RANK": "0"})
@@ -150,7 +150,7 @@ class TestFrames:
         state, control = library.TrainerState(), library.TrainerControl()
 
         def evaluate() -> None:
-            batch = {0.5}  # a weak reference can point at a set
+            batch = {0.5}  # sets support weak references
             gone = weakref.ref(batch)
             handler.on_prediction_step(None, state, control)
             del batch
@@ -161,7 +161,7 @@ class TestFrames:
 
 
 EVALUATED_AND_SAVED = [
-    "init",  # told as soon as torch is imported
+    "init",  # recorded as soon as torch is imported
     "step 1",
     "step 2",
     "eval",
@@ -216,7 +216,7 @@ class TestTrainer:
 
     @trains(TRAINING, WITH_CALLBACK)
     def test_a_trainer_tells_steps_evaluations_and_checkpoints(self, trained: list[Trained]) -> None:
-        """As it is, and with our callback."""
+        """The trainer runs unchanged, and with Stallwatch's callback."""
         for one in trained:
             assert one.ranks.phases() == EVALUATED_AND_SAVED
             records = [each.values for each in one.ranks.records()]
@@ -371,6 +371,6 @@ class TestLightning:
         assert all(each["loss"] >= 0 and each["learning_rate"] == 0.125 for each in steps)
         assert steps[0]["target_steps"] == 4
         told = ranks.phases()
-        # Its sanity check comes before the training.
+        # The trainer's sanity check comes before the training.
         assert told[:3] == ["init", "eval", "init"] and told[-1] == "idle"
         assert told[told.index("step 2") + 1] == "eval" and "save" in told

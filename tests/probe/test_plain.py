@@ -1,4 +1,4 @@
-"""A command that is one Python program, without torch and RANK: at a stall it is asked like rank 0."""
+"""A command that is one Python program without torch and RANK: its stack is sampled like that of rank 0."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TURNS_OUT = "from stallwatch_probe.api import current\ncurrent().announce()\n"
 
 @pytest.fixture
 def rings(tmp_path: Path) -> Path:
-    """Named as the agent's folder is, by its process."""
+    """Return a folder named after its process, as the agent's folder is."""
     folder = tmp_path / f"{os.getpid()}-1"
     folder.mkdir()
     return folder
@@ -108,7 +108,7 @@ def test_a_program_far_below_the_agent_is_left_alone(rings: Path, shells: int, a
 
 
 def test_a_program_of_another_agent_is_left_alone(tmp_path: Path) -> None:
-    """Its folder is named by no process above it."""
+    """The folder's name contains the id of no parent process."""
     rings = tmp_path / f"{2**22 + 1}-1"
     rings.mkdir()
     with program(rings):
@@ -122,7 +122,7 @@ def test_a_program_with_a_rank_of_its_own_is_left_alone(rings: Path, variable: s
 
 
 def test_our_own_replay_is_left_alone(rings: Path, tmp_path: Path) -> None:
-    """It stands where its recording did: its own stack would be no evidence."""
+    """A replay is not the recorded run, so its own stack is no evidence."""
     environ = with_probe({**os.environ}, rings)
     for name, word, asked in (("stallwatch", "replay", 0), ("train.py", "replay", 1)):
         script = tmp_path / name

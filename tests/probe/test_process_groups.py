@@ -45,7 +45,10 @@ dist.barrier()
 
 @pytest.fixture(scope="module")
 def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The rings of a mesh of 2 x 2: rank 3 sleeps, rank 2 waits for it in "tp", the others in a barrier."""
+    """Yield the rings of a mesh of 2 x 2 ranks at a hang.
+
+    Rank 3 sleeps, rank 2 waits for it in "tp", the others in a barrier.
+    """
     folder = tmp_path_factory.mktemp("mesh")
     rings = folder / "rings"
     rings.mkdir()
@@ -61,7 +64,7 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def asked_at_the_hang(rings: Path) -> dict[int, RankAnswer]:
-    """What the ranks answer once those that wait have joined what they wait in."""
+    """Return the ranks' answers after all waiting ranks have joined their collectives."""
     until = time.monotonic() + 120
     while True:
         asked = {one.rank: one for one in gather(local_ranks(rings, None))}
@@ -72,7 +75,7 @@ def asked_at_the_hang(rings: Path) -> dict[int, RankAnswer]:
 
 
 def joined(one: RankAnswer, axis: str) -> int | None:
-    """How many collectives of its group of this axis the rank has joined."""
+    """Return the number of collectives that the rank has joined in its group of this axis."""
     names = {name for name, each in one.recorded.axes.items() if each == axis}
     return next(
         (one.recorded.counts[at].joined for at, name in one.recorded.names.items() if name in names), None
@@ -111,7 +114,7 @@ class TestMesh:
 
 
 class Group:
-    """As torch's, which is told apart by its identity."""
+    """Process group, which like torch's is compared by identity."""
 
     def __init__(self, description: str, joined: int | None = 0) -> None:
         self.group_desc = description
@@ -125,7 +128,7 @@ class Group:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A torch with process groups that the test adds."""
+    """Return a torch with process groups that the test adds."""
     found = SimpleNamespace(pg_map={}, pg_names={}, pg_group_ranks={})
     torch = ModuleType("torch.distributed.distributed_c10d")
     torch.__dict__["_world"] = found
@@ -136,7 +139,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def add(world: Any, ranks: Any, group: Group, backend: str = "nccl") -> Group:
-    """A group that this rank is a member of."""
+    """Add a group that includes this rank, and return it."""
     world.pg_names[group] = str(len(world.pg_map))
     world.pg_map[group] = (backend, None)
     world.pg_group_ranks[group] = {rank: place for place, rank in enumerate(ranks)}

@@ -15,7 +15,7 @@ SEEN = "import os, sys; print(os.environ.get('STALLWATCH_PROBE_DIR'), 'stallwatc
 
 
 def seen(variables: dict[str, str], **others: str) -> str:
-    """What a worker sees that Ray gives these variables, as Ray fills them in."""
+    """Return a worker's value after Ray has filled in these variables."""
     environ = {"PATH": os.environ["PATH"], **others}
     path = environ.get("PYTHONPATH", "")
     environ |= {name: value.replace("${PYTHONPATH}", path) for name, value in variables.items()}

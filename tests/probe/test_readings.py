@@ -1,4 +1,4 @@
-"""What is read once a second within a step: the allocator's memory, and that of the process."""
+"""Values that are read once a second within a step: memory of the allocator and of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_exporter.probe.hooks.torch import accelerator_memory
 
 
 def torch_with(monkeypatch: pytest.MonkeyPatch, name: str, stats: dict[str, Any]) -> None:
-    """A torch whose allocator for this kind of device counts so."""
+    """Install a torch whose allocator for this kind of device returns these statistics."""
     backend = SimpleNamespace(is_initialized=lambda: True, memory_stats_as_nested_dict=lambda: stats)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(**{name: backend}))
 
@@ -53,7 +53,7 @@ def test_a_device_that_is_not_in_use_is_not_asked(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="no /proc")  # noqa: PTH110
 def test_resident_memory_grows_with_what_is_held() -> None:
-    """In a process of its own: other threads of the tests give memory back meanwhile."""
+    """The test uses a separate process, because other threads of this process may free memory."""
     code = f"""
 from {hook.__name__} import resident_memory
 before = resident_memory()["resident_bytes"]
@@ -67,7 +67,7 @@ print(resident_memory()["resident_bytes"] - before)
 def test_a_system_without_proc_and_its_flags_has_the_rest_of_the_hook(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Windows: the module is imported as elsewhere, and only this reading is empty."""
+    """On Windows, the module can be imported, and only this reading is empty."""
     with monkeypatch.context() as windows:
         windows.delattr(os, "sysconf")
         windows.delattr(os, "O_CLOEXEC")

@@ -1,4 +1,4 @@
-"""The ring between a rank and its agent: nothing torn, nothing lost in silence, nothing that stops a rank."""
+"""The ring between a rank and its agent: no torn records, no silent loss, no effect on the rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAN = float("nan")
 
 
 class Writer(RingWriter):
-    """Writes records of two fields."""
+    """Ring with records of two fields."""
 
     def __init__(self, tmp_path: Path, capacity: int) -> None:
         self.draft = Draft(2)
@@ -39,12 +39,12 @@ class Writer(RingWriter):
         )
 
     def fill(self, values: list[float]) -> None:
-        """Give the draft these values."""
+        """Set the values of the draft."""
         for place, value in enumerate(values, FIRST):
             self.draft.cells[place] = value
 
     def record(self, now: float, values: list[float]) -> None:
-        """Add one of these values."""
+        """Add a record of these values."""
         self.fill(values)
         self.write(now)
         self.fill([NAN, NAN])
@@ -90,7 +90,7 @@ def test_records_that_were_overwritten_unread_are_counted(tmp_path: Path) -> Non
         ring.record(float(step), [float(step), NAN])
     batch = reader.read()
     steps = [each.values["step"] for each in batch.records]
-    # The oldest place is the one that the writer may be writing into at this moment.
+    # The writer may be writing into the oldest slot at this moment.
     assert steps == [float(step) for step in range(14, 21)]
     assert batch.lost == 13
     assert len(steps) + batch.lost == 20
@@ -105,7 +105,7 @@ def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path
 
     def slow(first: int, last: int) -> bytes:
         data = slots(first, last)
-        for step in range(7, 12):  # meanwhile
+        for step in range(7, 12):  # written during the read
             ring.record(float(step), [float(step), NAN])
         return data
 
@@ -116,7 +116,7 @@ def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path
 
 
 def test_a_record_that_the_counter_has_not_reached_is_not_there(tmp_path: Path) -> None:
-    """A rank killed between its record and the counter leaves a record that may be torn."""
+    """A rank that is killed between record and counter may leave a torn record."""
     ring = writer(tmp_path)
     ring.record(1.0, [1.0, NAN])
     record_struct(("step", "loss")).pack_into(ring._map, HEADER_SIZE + 32, 2, 2.0, 2.0, NAN)
@@ -140,8 +140,8 @@ def test_a_slot_with_another_number_is_lost(tmp_path: Path) -> None:
         b"STWRING\0",
         b"\0" * HEADER_SIZE,
         os.urandom(3 * HEADER_SIZE),
-        pack_header(Header(32, 8, 0, 0, 1, 1.0, ("step", "loss"))),  # its records are missing
-        pack_header(Header(8, 8, 0, 0, 1, 1.0, ("step", "loss"))) + bytes(8 * 8),  # their size is wrong
+        pack_header(Header(32, 8, 0, 0, 1, 1.0, ("step", "loss"))),  # the records are missing
+        pack_header(Header(8, 8, 0, 0, 1, 1.0, ("step", "loss"))) + bytes(8 * 8),  # the record size is wrong
     ],
     ids=["empty", "magic", "zeros", "junk", "cut", "contradiction"],
 )
@@ -215,7 +215,7 @@ def test_a_step_that_has_no_record_yet_is_read_from_the_draft_once(tmp_path: Pat
     assert reader.read().records == []
     ring.record(12.0, [3.0, NAN])
     assert [(each.number, each.time) for each in reader.read().records] == [(2, 12.0)]
-    ring.fill([NAN, 0.25])  # the loss of a step that is not done
+    ring.fill([NAN, 0.25])  # the loss of an unfinished step
     batch = reader.read()
     assert (batch.records, batch.lost) == ([], 0)
 
@@ -225,7 +225,7 @@ def test_a_draft_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> 
     reader = RingReader(ring.path)
     ring.record(1.0, [1.0, 0.5])
     reader.read()
-    ring.fill([2.0, 0.5])  # the loss of the step before
+    ring.fill([2.0, 0.5])  # the loss of the previous step
     at = reader._at
 
     def slow(offset: int, size: int) -> bytes:
@@ -239,7 +239,7 @@ def test_a_draft_that_changes_while_it_is_read_is_read_again(tmp_path: Path) -> 
 
 
 def test_no_ring_is_left_where_there_is_no_room(tmp_path: Path) -> None:
-    """Its blocks are taken at once: a disk that fills later cannot end the rank with SIGBUS."""
+    """The disk blocks are allocated at once, so a full disk cannot end the rank with SIGBUS later."""
     code = (
         "import resource, sys; from pathlib import Path\n"
         "from stallwatch_exporter.probe.ring import RingWriter\n"

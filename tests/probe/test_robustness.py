@@ -1,4 +1,4 @@
-"""Whatever happens to the probe, the training prints and ends as without it; what is missing is counted."""
+"""Faults of the probe do not change the training's output and exit code; lost records are counted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_exporter.rings.probing import Probing, with_probe
 
 
 def another_python() -> str | None:
-    """A Python 3.10, which pyenv may have without naming it on the path."""
+    """Return a Python 3.10, which pyenv may have outside of the path, or ``None``."""
     found = [shutil.which("python3.10"), *map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python"))]
     for python in filter(None, found):
         if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0:
@@ -30,7 +30,7 @@ def programs(tmp_path: Path) -> Programs:
 
 
 def same(programs: Programs, code: str, **more: str) -> Ran:
-    """What the program printed and ended with, which must be the same without a probe."""
+    """Return the program's output and exit code, after a check that a run without probe has the same."""
     plain = programs.run(code, probe=False, **more)
     assert programs.run(code, **more) == plain
     return plain
@@ -126,10 +126,10 @@ def test_a_disk_that_fills_up_later_costs_events_and_these_are_counted(programs:
     assert ran.code == 0 and ran.err.count(b"UserWarning") == 3
     probing = Probing(programs.rings)
     assert probing.read()[-1].values["step"] == 4
-    assert probing.lost == 4  # and the rank's last word
+    assert probing.lost == 4  # the fourth lost record is the rank's exit
 
 
-EACH_STEP = "from stallwatch_probe import api; api.RECORD_SECONDS = 0.0\n"  # has a record
+EACH_STEP = "from stallwatch_probe import api; api.RECORD_SECONDS = 0.0\n"  # every step writes a record
 
 
 def test_records_that_nobody_reads_in_time_are_counted(programs: Programs) -> None:

@@ -1,4 +1,4 @@
-"""What a rank does, by what its model and its data loader do: real torch, and no trainer that says so."""
+"""Activity of a rank by its model and data loader: real torch, without a trainer that reports phases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 from ranks import Trained, needs, trains
 
-#: Prints what the probe holds at this moment, under a name.
+#: Prints the probe's current values under a name.
 SHOWS = """
 import json, sys, torch
 from torch import nn
@@ -61,7 +61,7 @@ SWITCHES = (
     "    model.eval()\n"
     "    with torch.inference_mode(): model(torch.ones(2, 4))\n"
     "evaluate(model); show('eval', 'switches')\n"
-    "def train(self, mode=True):\n"  # a loop of the user's with the same name
+    "def train(self, mode=True):\n"  # the user's own loop with the same name
     "    model.train(mode)\n"
     "train(None); show('train', 'switches')\n"
     "model.train(False); show('train(False)', 'switches')\n"
@@ -169,7 +169,7 @@ class TestTorch:
 
     @trains(SWITCHES)
     def test_a_model_that_is_switched_to_evaluation_is_evaluated(self, trained: list[Trained]) -> None:
-        """Not before the first step, nor a part of it, a reference model or an averaged copy."""
+        """The switch counts only after the first step, and not for parts or copies of the model."""
         assert told(trained[0]) == {
             "before": ["init"],
             "step": ["train", None],
@@ -190,7 +190,7 @@ class TestTorch:
 
     @trains(SAVES)
     def test_what_is_saved_after_the_first_step_is_a_phase(self, trained: list[Trained]) -> None:
-        """Until a batch is asked for; in an evaluation that goes on."""
+        """The phase ends with the next batch; within an evaluation, the evaluation continues."""
         found = told(trained[0])
         assert [found[name][0] for name in ("before", "beside", "save", "batch")] == [
             "init",
@@ -218,6 +218,6 @@ class TestTorch:
 
     @trains(FOLDS)
     def test_each_training_after_the_first_is_announced(self, trained: list[Trained]) -> None:
-        """An optimizer that takes turns with another one belongs to the same training."""
+        """Alternating optimizers belong to the same training."""
         told = "".join(path.read_text() for path in trained[0].ranks.rings.glob("*.jsonl"))
         assert [json.loads(line)["kind"] for line in told.splitlines()].count("training") == 1

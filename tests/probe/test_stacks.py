@@ -1,4 +1,4 @@
-"""The probe's answer to the agent, in real processes that do what training code may do."""
+"""The probe's answer to the agent, in real processes that behave like training code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ training()
 
 
 class Rank:
-    """A process with a probe, at a standstill until it is let go."""
+    """A process with a probe that pauses until the test releases it."""
 
     def __init__(self, child: subprocess.Popen[str], folder: Path) -> None:
         self.child = child
@@ -54,7 +54,7 @@ class Rank:
         return next(self.folder.glob(f"3-{self.pid}-*.ring"))
 
     def go_on(self) -> str:
-        """It trains on, to its end; what it printed."""
+        """Release the process, and return its output at its end."""
         out, err = self.child.communicate("x", timeout=120)
         assert self.child.returncode == 0, err
         return out
@@ -100,7 +100,7 @@ def test_it_answers_each_question_and_trains_on(tmp_path: Path) -> None:
 
 
 def test_each_of_two_that_ask_at_once_has_an_answer(tmp_path: Path) -> None:
-    """The agent and ``stallwatch stacks``; whose question has the greater number, may write it first."""
+    """The agent and ``stallwatch stacks`` sample at once; the greater number may come first."""
     with rank(tmp_path) as one:
         assert queries.send(one.ring, "20") and queries.send(one.ring, "10")
         for question in ("10", "20"):
@@ -136,7 +136,7 @@ FORWARD = "model(torch.ones(4))"
 
 
 def does(one: Rank, line: str) -> str:
-    """Let it run a line; what calls of modules go through then."""
+    """Run a line in the process while module calls are watched; return its output."""
     assert one.child.stdin is not None and one.child.stdout is not None
     one.child.stdin.write(f"{line}\n")
     one.child.stdin.flush()
@@ -144,7 +144,7 @@ def does(one: Rank, line: str) -> str:
 
 
 def sampled(one: Rank, token: str) -> dict[str, Any]:
-    """What it answers."""
+    """Return the process's answer to a request."""
     assert queries.send(one.ring, token)
     told = wait_for(lambda: queries.answer(one.ring, token))
     assert isinstance(told, dict) and functions(told)[:2] == ["<module>", "training"]
@@ -160,7 +160,7 @@ class TestListening:
             assert sampled(one, "1")["counters"] == {"phase": "train", "steps": 1, "forwards": 0}
             assert does(one, FORWARD) == "_CountedCall"
             told = sampled(one, "2")
-            assert told["counters"]["forwards"] == 2  # of the model and of its layer
+            assert told["counters"]["forwards"] == 2  # forward passes of the model and of its layer
             assert [thread["main"] for thread in told["threads"]] == [True]
             assert does(one, "probe.step()") == "function"
             assert sampled(one, "3")["counters"]["forwards"] == 2
@@ -249,7 +249,7 @@ Path(sys.argv[1], "child").write_text(str(os.getpid()))
 
 
 def test_a_program_in_the_ranks_place_gets_no_signal(tmp_path: Path) -> None:
-    """After ``exec`` nobody handles the signal: it would end the program."""
+    """After ``exec`` there is no handler, so the signal would end the program."""
     program = "print('ready', flush=True); import sys; sys.stdin.read(1); print('trained', flush=True)"
     with rank(tmp_path, end=f"os.execv(sys.executable, [sys.executable, '-c', {program!r}])") as one:
         assert not queries.send(one.ring, "1")
@@ -285,7 +285,7 @@ files = [open(Path(sys.argv[1], f"own{n}"), "w+b", buffering=0) for n in range(2
 def test_descriptors_that_the_training_closed_and_got_back_are_left_alone(tmp_path: Path) -> None:
     with rank(tmp_path, CLOSED) as one:
         assert not queries.FaultDump(one.ring, one.pid).sent
-        queries.send(one.ring, "1")  # the read under way ends; the next one would be of another file
+        queries.send(one.ring, "1")  # the pending read ends; the next read would use another file
         assert one.go_on() == "trained\n"
         assert all(path.read_bytes() == b"" for path in tmp_path.glob("own*"))
 
@@ -348,7 +348,7 @@ def test_ranks_of_an_attempt_that_was_over_are_missed_by_nobody(tmp_path: Path) 
     ring.write(began + 50)
     with rank(tmp_path) as one:
         assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(3, False)]
-        ring.write(time.time())  # it lived on beside the other, and ended
+        ring.write(time.time())  # the process outlived the other one, and ended
         assert [(each.rank, each.ended) for each in local_ranks(tmp_path, None)] == [(0, True), (3, False)]
         one.go_on()
 
@@ -362,7 +362,7 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={**
 def test_processes_without_a_probe_are_found_by_their_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that inherited its rank from a rank is a worker of it."""
+    """A process that inherited its rank from another rank is a worker of that rank."""
     monkeypatch.setenv("RANK", "5")
     bare = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
@@ -401,7 +401,7 @@ def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
 def test_a_stopped_rank_is_told_as_such_and_gets_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
-    if not stop:  # it answers, however busy the machine is
+    if not stop:  # time for an answer on a busy machine
         monkeypatch.setattr(gathering, "ANSWER_SECONDS", 30.0)
     with rank(tmp_path) as one:
         if stop:

@@ -1,4 +1,4 @@
-"""How many tokens a step is of, by the shapes in the graph of its loss."""
+"""The number of tokens in a step, by the shapes in the graph of its loss."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A generation pass leaves the model in evaluation mode, and the next backward pass runs in it.
 
-DeepSpeed up to 0.15.3 refuses that under ZeRO-3; newer versions train on.
+DeepSpeed up to 0.15.3 refuses this under ZeRO-3; newer versions train on.
 """
 
 import argparse
@@ -20,7 +20,7 @@ engine = tiny.prepare(tiny.Net(), tiny.config(stage3_prefetch_bucket_size=0))
 for step, (features, targets) in enumerate(tiny.batches(rank, STEPS), start=1):
     if step % GENERATE_EVERY == 0:
         print(f"rank {rank} generating samples")
-        engine.eval()  # and nobody calls engine.train() after it
+        engine.eval()  # the bug: engine.train() is missing after this line
         with torch.no_grad():
             engine(features)
     loss = nn.functional.mse_loss(engine(features), targets)

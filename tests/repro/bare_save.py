@@ -1,4 +1,4 @@
-"""A ZeRO-3 run that saves its weights twice: with save_checkpoint, and past the engine, without gathering."""
+"""A ZeRO-3 run that saves its weights twice: with save_checkpoint, and without the engine and gathering."""
 
 import sys
 from pathlib import Path

@@ -1,14 +1,14 @@
-"""Write the project's own corpus again: run the small programs of ``cases/`` and keep what they print.
+"""Rebuild the project's own corpus: run the small programs of ``cases/`` and keep their output.
 
     python tests/repro/collect.py            # all cases (some minutes)
     python tests/repro/collect.py zero-no-sync healthy-ddp
     python tests/repro/collect.py --versions FOLDER
 
-What older stacks printed is taken from the folder of `make test-versions`; without it, those logs stay as
-they are.
+The output of older stacks comes from the folder of `make test-versions`; without that folder, those logs stay
+unchanged.
 
-Each log goes to tests/corpus/logs/, with the machine's own paths taken out (scrub.py), and a line about it to
-tests/corpus/cases.jsonl: what was run, with which versions, and what a diagnosis should say.
+Each log is written to tests/corpus/logs/, without the machine's own paths (scrub.py), and described by a line
+in tests/corpus/cases.jsonl: the program, its versions, and the expected diagnosis.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from watched import torchrun
 
 HERE = Path(__file__).resolve().parent
 CORPUS = HERE.parent / "corpus"
-SECONDS = 120  #: after which a case that hangs is ended
+SECONDS = 120  #: seconds after which a hanging case is ended
 
 
 def collect(case: Case, clean: Scrubber, work: Path) -> dict[str, Any]:
-    """Run one case, keep its log, and tell of it."""
+    """Run one case, keep its log, and return its description."""
     raw, log = work / "raw.log", CORPUS / "logs" / f"{case.name}.log"
     command = case.command(sys.executable)
     with raw.open("wb") as out:
@@ -69,7 +69,7 @@ def collect(case: Case, clean: Scrubber, work: Path) -> dict[str, Any]:
 
 
 def take(case: Case, folder: Path) -> dict[str, Any]:
-    """What an older stack printed and told when ``make test-versions`` ran it (versions/)."""
+    """Return the output and description of an older stack from ``make test-versions`` (versions/)."""
     attempt = next(each for each in ATTEMPTS if each.name == case.program)
     stack = next(each for each in STACKS if each.deepspeed == case.stack)
     seen = results.read(folder / "observed.json")[stack.name, attempt.name]

@@ -1,6 +1,6 @@
-"""The reproductions are programs beside these tests, and find each other the way a script does.
+"""Fixtures of the reproductions, whose programs are beside these tests and import each other as scripts do.
 
-A run of real ranks takes ten seconds, so what several tests ask of the same run is asked of one.
+A run of real ranks takes ten seconds, so several tests share one run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 @pytest.fixture(scope="package", autouse=True)
 def forks_end() -> Iterator[None]:
-    """What the launches of these tests are forked from is there until the last of them is done."""
+    """Keep the process from which launches are forked until the last launch has ended."""
     yield
     forks.cache_clear()
     while SERVERS:
@@ -30,7 +30,7 @@ def forks_end() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def probed_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Probed]:
-    """Two ranks of a program with a probe: run when it is first asked for, with these options."""
+    """Return a function that runs two ranks of a program with a probe, once for each set of options."""
 
     @functools.cache
     def run(program: str, *options: str) -> Probed:
@@ -41,7 +41,7 @@ def probed_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Probed
 
 @pytest.fixture(scope="session")
 def hidden_run(tmp_path_factory: pytest.TempPathFactory, catalogue: Catalogue) -> Callable[..., Watched]:
-    """The same in front of an agent, which sees nothing of what the ranks print."""
+    """Return the same function with an agent in front, which cannot read the ranks' output."""
 
     @functools.cache
     def run(program: str, *options: str) -> Watched:

@@ -1,4 +1,4 @@
-"""Which cases make up the project's own corpus, and what a diagnosis should say of each."""
+"""Cases of the project's own corpus, and the expected diagnosis of each."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """One small program and the class of failure that it shows."""
+    """One small program and the class of its failure."""
 
-    program: str  #: module.function in cases/, or a name for what `script` or `stack` run
-    signature: str  #: id of the rule that should be primary; "healthy", "benign:…" or "unknown" otherwise
-    ranks: int = 0  #: 0: started by python itself, without torchrun
-    script: tuple[str, ...] = ()  #: a program beside cases/ and its options, in place of a function in there
-    stack: str = ""  #: the DeepSpeed of an older stack (versions/stacks.py), whose attempt `program` is
+    program: str  #: module.function in cases/, or a name for the program of `script` or `stack`
+    signature: str  #: id of the expected primary rule, or "healthy", "benign:…" or "unknown"
+    ranks: int = 0  #: 0: started by python without torchrun
+    script: tuple[str, ...] = ()  #: program beside cases/ with its options, instead of a function in cases/
+    #: DeepSpeed version of an older stack (versions/stacks.py) that ran the attempt `program`
+    stack: str = ""
 
     @property
     def name(self) -> str:

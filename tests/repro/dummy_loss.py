@@ -1,8 +1,8 @@
 """A dummy loss over the parameters of a module, zero in value, that ZeRO-3 cannot differentiate.
 
-The sum is meant to give every parameter a gradient. Under ZeRO-3 the parameters are partitioned before the
-backward pass comes, so the gradient of the sum has the shape [0]. With ``--unused`` the module also takes no
-part in the forward pass, and DeepSpeed finds the empty gradient when it reduces.
+The sum should give every parameter a gradient. Under ZeRO-3, the parameters are already partitioned in the
+backward pass, so the gradient of the sum has the shape [0]. With ``--unused``, the module also takes no part
+in the forward pass, and DeepSpeed finds the empty gradient in its reduction.
 """
 
 import argparse
@@ -15,7 +15,7 @@ CODES = 12480  # a vocabulary of audio codes
 
 
 class Speech(tiny.Net):
-    """The toy network with an adapter that not every batch needs."""
+    """Toy network with an adapter that not every batch needs."""
 
     def __init__(self, unused: bool) -> None:
         super().__init__()

@@ -1,13 +1,13 @@
-"""Start ranks as torchrun does, but as forks of one process that has imported what all of them need.
+"""Start ranks as torchrun does, but as forks of one process that has imported the shared libraries.
 
     STALLWATCH_PROBE=0 python tests/repro/forked.py [--ranks 2] [--log-dir DIR] PROGRAM [OPTION …]
 
 Importing torch and DeepSpeed takes longer than the reproductions' steps, and torchrun and each of its ranks
-do it anew. This is for what is asked of the ranks themselves; where the launcher, its messages or the start
-of a Python is the subject, torchrun is used. With ``--log-dir``, output lies where ``torchrun --redirects 3``
-puts it. The first rank that fails ends the others.
+import them again. Use this for tests of the ranks; tests of the launcher, its messages or the start of a
+Python use torchrun. With ``--log-dir``, output goes where ``torchrun --redirects 3`` writes it. The first
+rank that fails ends the others.
 
-The process that forks has no probe; each rank loads its own, which finds the libraries imported already.
+The forking process has no probe; each rank loads its own, which finds the libraries already imported.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from datetime import timedelta
 from pathlib import Path
 
 LOOK = 0.02
-GRACE = 30.0  # seconds, as torchrun's (torch 2.13, torch/distributed/elastic/multiprocessing/api.py)
+GRACE = 30.0  # seconds, as in torchrun (torch 2.13, torch/distributed/elastic/multiprocessing/api.py)
 
 
 def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> None:
-    """In a fork: be this rank, once the port of the store is told."""
+    """Become a rank in a forked process, after the port of the store is known."""
     if logs is not None:
         own = logs / "run" / "attempt_0" / str(rank)
         own.mkdir(parents=True)
@@ -51,8 +51,8 @@ def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> Non
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        # The store is the launcher's, so that no port has to be free for it:
-        # torch/distributed/rendezvous.py, _create_c10d_store.
+        # The store belongs to the launcher, so that no port has to be free: torch/distributed/rendezvous.py,
+        # _create_c10d_store.
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
     }
@@ -63,7 +63,7 @@ def become_rank(rank: int, ranks: int, logs: Path | None, told_port: int) -> Non
 
 
 def launch(ranks: int, logs: Path | None, abandoned: Callable[[], bool]) -> int:
-    """In a rank, return; in the launcher, end with the ranks."""
+    """Fork the ranks: return in a rank; in the launcher, wait for the ranks and exit."""
     assert threading.active_count() == 1, "a fork has no threads"
     pipes = [os.pipe() for _ in range(ranks)]
     children: dict[int, int] = {}
@@ -85,12 +85,12 @@ def launch(ranks: int, logs: Path | None, abandoned: Callable[[], bool]) -> int:
 
 
 def watch(children: dict[int, int], tell_port: list[int], abandoned: Callable[[], bool]) -> int:
-    """Be the launcher of these ranks until all have ended: 0 where all ended well, else 1."""
+    """Act as the launcher until all ranks have ended; return 0 if all succeeded, otherwise 1."""
     from torch.distributed import TCPStore
 
     def end(*_: object) -> None:
         for pid in list(children):
-            with contextlib.suppress(ProcessLookupError):  # the signal came just after it was waited for
+            with contextlib.suppress(ProcessLookupError):  # the rank was reaped just before the signal
                 os.kill(pid, signal.SIGTERM)
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -120,19 +120,22 @@ def watch(children: dict[int, int], tell_port: list[int], abandoned: Callable[[]
 
 
 def import_all(*names: str) -> None:
-    """What the ranks need, and these names. The second is imported by the first step of an optimizer."""
+    """Import the libraries that ranks need, and these names.
+
+    An optimizer's first step would import the second library.
+    """
     for name in ("tiny", "torch._dynamo", *names):
         pkgutil.resolve_name(name)
-    # Asked for the first time, it starts a compiler for each operator (DeepSpeed 0.19, deepspeed/ops).
+    # The first use of this attribute starts a compiler for each operator (DeepSpeed 0.19, deepspeed/ops).
     importlib.import_module("deepspeed.ops").__compatible_ops__  # noqa: B018
     gc.collect()
-    gc.freeze()  # ranks need not look through a million objects that were there before them
+    gc.freeze()  # garbage collections in ranks need not visit a million shared objects
 
 
 def main(
     arguments: list[str] | None = None, abandoned: Callable[[], bool] = lambda: False
 ) -> tuple[str, list[str]]:
-    """In ranks, what they run; the launcher ends in here, also once it is `abandoned`."""
+    """Return the program of a rank in ranks; in the launcher, exit here, also if it is `abandoned`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--log-dir", type=Path)

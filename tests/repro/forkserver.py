@@ -3,12 +3,11 @@
     python tests/repro/forkserver.py DESCRIPTOR [NAME …]                          # the process that forks
     python tests/repro/forkserver.py SOCKET [--ranks 2] [--log-dir DIR] PROGRAM [OPTION …]     # a launch
 
-Importing torch and DeepSpeed costs nine seconds of a processor, more than all else in most reproductions. The
-server does it once, and so with other names that it is given (``trl:GRPOTrainer``); a launch gives it its
-streams, folder and environment, passes signals on to the launcher that the server forks, and ends with its
-exit code. That launcher is no child of the launch: where the family of a command is the subject, forked.py
-itself or torchrun is used. A launch that is killed takes its ranks with it, and the server ends with whoever
-holds the other end of its stdin.
+Importing torch and DeepSpeed costs nine seconds of processor time, more than the rest of most reproductions.
+The server imports them once, with the other names on its command line. A launch passes its streams, folder
+and environment to the server, forwards signals to the launcher that the server forks, and ends with its exit
+code. That launcher is not a child of the launch: tests of a command's descendants use forked.py itself or
+torchrun. If a launch is killed, its ranks end too. The server ends when the other end of its stdin is closed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ STREAMS = (0, 1, 2)
 
 
 class Forks:
-    """The server, for the tests; started at once, of use as soon as it has imported all and these names."""
+    """The fork server of the tests; started at once, and ready when it has imported all names."""
 
     def __init__(self, environ: dict[str, str], *names: str) -> None:
         # Not a test's folder, nor a deep one: the path of a socket has at most 107 characters (unix(7)).
@@ -44,7 +43,7 @@ class Forks:
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._address.unlink(missing_ok=True)
-        # Of a socket that is bound already a launch may be queued, however long the imports take.
+        # A bound socket queues launches while the imports take their time.
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(str(self._address))
         listening.listen()
@@ -58,13 +57,13 @@ class Forks:
             )
 
     def command(self, *options: str) -> list[str]:
-        """A launch with these options of forked.py; a server that was killed is started anew for it."""
+        """Return the command of a launch with options of forked.py; restart the server if it was killed."""
         if self._process.poll() is not None:
             self._process = self._started()
         return [sys.executable, "-S", __file__, str(self._address), *options]
 
     def close(self) -> None:
-        """End it; launches go on."""
+        """Stop the server; launches continue."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -76,7 +75,7 @@ class Forks:
 
 
 def ask(address: str, options: list[str]) -> int:
-    """Be a launch: what the launcher that is forked for it ended with."""
+    """Act as a launch: return the exit code of the launcher that is forked for it."""
     with socket.socket(socket.AF_UNIX) as server:
         server.connect(address)
         socket.send_fds(server, [b"\n"], STREAMS)
@@ -94,11 +93,11 @@ def ask(address: str, options: list[str]) -> int:
 
 
 def serve(listening: socket.socket, names: Sequence[str]) -> tuple[str, list[str]]:
-    """Fork a launcher for each launch until stdin ends; returns in its ranks, with what they run."""
+    """Fork a launcher for each launch until stdin ends; return in ranks, with their program."""
     import forked
 
     forked.import_all(*names)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for launchers
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # launchers are not waited for
     while True:
         ready, _, _ = select.select([sys.stdin, listening], [], [])
         if sys.stdin in ready:
@@ -111,7 +110,7 @@ def serve(listening: socket.socket, names: Sequence[str]) -> tuple[str, list[str
 
 
 def become_launcher(launch: socket.socket) -> tuple[str, list[str]]:
-    """In a fork: take the launch's place and end with its ranks; returns in those, with what they run."""
+    """Take the launch's place in a fork, and end with its ranks; return in ranks, with their program."""
     import forked
 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -131,7 +130,7 @@ def become_launcher(launch: socket.socket) -> tuple[str, list[str]]:
         chosen = forked.main(asked["options"], lambda: bool(select.select([launch], [], [], 0)[0]))
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1
-        with contextlib.suppress(BrokenPipeError):  # a launch that was killed asks no more
+        with contextlib.suppress(BrokenPipeError):  # the launch was killed and reads no more
             launch.sendall(f"{code}\n".encode())
         raise
     launch.close()

@@ -1,7 +1,7 @@
-"""ZeRO-3 runs that end well: nothing wrong at all, or with a trace cache that is rebuilt again and again.
+"""ZeRO-3 runs that end well: without problems, or with a trace cache that is rebuilt again and again.
 
-With ``--changing-order`` the blocks run backwards in every fourth step, so DeepSpeed throws its trace away
-and says so, while the training goes on as if nothing were.
+With ``--changing-order``, the blocks run backwards in every fourth step, so DeepSpeed invalidates its trace
+and prints that, while the training continues normally.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Reversible(tiny.Net):
-    """The toy network whose blocks can be run in either order."""
+    """Toy network whose blocks can run in either order."""
 
     def forward(self, features: torch.Tensor, backwards: bool = False) -> torch.Tensor:
         hidden = self.embed(features)

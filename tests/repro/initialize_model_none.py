@@ -1,4 +1,4 @@
-"""deepspeed.initialize gets no model, as a trainer does that has no reference model of its own to prepare."""
+"""deepspeed.initialize gets no model, as in a trainer without a separate reference model."""
 
 import tiny
 

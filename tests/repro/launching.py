@@ -1,4 +1,4 @@
-"""Launches of the reproductions: bare, with a probe in the ranks, or in front of the agent."""
+"""Launches of the reproductions: plain, with a probe in the ranks, or in front of the agent."""
 
 from __future__ import annotations
 
@@ -25,28 +25,29 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.pages.catalogue import Catalogue
 
 HERE = Path(__file__).resolve().parent
-OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}  #: for Hugging Face's libraries
+#: variables for Hugging Face's libraries
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 
 def torchrun(*options: str, ranks: int = 2) -> list[str]:
-    """The launch of a program of this folder; with the agent, the working folder may be another one."""
+    """Return the torchrun command for a program of this folder, from any working folder."""
     return [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *options]
 
 
-SERVERS: list[Forks] = []  #: those that were started; the folder's conftest ends them
+SERVERS: list[Forks] = []  #: fork servers that were started; the folder's conftest ends them
 
 
 @functools.cache
 def forks(*names: str) -> Forks:
-    """The one server for all tests that want these names imported."""
+    """Return the server that all tests with these imports share."""
     SERVERS.append(Forks(environment(None) | OFFLINE, *names))
     return SERVERS[-1]
 
 
 def forked(*options: str, ranks: int = 2, logs: Path | None = None, own_family: bool = False) -> list[str]:
-    """The same with ranks that import nothing anew (see forked.py), for what is asked of the ranks alone.
+    """Return the launch with forked ranks (see forked.py), for tests of the ranks alone.
 
-    With `own_family` they descend from the launch, for what is found of them by that.
+    With `own_family`, the ranks descend from the launch, for tests that find ranks by their parents.
     """
     away = () if logs is None else ("--log-dir", str(logs))
     options = ("--ranks", str(ranks), *away, *options)
@@ -56,7 +57,7 @@ def forked(*options: str, ranks: int = 2, logs: Path | None = None, own_family: 
 
 
 def launch(command: list[str], env: dict[str, str], seconds: float = 160) -> tuple[int, str]:
-    """Run a launch from the programs' folder; its ranks are ended with it, whatever happens."""
+    """Run a launch in the programs' folder; always end its ranks with it."""
     child = subprocess.Popen(
         command, cwd=HERE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -65,29 +66,29 @@ def launch(command: list[str], env: dict[str, str], seconds: float = 160) -> tup
     finally:
         if (
             child.poll() is None
-        ):  # SIGTERM, not SIGKILL: torchrun then ends its ranks, which have sessions of their own
+        ):  # SIGTERM, not SIGKILL: torchrun then ends its ranks, which have their own sessions
             os.killpg(child.pid, signal.SIGTERM)
             child.wait(timeout=30)
     return child.returncode, output.decode(errors="replace")
 
 
 def printed(logs: Path) -> str:
-    """All that the ranks printed into torchrun's files."""
+    """Return the output of all ranks in torchrun's files."""
     return "\n".join(log.read_text() for log in rank_logs(logs))
 
 
 def rank_logs(logs: Path) -> list[Path]:
-    """torchrun's files, a pair for each rank."""
+    """Return torchrun's files, two for each rank."""
     return sorted(logs.glob("*/attempt_0/*/std*.log"))
 
 
 @dataclass(frozen=True)
 class Probed:
-    """A run without an agent: its ranks' output and rings are in files."""
+    """A run without an agent: the output and the rings of its ranks are in files."""
 
     folder: Path
     code: int
-    launcher: str  #: what torchrun itself printed
+    launcher: str  #: output of torchrun itself
 
     @property
     def logs(self) -> Path:
@@ -97,7 +98,7 @@ class Probed:
         return [RingReader(path) for path in sorted(self.folder.glob("rings/*.ring"))]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """What the ranks told in words."""
+        """Return the events of the ranks."""
         texts = (path.read_text() for path in self.folder.glob("rings/*.jsonl"))
         return _events((line for text in texts for line in text.splitlines()), kind)
 
@@ -111,7 +112,7 @@ def probed(folder: Path, program: str, *options: str, ranks: int = 2) -> Probed:
 
 
 class Watched:
-    """A run in front of the agent; `told` are its incidents, as they were at each change."""
+    """A run in front of the agent; `told` holds its incidents at each change."""
 
     def __init__(self, home: Path, catalogue: Catalogue) -> None:
         self.home, self.hold = home, home / "seen"
@@ -129,7 +130,7 @@ class Watched:
         own_family: bool = False,
         **settings: float,
     ) -> int:
-        """Run a program; with `hidden` its ranks print into files that the agent does not read."""
+        """Run a program; with `hidden`, its ranks print into files that the agent does not read."""
         logs = self.logs if hidden else None
         command = forked(str(HERE / program), *options, ranks=ranks, logs=logs, own_family=own_family)
         told = ExporterSettings(home=self.home, port=0, linger_seconds=0.0, **settings)  # type: ignore[arg-type]
@@ -140,7 +141,7 @@ class Watched:
         return self.code
 
     def tell(self, incident: Incident) -> None:
-        """Whoever waits for the incident may go on."""
+        """Release all waits for this incident."""
         self.told.append(incident)
         self.hold.write_text("")
 
@@ -153,7 +154,7 @@ class Watched:
         return json.loads(next(self.home.glob("runs/*/diagnosis.json")).read_text())
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        """What the ranks told in words, as the agent kept it."""
+        """Return the events of the ranks, as the agent stored them."""
         return _events(next(self.home.glob("runs/*/events.jsonl")).read_text().splitlines(), kind)
 
 

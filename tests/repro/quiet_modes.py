@@ -1,8 +1,8 @@
-"""A ZeRO-3 run that does on purpose, and rightly, what looks like a mistake.
+"""A ZeRO-3 run that does intentionally and correctly what looks like a mistake.
 
-Parts of the model are in evaluation mode while it trains: a frozen tower, an adapter's frozen base,
-normalisation with running statistics, and a teacher that nobody froze but that runs without gradients. The
-loss holds a sum over a parameter, taken in the forward pass of its own module. A second engine is the
+Parts of the model are in evaluation mode while it trains: a frozen tower, an adapter's frozen base, a
+normalization with running statistics, and a teacher that is not frozen but runs without gradients. The loss
+contains a sum over a parameter, taken in the forward pass of its own module. A second engine is the
 reference.
 """
 
@@ -19,7 +19,7 @@ options = parser.parse_args()
 
 
 class Adapter(nn.Module):
-    """A frozen layer in evaluation mode with a small trained one beside it."""
+    """Frozen layer in evaluation mode with a small trained layer beside it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Adapter(nn.Module):
 
 
 class Scale(nn.Module):
-    """A trained factor, and how far it is from one: a sum over a parameter that is whole at that moment."""
+    """Trained factor, and its distance from one: a sum over a parameter that is complete at that moment."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Scale(nn.Module):
 
 
 class Model(nn.Module):
-    """All of it."""
+    """The whole model."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ for step, (features, targets) in enumerate(tiny.batches(rank, options.steps), st
     reference.eval()
     with torch.no_grad():
         expected, _ = reference(features)
-    if step % 4 == 0:  # a sampling pass, and back
+    if step % 4 == 0:  # a sampling pass, and back to training mode
         engine.eval()
         with torch.no_grad():
             engine(features)

@@ -1,9 +1,9 @@
-"""A ZeRO-3 run whose log tells nothing: no steps, no losses, and DeepSpeed keeps its trace cache to itself.
+"""A ZeRO-3 run whose log shows no steps, no losses, and no messages about the trace cache.
 
     torchrun --nproc-per-node 2 tests/repro/quiet_zero3.py [--steps 12] [--fail]
 
-Every fourth step goes through the blocks in another order, so DeepSpeed throws its trace away; since 0.16.4
-it does not say so unless it is asked to. What the run itself knows at its end goes into ``--report FILE``.
+Every fourth step runs the blocks in another order, so DeepSpeed invalidates its trace; since 0.16.4 it prints
+that only on request. The run writes its own counts at its end into ``--report FILE``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import nn
 
 
 class Turning(tiny.Net):
-    """Goes through its blocks forwards or backwards."""
+    """Network that runs its blocks forwards or backwards."""
 
     def forward(self, features: torch.Tensor, backwards: bool) -> torch.Tensor:
         hidden = self.embed(features)
@@ -49,7 +49,7 @@ def main() -> None:
     while options.hold is not None and not options.hold.exists():
         time.sleep(0.05)
     if options.fail:
-        engine.backward(torch.ones(3))  # no scalar: DeepSpeed refuses it
+        engine.backward(torch.ones(3))  # not a scalar, so DeepSpeed refuses it
     tiny.finish()
 
 

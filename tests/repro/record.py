@@ -1,11 +1,11 @@
-"""Make the recordings in tests/recordings/ again: run the real thing, keep what it printed.
+"""Rebuild the recordings in tests/recordings/: run the real program, and keep its output.
 
     python tests/repro/record.py                 # the recording behind `stallwatch demo` (takes five minutes)
     python tests/repro/record.py NAME …          # others, see --help
     python tests/repro/record.py --all
 
-Each program is copied into a working folder and launched there by torchrun. What was recorded is copied with
-the machine's own paths and host name replaced (see scrub.py); nothing else in it is changed.
+torchrun launches a copy of each program in a working folder. In the recording, only the machine's own paths
+and host name are replaced (see scrub.py).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def record(scenario: Scenario, target: Path) -> None:
 def run_with_redirects(
     scenario: Scenario, workdir: Path, fresh: Path, clean: Scrubber, env: dict[str, str]
 ) -> tuple[list[str], int]:
-    """Let torchrun write a file per rank and stream; what the launcher itself says goes to launcher.log."""
+    """Let torchrun write a file per rank and stream; the launcher's own output goes to launcher.log."""
     command = scenario.command(log_dir="logs")
     launcher = workdir.parent / "launcher.log"
     with launcher.open("wb") as out:
@@ -77,7 +77,7 @@ def run_with_redirects(
 def run_under_stallwatch(
     scenario: Scenario, workdir: Path, fresh: Path, clean: Scrubber, env: dict[str, str]
 ) -> tuple[list[str], int]:
-    """Let `stallwatch run` keep its copies per rank: they are the recording."""
+    """Let `stallwatch run` write copies per rank, which are the recording."""
     home = workdir.parent / "home"
     env = {**env, "STALLWATCH_HOME": str(home)}
     command = scenario.command()
@@ -91,7 +91,7 @@ def run_under_stallwatch(
 
 
 def environment(overlay: Path | None) -> dict[str, str]:
-    """The environment of a recorded run: this Python's tools first, one thread, no settings of Stallwatch."""
+    """Return the environment of a recorded run: this Python's tools first, one thread, no settings."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("STALLWATCH_")}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     env |= {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
@@ -101,7 +101,10 @@ def environment(overlay: Path | None) -> dict[str, str]:
 
 
 def old_deepspeed(version: str) -> Path:
-    """A folder with an old DeepSpeed alone, laid over the installed one by PYTHONPATH. It wants `numactl`."""
+    """Return a folder with only an old DeepSpeed, which PYTHONPATH puts before the installed one.
+
+    The old version requires `numactl`.
+    """
     folder = REPOSITORY / "build" / f"deepspeed-{version}"
     if not folder.exists():
         if shutil.which("numactl") is None:
@@ -115,7 +118,7 @@ def old_deepspeed(version: str) -> Path:
 
 
 def versions(scenario: Scenario) -> dict[str, str]:
-    """Versions of what took part."""
+    """Return the versions of the involved packages."""
     found = {"python": platform.python_version()}
     for package in PACKAGES:
         if package in scenario.needs or package == "numpy":

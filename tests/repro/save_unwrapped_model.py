@@ -1,6 +1,6 @@
-"""A trainer saves its policy after swapping the ZeRO-3 engine for the module inside it.
+"""A trainer saves its policy after replacing the ZeRO-3 engine by the module inside it.
 
-accelerate asks whatever it is given whether the weights are gathered on save; only the engine can answer.
+accelerate queries whether the weights are gathered on save; only the engine can answer.
 """
 
 import os

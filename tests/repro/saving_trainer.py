@@ -1,10 +1,10 @@
-"""The transformers Trainer under ZeRO-3, with what fails or goes wrong at its first checkpoint only.
+"""The transformers Trainer under ZeRO-3, with a failure or an error at its first checkpoint only.
 
     torchrun --nproc-per-node 1 tests/repro/saving_trainer.py [--swap | --not-gathered | --empty]
 
-``--swap``: its ``save_model`` puts the bare policy in the engine's place while it saves, as trainers of two
-networks in one model do. ``--not-gathered``: ZeRO-3 was not told to gather weights on save. ``--empty``: a
-saver of one's own writes the adapter as it is between two steps, partitioned.
+``--swap``: its ``save_model`` puts the bare policy in the engine's place during the save, as trainers with
+two networks in one model do. ``--not-gathered``: ZeRO-3 is not configured to gather weights on save.
+``--empty``: custom code saves the adapter in its partitioned state between two steps.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PolicyAndValue(nn.Module):
 
 
 class PolicySaver(Trainer):
-    """Saves the policy alone, and forgets that only the engine knows its weights."""
+    """Trainer that saves the policy alone, although only the engine has its weights."""
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         both, engine = self.model, self.deepspeed
@@ -54,7 +54,7 @@ class PolicySaver(Trainer):
 
 
 class Between(TrainerCallback):
-    """What is done between the first and the second step."""
+    """Callback that acts between the first and the second step."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         if state.global_step == 1:
@@ -81,7 +81,7 @@ class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 tiny.start()
-# Without an accelerator accelerate finds no backend: accelerate/state.py, PartialState._prepare_backend.
+# Without an accelerator, accelerate finds no backend: accelerate/state.py, PartialState._prepare_backend.
 PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_CPU)
 settings = tiny.config(stage3_gather_16bit_weights_on_model_save=not options.not_gathered)
 arguments = TrainingArguments(

@@ -1,4 +1,4 @@
-"""What can be re-created here: the program, the message it must show, and what Stallwatch must say of it."""
+"""Reproducible failures: the program, the message that it must print, and the expected diagnosis."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ Layout = Literal["stallwatch", "torchrun"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One reproduction: its recording lies in ``tests/recordings/<name>/``."""
+    """One reproduction, with its recording in ``tests/recordings/<name>/``."""
 
     name: str
     program: str
     options: tuple[str, ...] = ()
-    message: str = ""  #: what a rank prints when the failure is there
+    message: str = ""  #: message of a rank at the failure
     exit_code: int = 1
     verdict: str = "failed"
     primary: str | None = None
-    layout: Layout = "torchrun"  #: torchrun's files per rank, or the copies that ``stallwatch run`` keeps
-    deepspeed: str | None = None  #: an old version that alone shows the failure; None: the one installed
+    layout: Layout = "torchrun"  #: torchrun's files per rank, or the copies of ``stallwatch run``
+    deepspeed: str | None = None  #: old version that alone shows the failure; ``None`` for the installed one
     needs: tuple[str, ...] = ("torch", "deepspeed")
-    slow: bool = False  #: takes minutes, so it is recorded but not run by the tests
+    slow: bool = False  #: takes minutes, so tests do not run it
 
     def command(self, log_dir: str | None = None) -> list[str]:
-        """The launch, with ranks told apart by prefix or, with `log_dir`, by file."""
+        """Return the launch, whose ranks are separated by prefix or, with `log_dir`, by file."""
         apart = ["--tee", "3"] if log_dir is None else ["--redirects", "3", "--log-dir", log_dir]
         return ["torchrun", "--nproc-per-node", "2", *apart, self.program, *self.options]
 

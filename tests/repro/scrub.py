@@ -1,4 +1,4 @@
-"""Take the machine out of a recording: whose folders and which host it was made on tells nobody anything."""
+"""Remove the machine's own folders and host name from a recording, because they have no meaning elsewhere."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 
 class LeftOverError(RuntimeError):
-    """Something of this machine would have stayed in a recording."""
+    """A recording would still contain a name of this machine."""
 
 
 class Scrubber:
-    """Replaces folders, longest first, and the host's name; refuses what still names the user's folders."""
+    """Replaces folders, longest first, and the host name; refuses the user's folders in any text."""
 
     def __init__(self, folders: Mapping[str, str], host: str, forbidden: tuple[str, ...] = ()) -> None:
         self._folders = sorted(folders.items(), key=lambda pair: -len(pair[0]))
@@ -33,14 +33,14 @@ class Scrubber:
         return text
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copy one log through the scrubber. Line ends, carriage returns and times stay as they are."""
+        """Copy one log through the scrubber. Line ends, carriage returns and times stay unchanged."""
         target.parent.mkdir(parents=True, exist_ok=True)
         text = source.read_bytes().decode("utf-8", "surrogateescape")
         target.write_bytes(self.text(text).encode("utf-8", "surrogateescape"))
 
 
 def scrubber(workdir: Path, repository: Path, overlay: Path | None = None) -> Scrubber:
-    """The scrubber for this machine: neutral names for the places a traceback can show."""
+    """Return the scrubber for this machine, with neutral names for the folders in tracebacks."""
     folders = {str(workdir): "/opt/train"}
     if overlay is not None:
         folders[str(overlay)] = f"/opt/{overlay.name}"

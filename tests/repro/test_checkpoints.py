@@ -1,4 +1,4 @@
-"""Checkpoints that the real libraries wrote, whole and damaged in the ways that happen."""
+"""Checkpoints that the real libraries wrote, complete and damaged in realistic ways."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def weights() -> dict[str, object]:
 
 @pytest.fixture
 def sharded(tmp_path: Path, weights: dict[str, object]) -> Path:
-    """Two shards, their index, and the optimizer's state beside them."""
+    """Write two shards, their index, and the optimizer's state beside them."""
     names = list(weights)
     where = {name: f"model-0000{1 + (place > 1)}-of-00002.safetensors" for place, name in enumerate(names)}
     for shard in sorted(set(where.values())):
@@ -151,7 +151,7 @@ def test_a_latest_file_that_leads_nowhere(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a real ZeRO-3 run wrote: a ZeRO checkpoint, and weights that nobody gathered."""
+    """Return the files of a real ZeRO-3 run: a ZeRO checkpoint, and ungathered weights."""
     pytest.importorskip("deepspeed")
     out = tmp_path_factory.mktemp("saved")
     _, printed = launch(forked("bare_save.py", str(out)), environment(None))
@@ -176,6 +176,7 @@ def test_a_zero_checkpoint_is_whole_until_a_rank_is_missing(saved: Path, tmp_pat
     gone.unlink()
     (fault,) = check_checkpoint(copy)
     assert (fault.kind, fault.path) == ("missing-optim-states", step)
-    for part in step.glob("*zero_pp_rank_1_*"):  # nothing left of this rank but what the others say of it
+    # of this rank, only the references in the other ranks' files remain
+    for part in step.glob("*zero_pp_rank_1_*"):
         part.unlink()
     assert kinds(check_checkpoint(copy)) == ["missing-optim-states", "missing-model-states"]

@@ -1,4 +1,4 @@
-"""Real failures of real libraries are told before they come, and healthy runs are told nothing."""
+"""Failures of real libraries are reported before they occur, and healthy runs cause no report."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
 
 
 def test_a_model_left_in_evaluation_mode_is_told_while_it_trains_on(watched: Watched) -> None:
-    """DeepSpeed 0.15.4 and newer say nothing of it, and the run ends well."""
+    """DeepSpeed 0.15.4 and newer print nothing about it, and the run ends well."""
     assert watched.run("backward_in_eval_mode.py", "--hold", str(watched.hold), ranks=2) == 0
     opened = watched.told[0]
     assert (opened.rule, opened.severity, opened.status) == (EVAL, "warning", "open")
@@ -82,11 +82,11 @@ def test_a_trainer_that_saves_the_bare_policy_is_told_before_its_first_step(watc
 
 
 def test_a_standstill_after_silent_invalidations_names_the_modules(watched: Watched) -> None:
-    """Neither a step nor a message of DeepSpeed stands in this log."""
+    """The log contains neither steps nor DeepSpeed's messages."""
     options = ("--steps", "40", "--hold", str(watched.hold))
     floors = {"stall_floor_seconds": 3.0, "stall_start_seconds": 90.0}
     assert watched.run("quiet_zero3.py", *options, own_family=True, **floors) == 0
-    # A busy machine may stand still earlier, too, and go on by itself.
+    # A busy machine may cause an earlier stall, which ends by itself.
     stall = [one for one in watched.told if one.kind == "stall" and one.status == "open"][-1]
     assert stall.rule == "zero3-trace-cache-invalidated"
     assert any(
@@ -101,7 +101,7 @@ def test_zero3_that_does_not_gather_weights_is_told_before_its_first_checkpoint(
     assert (opened.rule, opened.severity) == (NOT_GATHERED, "warning")
     written = [event["time"] for event in watched.events("checkpoint")]
     assert written and opened.opened_at < min(written)
-    assert watched.diagnosis["verdict"] == "finished"  # a notice: nothing failed
+    assert watched.diagnosis["verdict"] == "finished"  # a notice, not a failure
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The probe in real ranks: it sees what their log hides, and nobody sees it."""
+"""The probe in real ranks sees events that the log hides, and has no visible effect."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = str(Path(__file__).with_name("quiet_zero3.py"))
 
 
 def metrics_of(home: Path) -> dict[str, float]:
-    """What the agent serves now: each number by its name and rank."""
+    """Return the values that the agent serves now, by name and rank."""
     endpoints = [info.endpoint for info in list_runs(home) if info.endpoint]
     if not endpoints:
         return {}
@@ -56,7 +56,7 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
     home, seen = tmp_path / "home", tmp_path / "seen"
 
     def scrape() -> None:
-        """Look at /metrics until both ranks have made their steps, then let them end."""
+        """Scrape /metrics until both ranks have made their steps, then let them end."""
         until = time.monotonic() + 120
         while not all(scraped.get(f"stallwatch_rank_step{rank}") == 12 for rank in (0, 1)):
             if time.monotonic() > until:
@@ -81,7 +81,8 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
     for rank in (0, 1):
         assert scraped[f"stallwatch_rank_step{rank}"] == told[rank]["steps"] == 12
         assert scraped[f"stallwatch_loss{rank}"] == pytest.approx(told[rank]["losses"][-1], rel=1e-5)
-        # Thrown away at the fourth, eighth and twelfth step; recorded anew by the one after.
+        # The trace is invalidated at the fourth, eighth and twelfth step, and recorded again by the next
+        # step.
         assert scraped[f"stallwatch_trace_cache_invalidations_total{rank}"] == 3
         assert scraped[f"stallwatch_grad_norm{rank}"] > 0
         assert scraped[f"stallwatch_rank_resident_bytes{rank}"] > 1e7
@@ -96,7 +97,7 @@ def test_steps_and_invalidations_of_a_run_that_tells_neither(
 def test_the_count_is_the_number_of_messages_where_they_are_switched_on(
     probed_run: Callable[..., Probed],
 ) -> None:
-    """DeepSpeed's own messages, asked for, say as often that the trace was thrown away."""
+    """DeepSpeed prints its messages on request, one for each invalidation."""
     run = probed_run("healthy.py", "--changing-order", "--pace", "0.1", *SHORT)
     assert run.code == 0, printed(run.logs)
     counted = {}
@@ -124,5 +125,5 @@ def test_ranks_print_the_same_with_and_without_a_probe(
 
 
 def without_times(text: bytes) -> bytes:
-    """The one thing that differs between any two runs."""
+    """Return the text without times, which differ between any two runs."""
     return re.sub(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}|\d\d:\d\d:\d\d\.\d+ \d+", b"", text)

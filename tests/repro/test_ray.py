@@ -1,4 +1,4 @@
-"""Ray 2.60: of two actors, one hangs in its own code; the driver waits for both in ``ray.get``."""
+"""Ray 2.60: one of two actors hangs in its own code; the driver waits for both in ``ray.get``."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ for number in range(75):
 
 @pytest.fixture
 def cluster() -> Iterator[tuple[str, dict[str, str]]]:
-    """A Ray cluster that was up before, of one node; its address, and variables for who uses it."""
+    """Yield the address of a running Ray cluster of one node, and the variables of its clients."""
     port = free_port()
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     environ = {
@@ -91,7 +91,7 @@ def cluster() -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def blamed(home: Path) -> list[str]:
-    """Where the ranks are that hold up the run, by each stall that names one."""
+    """Return the places of the blamed ranks, from each stall that names a rank."""
     found = []
     for run in home.glob("runs/*"):
         for stacks in (one.stacks for one in read_incidents(run) if one.stacks is not None):

@@ -1,4 +1,4 @@
-"""Every recording gets the diagnosis written beside it, as a folder of ranks and as one interleaved file."""
+"""Every recording gets the expected diagnosis, as a folder of ranks and as one interleaved file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def meta(name: str) -> dict[str, Any]:
 
 
 def interleaved(folder: Path) -> bytes:
-    """What one terminal would have shown: by time where it was recorded, else by chance, ranks prefixed."""
+    """Return the output of one terminal: by time if recorded, otherwise random, with rank prefixes."""
     if (folder / "agent.json").exists():
         return b"".join(record.printed for record in merged_records(folder))
     streams = [
@@ -83,7 +83,7 @@ def test_recordings_are_small_and_name_no_machine(name: str) -> None:
 
 
 def test_the_stall_shows_all_three_phases() -> None:
-    """What the demo promises: healthy steps, ever more invalidations, then a silence that a timeout ends."""
+    """The demo promises healthy steps, more and more invalidations, then a silence that a timeout ends."""
     folder = RECORDINGS / "zero3-stall"
     assert {path.name for path in recorded_files(folder)} == {"rank0.log", "rank1.log", "output.log"}
     records = list(merged_records(folder))

@@ -1,7 +1,7 @@
-"""The newest DeepSpeed still fails the way the rules say, and Stallwatch still says why.
+"""The newest DeepSpeed still fails as the rules describe, and Stallwatch still finds the cause.
 
-What their ranks print is read as a log here, and what their probes tell in ``test_early_warnings``.
-That a probe changes nothing of what they print is held in ``test_probe``.
+These tests read the ranks' output as a log; ``test_early_warnings`` reads the probes' events. ``test_probe``
+checks that a probe does not change the output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stallwatch_rules.report.json import schema_1_verdict
 
 pytestmark = pytest.mark.repro
 CURRENT = [scenario for scenario in SCENARIOS if scenario.deepspeed is None and not scenario.slow]
-SHORT = ("--steps", "20")  #: of healthy runs
+SHORT = ("--steps", "20")  #: options of healthy runs
 
 
 def require(scenario: Scenario) -> None:
@@ -48,7 +48,7 @@ def test_it_still_fails_like_this_and_is_told_why(
 
 
 def test_it_fails_so_without_a_probe_and_with_all_of_torch(tmp_path: Path, catalogue: Catalogue) -> None:
-    """The others have a probe, and no compiler (see ``tiny``): what that changes in a failure shows here."""
+    """The other tests use a probe and no compiler (see ``tiny``); this one has both differences."""
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "zero3-dummy-loss")
     require(scenario)
     away = ("--redirects", "3", "--log-dir", str(tmp_path))
@@ -58,7 +58,7 @@ def test_it_fails_so_without_a_probe_and_with_all_of_torch(tmp_path: Path, catal
 
 
 def judge(scenario: Scenario, code: int | None, logs: Path, catalogue: Catalogue) -> None:
-    """Whether a run ended in the scenario's failure, and its logs say so."""
+    """Check that a run ended in the scenario's failure, and that its logs show it."""
     told = printed(logs)
     assert code == scenario.exit_code, told
     assert scenario.message in told
@@ -69,7 +69,7 @@ def judge(scenario: Scenario, code: int | None, logs: Path, catalogue: Catalogue
 
 
 def test_a_rank_without_data_really_hangs_the_others() -> None:
-    """The program behind the demo, cut short: it trains, invalidates, and only the timeout ends it."""
+    """A short version of the demo's program trains, invalidates, and ends only by the timeout."""
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "zero3-stall")
     require(scenario)
     short = ["--steps", "20", "--hang-at", "9", "--pace", "0", "--timeout", "5", "--seed", "2"]

@@ -1,4 +1,4 @@
-"""A recording must not tell on whose machine it was made, and nothing else in it may change."""
+"""A recording must not reveal the machine on which it was made, and is otherwise unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TRL's own trainers on the newest stack: what the probe saw, what the log said, and the diagnosis."""
+"""TRL's own trainers on the newest stack: the probe's events, the log, and the diagnosis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = 8
 BOTH = {"0": STEPS, "1": STEPS}
 
 
-#: What the programs import: once for all tests that look at neither the launcher nor the imports.
+#: Imports of the programs, once for all tests that check neither the launcher nor the imports.
 NAMES = (
     *("datasets:Dataset", "peft:LoraConfig", "trl:GRPOTrainer", "trl:SFTTrainer"),
     "trl.experimental.online_dpo:OnlineDPOTrainer",
@@ -34,7 +34,7 @@ def run(folder: Path, trainer: str, *options: str, by: Callable[..., list[str]] 
 
 
 def forked(program: str, *options: str) -> list[str]:
-    """As forks of a process that has imported the trainers; to be put behind a Python."""
+    """Return the arguments of a forked launch with the trainers imported, to follow a Python."""
     return forks(*NAMES).command("--ranks", "2", program, *options)[1:]
 
 
@@ -49,7 +49,7 @@ def nothing_is_wrong(seen: Seen, external: int = 0) -> None:
 
 @pytest.mark.parametrize(
     ("trainer", "external", "by"),
-    # TRL from 1.5 throws the trace cache away whenever it has generated; Online DPO runs under ZeRO-2 here.
+    # TRL from 1.5 invalidates the trace cache after each generation; Online DPO runs under ZeRO-2 here.
     [("dpo", 0, torchrun), ("grpo", STEPS, forked), ("online_dpo", 0, forked)],
 )
 def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int, by: Callable[..., list[str]]) -> None:
@@ -57,7 +57,7 @@ def test_nothing_is_wrong(tmp_path: Path, trainer: str, external: int, by: Calla
 
 
 def test_a_reward_function_that_raises(tmp_path: Path) -> None:
-    """No rule knows a program's own exception: it is shown as it is."""
+    """No rule matches a program's own exception, so it is shown unchanged."""
     seen = run(tmp_path, "grpo", "--reward", "raises", by=forked)
     raised = "LookupError: the reward table has no entry for this answer"
     assert (seen.exit_code, seen.verdict, seen.primary) == (1, "unknown-failure", None)
@@ -66,7 +66,7 @@ def test_a_reward_function_that_raises(tmp_path: Path) -> None:
 
 
 def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
-    """The rank that waits for it is the one that fails; the other says nothing."""
+    """The rank that waits for it fails; the hanging rank prints nothing."""
     seen = run(tmp_path, "grpo", "--reward", "stuck", by=forked)
     assert (seen.exit_code, seen.verdict, seen.primary) == (1, "failed", "gloo-collective-timeout")
     assert any("Timed out waiting 5000ms" in text for text in seen.raised)
@@ -75,7 +75,7 @@ def test_a_reward_function_that_never_returns(tmp_path: Path) -> None:
 
 
 def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None:
-    """DeepSpeed trains on and nothing is printed: only the probe sees it."""
+    """DeepSpeed trains on and prints nothing: only the probe sees it."""
     seen = run(tmp_path, "grpo", "--reward", "eval", by=forked)
     assert seen.exit_code == 0
     assert (seen.raised, seen.exceptions) == ([], [])
@@ -85,7 +85,7 @@ def test_a_policy_that_scoring_leaves_in_evaluation_mode(tmp_path: Path) -> None
 
 
 def test_supervised_tuning_whose_weights_are_saved_and_not_gathered(tmp_path: Path) -> None:
-    """transformers saves a checkpoint of DeepSpeed in their place and says so; nothing else is to be said."""
+    """transformers saves a DeepSpeed checkpoint instead and prints that; no other finding is expected."""
     seen = run(tmp_path, "sft", "--save", by=forked)
     nothing_is_wrong(seen)
     assert seen.findings == {"zero3-weights-not-gathered-notice": "harmless"}

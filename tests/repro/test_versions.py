@@ -1,4 +1,4 @@
-"""The table of versions: what was seen last on every stack is what is expected, and what the page says."""
+"""The table of versions: the last observation on every stack equals the expectation and the page."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NAMES = [f"{stack.name}-{attempt.name}" for stack, attempt in WANTED]
 
 @pytest.mark.parametrize(("stack", "attempt"), WANTED, ids=NAMES)
 def test_what_was_seen_last_is_what_is_expected(stack: Stack, attempt: Attempt) -> None:
-    """The recorded observations against the expectations: nothing of the code runs here.
+    """This test compares recorded observations with the expectations and runs no code.
 
-    What the code does is observed anew by ``make test-versions``, which records it.
+    ``make test-versions`` observes the code again and records the results.
     """
     assert list(differences(stack, attempt, SEEN[stack.name, attempt.name])) == []
 

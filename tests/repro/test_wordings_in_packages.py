@@ -1,7 +1,7 @@
-"""Do the packages that are installed here still print what the stable rules look for?
+"""Check that the installed packages still print the texts that the stable rules match.
 
-The newest releases of what is not installed are downloaded without their dependencies, where there is a
-network. A text that is gone needs the new wording as another pattern, or ``versions`` that end before it.
+If there is a network, the newest releases of missing packages are downloaded without their dependencies. If a
+text is gone, the rule needs the new text as another pattern, or ``versions`` that end before it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wordings.files import SourceError
 from wordings.packages import downloaded
 
 INSTALLED = ("torch", "transformers", "deepspeed", "accelerate")
-DOWNLOADED = {"peft": "", "trl": ""}  #: the one place for pins; empty: the newest release
+DOWNLOADED = {"peft": "", "trl": ""}  #: the only place for pins; empty for the newest release
 
 pytestmark = pytest.mark.repro
 
@@ -27,7 +27,7 @@ Searched = dict[str, Future[tuple[str, list[str]]]]
 
 @pytest.fixture(scope="module")
 def searched(request: pytest.FixtureRequest) -> Iterator[Searched]:
-    """The packages that are asked for are searched side by side, the longest first."""
+    """Search the packages in parallel, the longest search first, and yield the results."""
     asked = {item.name for item in request.session.items}
     wanted = [package for package in INSTALLED if f"test_installed[{package}]" in asked]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:

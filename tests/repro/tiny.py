@@ -1,4 +1,4 @@
-"""The small pieces that all reproductions share: DeepSpeed on the CPU, a toy network and toy data.
+"""Shared parts of all reproductions: DeepSpeed on the CPU, a toy network and toy data.
 
 Importing this module prepares the environment for DeepSpeed on CPU ranks over gloo, so it comes first.
 """
@@ -15,13 +15,14 @@ from typing import Any
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Said once instead of six times a step: torch 2.13 deprecates collectives that DeepSpeed 0.19 calls.
+# Print the warning once instead of six times a step: torch 2.13 deprecates collectives that DeepSpeed 0.19
+# calls.
 warnings.filterwarnings("ignore", category=FutureWarning, module=r"torch\.distributed")
 
 import torch  # noqa: E402
 
-# DeepSpeed's Muon decorates functions with it as soon as an engine is made, and that alone imports the
-# compiler: a third of a rank's start. Nothing here is compiled.
+# DeepSpeed's Muon decorates functions with torch.compile when an engine is made, and that alone imports the
+# compiler: a third of a rank's start. These programs compile nothing.
 if "REPRODUCE_WITH_COMPILER" not in os.environ:
     torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model
 
@@ -47,7 +48,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """A few blocks between two projections; it learns to hand back a part of its input."""
+    """Some blocks between two projections; the network learns to return a part of its input."""
 
     def __init__(self, outputs: int = TARGETS) -> None:
         super().__init__()
@@ -66,9 +67,9 @@ class Net(nn.Module):
 
 
 def config(*, learning_rate: float = 1e-3, **zero: Any) -> dict[str, Any]:
-    """A ZeRO-3 configuration that really partitions these small parameters; `zero` goes on top.
+    """Return a ZeRO-3 configuration that really partitions these small parameters, with `zero` on top.
 
-    DeepSpeed before 0.16.4 prints its trace-cache messages unasked, and refuses the key that asks for them.
+    DeepSpeed before 0.16.4 always prints its trace-cache messages, and refuses the key that requests them.
     """
     if "log_trace_cache_warnings" not in DeepSpeedZeroConfig.__annotations__:
         zero.pop("log_trace_cache_warnings", None)
@@ -80,7 +81,7 @@ def config(*, learning_rate: float = 1e-3, **zero: Any) -> dict[str, Any]:
             "stage": 3,
             "overlap_comm": False,
             "reduce_bucket_size": 100_000,
-            "stage3_param_persistence_threshold": 0,  # else parameters this small are kept whole
+            "stage3_param_persistence_threshold": 0,  # otherwise parameters of this size are not partitioned
             "stage3_prefetch_bucket_size": 20_000,
             "stage3_max_live_parameters": 100_000,
             "stage3_max_reuse_distance": 100_000,
@@ -93,7 +94,7 @@ def start(timeout: float = 60.0, seed: int = 0) -> int:
     """Join the process group over gloo and return the rank."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # a killed run must not keep lines back
-    # The shared-memory all-reduce would be compiled at start; without it no compiler is needed.
+    # The shared-memory all-reduce would be compiled at start; without it, no compiler is needed.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     deepspeed.init_distributed(dist_backend="gloo", timeout=timedelta(seconds=timeout))
     torch.manual_seed(seed)
@@ -104,14 +105,14 @@ def start(timeout: float = 60.0, seed: int = 0) -> int:
 
 
 def prepare(model: nn.Module | None, settings: dict[str, Any]) -> Any:
-    """The DeepSpeed engine around the model."""
+    """Return the DeepSpeed engine around the model."""
     parameters = None if model is None else model.parameters()
     engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=settings)
     return engine
 
 
 def batches(rank: int, count: int) -> Any:
-    """`count` random batches, different on every rank: features and the part of them to predict."""
+    """Yield `count` random batches, different on every rank: features and the part of them to predict."""
     generator = torch.Generator().manual_seed(rank)
     for _ in range(count):
         features = torch.randn(4, FEATURES, generator=generator)
@@ -119,12 +120,12 @@ def batches(rank: int, count: int) -> Any:
 
 
 def report(rank: int, step: int, steps: int, loss: torch.Tensor) -> None:
-    """The usual line of a training loop."""
+    """Print the usual line of a training loop."""
     print(f"rank {rank} step {step}/{steps} loss {loss.item():.4f}")
 
 
 def wait_for(file: Path | None) -> None:
-    """Go on when this file is there; at once without one."""
+    """Wait until this file exists; return at once without a file."""
     while file is not None and not file.exists():
         time.sleep(0.05)
 

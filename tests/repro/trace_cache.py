@@ -1,9 +1,9 @@
-"""ZeRO-3 throws its trace cache away, in a run that is well, for each reason that there is.
+"""ZeRO-3 invalidates its trace cache in a healthy run, once for each possible reason.
 
-Step 4 goes through the blocks in another order: a mismatch. Then two passes without gradients, of which the
-first is recorded and the second uses one module more: the recorded trace is short. Step 12 takes DeepSpeed's
-hooks off, as a trainer does to generate, and puts them on again. Whether DeepSpeed says so depends on its
-version and on ``--messages``.
+Step 4 runs the blocks in another order: a mismatch. Two passes without gradients follow, of which the first
+is recorded and the second uses one module more: the recorded trace is short. Step 12 removes DeepSpeed's
+hooks, as a trainer does to generate, and installs them again. DeepSpeed's version and ``--messages`` decide
+whether it prints messages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 
 
 class Net(tiny.Net):
-    """The toy network, whose blocks can be run in either order, and its head once more."""
+    """Toy network whose blocks can run in either order, and whose head can run twice."""
 
     def forward(self, features: torch.Tensor, backwards: bool = False, heads: int = 1) -> torch.Tensor:
         hidden = self.embed(features)
@@ -28,7 +28,7 @@ class Net(tiny.Net):
 
 
 def rehook(engine: Any, features: torch.Tensor) -> None:
-    """Gather the weights, take the hooks off, use the bare module, put them on again."""
+    """Gather the weights, remove the hooks, use the bare module, and install the hooks again."""
     offload = engine.optimizer.parameter_offload
     with deepspeed.zero.GatheredParameters(list(engine.module.parameters())), torch.no_grad():
         for hook in (*offload.forward_hooks, *offload.backward_hooks):

@@ -1,4 +1,4 @@
-"""Run a launch under ``stallwatch run`` and put together what was told of it: log, probe and diagnosis."""
+"""Run a launch under ``stallwatch run`` and combine the results from log, probe and diagnosis."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.json import schema_1_verdict
 
 HERE = Path(__file__).resolve().parent
-KINDS = ("mismatch", "short", "external")  #: why ZeRO-3 threw its trace cache away
+KINDS = ("mismatch", "short", "external")  #: reasons for which ZeRO-3 invalidates its trace cache
 _RAISED = re.compile(r"^(?:\[[a-z]+\d*\]:\s?)*((?:\w+\.)*\w*(?:Error|Exception)\b: .+)$")
 _SUMMARIES = ("torch.distributed.elastic.", "subprocess.CalledProcessError")
 _MESSAGE = "Invalidate trace cache @"
-_MOST = 200  #: characters kept of an exception's text: some hold lists of all parameters
+_MOST = 200  #: characters kept of an exception's text: some texts list all parameters
 
 
 class NotWatched(RuntimeError):
-    """Stallwatch itself left no diagnosis; the end of the output says why."""
+    """Stallwatch itself left no diagnosis; the end of the output contains the reason."""
 
 
 @dataclass
 class Seen:
-    """What one run showed. All of it is JSON."""
+    """Results of one run, as JSON values."""
 
     exit_code: int = 0
     seconds: float = 0.0
-    #: What the log printed: last words of exceptions, and how many trace-cache messages.
+    #: From the log: exceptions' last lines, and the number of trace-cache messages.
     raised: list[str] = field(default_factory=list)
     messages: int = 0
-    #: What the probe saw: by rank, or the most that any rank counted.
+    #: From the probe: values by rank, or the highest count of any rank.
     steps: dict[str, int] = field(default_factory=dict)
     invalidations: dict[str, int] = field(default_factory=dict)
     exceptions: list[str] = field(default_factory=list)
-    early: list[str] = field(default_factory=list)  #: rules that it warned of before they came true
+    early: list[str] = field(default_factory=list)  #: rules of which the probe warned before the failure
     versions: dict[str, str] = field(default_factory=dict)
     faults: int = 0
-    #: What Stallwatch says of it.
+    #: From Stallwatch's diagnosis.
     verdict: str = ""
     primary: str | None = None
-    findings: dict[str, str] = field(default_factory=dict)  #: rule → harm
-    incidents: list[str] = field(default_factory=list)  #: rules of incidents that were opened meanwhile
+    findings: dict[str, str] = field(default_factory=dict)  #: impact by rule
+    incidents: list[str] = field(default_factory=list)  #: rules of incidents that were opened during the run
 
 
 def watch(
@@ -65,10 +65,10 @@ def watch(
     seconds: float = 240.0,
     keep: Path | None = None,
 ) -> Seen:
-    """Run a launch by the Python of some environment; Stallwatch itself is the one of this Python.
+    """Run a launch with the Python of another environment, under the Stallwatch of this Python.
 
-    `home` is a new folder for its state. After `seconds` everything is ended, and the exit code tells it.
-    What the launch printed goes to `keep`, in one file as a terminal would show it. Raises `NotWatched` where
+    `home` is a new folder for the state. After `seconds`, all processes are ended, and the exit code shows
+    it. The launch's output goes to the file `keep`, as a terminal would show it. Raises `NotWatched` if
     Stallwatch failed instead of the launch.
     """
     env = environment(None) | {
@@ -78,7 +78,7 @@ def watch(
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    if kept := os.environ.get("STALLWATCH_CACHE"):  # compiled patterns are no state of a run
+    if kept := os.environ.get("STALLWATCH_CACHE"):  # compiled patterns are not part of a run's state
         env["STALLWATCH_CACHE"] = kept
     home.mkdir(parents=True)
     output = home / "terminal.log"
@@ -111,13 +111,13 @@ def watch(
 
 
 def torchrun(program: str, *options: str) -> list[str]:
-    """The launch of two ranks, to be put behind a Python."""
+    """Return the launch of two ranks, to follow a Python."""
     launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--tee", "3"]
     return [*launch, program, *options]
 
 
 class Rings:
-    """The rings of a run, held open: their folder goes when the run ends, what was written stays readable."""
+    """The rings of a run, held open: they stay readable after the end of the run removes their folder."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -125,7 +125,7 @@ class Rings:
         self._last: dict[Path, dict[str, float]] = {}
 
     def follow(self, child: subprocess.Popen[bytes], seconds: float) -> None:
-        """Until the child ends, but no longer than that."""
+        """Open new rings until the child ends, for `seconds` at most."""
         for _ in range(int(seconds / 0.2)):
             self._look()
             try:
@@ -140,14 +140,14 @@ class Rings:
             if path not in self._readers:
                 try:
                     self._readers[path] = RingReader(path)
-                except (OSError, LayoutProblem):  # not written yet, or gone already
+                except (OSError, LayoutProblem):  # not written yet, or already removed
                     continue
         for path, reader in self._readers.items():
             for record in reader.read().records:
                 self._last.setdefault(path, {}).update(record.values)
 
     def into(self, seen: Seen) -> None:
-        """Put the last numbers of each rank into `seen`."""
+        """Put the last values of each rank into `seen`."""
         for path, reader in self._readers.items():
             values = self._last.get(path, {})
             seen.faults += reader.faults
@@ -160,7 +160,7 @@ class Rings:
 
 
 def told(folder: Path) -> Seen:
-    """What stands in the folder of a run that ended."""
+    """Return the results from the folder of an ended run."""
     lines = [record.printed.decode(errors="replace").strip() for record in merged_records(folder)]
     diagnosis = json.loads((folder / "diagnosis.json").read_text())
     events = list(_json_lines(folder / "events.jsonl"))
@@ -183,7 +183,7 @@ def told(folder: Path) -> Seen:
 
 
 def last_words(lines: Iterable[str]) -> list[str]:
-    """Distinct last lines of exceptions in a log, the most frequent first, without launchers' summaries."""
+    """Return distinct last lines of a log's exceptions, most frequent first, without summaries."""
     found = (match[1][:_MOST] for line in lines if (match := _RAISED.match(line)))
     counted = Counter(text for text in found if not text.startswith(_SUMMARIES))
     return [text for text, _ in counted.most_common()]

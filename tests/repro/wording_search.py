@@ -1,4 +1,4 @@
-"""What a package no longer prints, looked for by a process of its own: torch alone takes half a minute."""
+"""Search packages for the texts of rules, in separate processes: torch alone takes half a minute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallwatch_rules.pages.page import RulePage
 
 
 def claimed(package: str) -> list[RulePage]:
-    """The stable rules that name the package."""
+    """Return the stable rules that name the package."""
     return [
         page
         for page in load_catalogue().pages.values()
@@ -23,11 +23,11 @@ def claimed(package: str) -> list[RulePage]:
 
 
 def missing(pages: Sequence[RulePage], package: str, sources: Sources) -> list[str]:
-    """Their texts that the sources do not hold."""
+    """Return the texts of the rules that the sources do not contain."""
     return [f"{one.rule}: {one.pattern}" for one in look(pages, package, sources) if one.state == "missing"]
 
 
 def missing_of_installed(package: str) -> tuple[str, list[str]]:
-    """The version that is installed here, and what it does not hold; a `SourceError` where there is none."""
+    """Return the installed version and the missing texts. Raises `SourceError` if it is not installed."""
     sources = installed(package)
     return str(sources.version or ""), missing(claimed(package), package, sources)

@@ -1,21 +1,21 @@
-"""A ZeRO-3 run that trains well, then rebuilds its trace cache ever more often, then hangs.
+"""A ZeRO-3 run that trains well, then rebuilds its trace cache more and more often, then hangs.
 
     torchrun --nproc-per-node 2 --tee 3 tests/repro/zero3_stall.py
 
-A small transformer learns two kinds of number sequences. Each kind has layers of its own, so which modules
-run depends on the data, the same on both ranks.
+A small transformer learns two kinds of number sequences. Each kind has its own layers, so the modules that
+run depend on the data, which is the same on both ranks.
 
-1. At first all data is of the first kind: DeepSpeed records the order of the modules once and prefetches.
-2. Then the second kind is mixed in, ever more of it. Each change of the order makes DeepSpeed throw its
-   trace away ("Invalidate trace cache @ step …", printed by DeepSpeed itself), gather parameters without
-   prefetch and record the order anew, so the steps really take longer.
-3. The data of rank 1 ends early and its feeder thread says nothing about it, so rank 1 waits in
-   ``queue.get()`` for ever. Rank 0 goes on into the next collective of ZeRO-3 and waits there until the
-   timeout of gloo ends the run.
+1. At first, all data is of the first kind: DeepSpeed records the order of the modules once and prefetches.
+2. Then the second kind is mixed in, more and more of it. Each change of the order makes DeepSpeed invalidate
+   its trace ("Invalidate trace cache @ step …", printed by DeepSpeed itself), gather parameters without
+   prefetch and record the order again, so the steps really take longer.
+3. The data of rank 1 ends early and its feeder thread does not report it, so rank 1 waits in ``queue.get()``
+   without end. Rank 0 continues into the next collective of ZeRO-3 and waits there until the timeout of gloo
+   ends the run.
 
-Everything printed is measured. One thing stands in for something else: the feeder sleeps ``--pace`` seconds a
-step, in place of the reading and tokenising that a real data loader does. It does so beside the training, so
-a step takes longer than that only because the training itself does.
+All printed values are measured. One part is simulated: the feeder sleeps ``--pace`` seconds a step, in place
+of the reading and tokenizing of a real data loader. It sleeps in parallel to the training, so a step takes
+longer only if the training itself does.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Layer(nn.Module):
 
 
 class Sequences(nn.Module):
-    """A language model over small numbers, with one layer for each kind of sequence between shared ones."""
+    """A language model over small numbers, with one layer for each kind of sequence between shared layers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Sequences(nn.Module):
 
 
 def sequences(kind: int, generator: torch.Generator, size: int = 8) -> torch.Tensor:
-    """Counting in steps of 1 to 4, or a pattern of 2 to 5 numbers over and over."""
+    """Return sequences that count in steps of 1 to 4, or that repeat a pattern of 2 to 5 numbers."""
     places = torch.arange(LENGTH + 1)
     if kind == 0:
         begin = torch.randint(VOCABULARY, (size, 1), generator=generator)
@@ -90,25 +90,25 @@ def sequences(kind: int, generator: torch.Generator, size: int = 8) -> torch.Ten
 
 
 def share_of_second_kind(step: int, hang_at: int) -> float:
-    """None of it for the first third, then rising to one half."""
+    """Return the share of the second kind: zero in the first third, then rising to one half."""
     start = hang_at / 3
     return max(0.0, 0.5 * (step - start) / (hang_at - start))
 
 
 def shard(rank: int, seed: int, steps: int, hang_at: int) -> Iterator[Batch]:
-    """The batches of one rank. The kinds are drawn alike on all ranks, the numbers are not."""
+    """Yield the batches of one rank. The kinds are equal on all ranks, the numbers are not."""
     kinds = random.Random(seed)
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     for step in range(1, steps + 1):
         if rank == 1 and step > hang_at:
-            return  # the genuine fault: this rank was given less data than the other
+            return  # the real fault: this rank gets less data than the other
         for _ in range(MICRO_BATCHES):
             kind = int(kinds.random() < share_of_second_kind(step, hang_at))
             yield Batch(sequences(kind, generator), kind)
 
 
 class Feeder:
-    """Prepares batches in a thread. It forgets to say when there are no more: that is the fault."""
+    """Prepares batches in a thread. The fault: it does not report the end of the data."""
 
     def __init__(self, source: Iterator[Batch], pace: float) -> None:
         self._source, self._pace = source, pace

@@ -60,7 +60,7 @@ def make_page(
     quiet: tuple[str, ...] = ("room",),
     **front: object,
 ) -> str:
-    """The text of a valid page; keyword arguments replace front matter keys (``None`` leaves the key out)."""
+    """Return the text of a valid page; keyword arguments replace front matter (``None`` drops a key)."""
     values: dict[str, object] = {
         "id": "no-room",
         "title": "No room",
@@ -88,13 +88,16 @@ def make_page(
 
 @pytest.fixture
 def page_text() -> PageText:
-    """``page_text(id=…, patterns=…)`` makes a valid page's text."""
+    """Return a function that makes a valid page's text: ``page_text(id=…, patterns=…)``."""
     return make_page
 
 
 @pytest.fixture
 def write_page(tmp_path: Path) -> WritePage:
-    """``write_page("some-id", patterns=…)`` writes ``<tmp_path>/pages/memory/some-id.md``."""
+    """Return a function that writes a page.
+
+    For example, ``write_page("some-id", patterns=…)`` writes ``<tmp_path>/pages/memory/some-id.md``.
+    """
 
     def write(rule: str, *, family: str = "memory", text: str | None = None, **front: object) -> Path:
         path = tmp_path / "pages" / family / f"{rule}.md"
@@ -109,12 +112,12 @@ def write_page(tmp_path: Path) -> WritePage:
 
 @pytest.fixture
 def few_rules(page_text: Callable[..., str]) -> Catalogue:
-    """Small rules made for tests of how a run is read."""
+    """Return a catalogue of small rules for tests of how a run is read."""
 
     def page(rule: str, family: str = "memory", **front: object) -> object:
         patterns = front.get("patterns")
         fires = ("anything",) if patterns == [] else (str(patterns[0]).replace("\\", ""),)  # type: ignore[index]
-        known = load_catalogue().pages.get(rule)  # code asks for rules by their tags
+        known = load_catalogue().pages.get(rule)  # code finds rules by their tags
         front.setdefault("tags", sorted(known.tags) if known is not None else [])
         text = page_text(id=rule, family=family, title=f"Title of {rule}", fires=fires, **front)
         return parse_page(text, f"{family}/{rule}.md")
@@ -161,7 +164,10 @@ def few_rules(page_text: Callable[..., str]) -> Catalogue:
 
 @pytest.fixture
 def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
-    """``diagnose("text", …)`` or ``diagnose({"rank0.log": "text"}, …)``; without a language as facts."""
+    """Return a function that diagnoses ``"text"`` or ``{"rank0.log": "text"}``.
+
+    Without a language, the diagnosis contains facts instead of texts.
+    """
 
     def ask(texts: str | dict[str, str], language: str | None = "en", **question: object) -> Diagnosis:
         reading = RunReading(few_rules)
@@ -177,7 +183,10 @@ def diagnose(few_rules: Catalogue) -> Callable[..., Diagnosis]:
 
 @pytest.fixture(scope="session")
 def read_lines() -> ReadLines:
-    """``read_lines(b"…", rank, time)`` gives a whole file's lines; made once, as hypothesis wants it."""
+    """Return a function that reads a whole file's lines: ``read_lines(b"…", rank, time)``.
+
+    The scope is the session, as hypothesis requires.
+    """
 
     def read(data: bytes, rank: int | None = None, time: float | None = None) -> list[Line]:
         reader = LineReader("train.log", rank)
@@ -188,7 +197,7 @@ def read_lines() -> ReadLines:
 
 @pytest.fixture(scope="session")
 def line_texts(read_lines: ReadLines) -> Callable[[bytes], list[str]]:
-    """``line_texts(b"…")`` gives what the lines of a whole file say."""
+    """Return a function that returns the texts of a whole file's lines: ``line_texts(b"…")``."""
 
     def texts(data: bytes) -> list[str]:
         return [line.text for line in read_lines(data)]

@@ -1,18 +1,18 @@
-"""What proves that a rule's message is real: the proofs that the ``stable`` pages stand on.
+"""Proofs that a rule's message is real, on which the status ``stable`` of pages is based.
 
-``proofs.json`` names for each proven rule the releases in whose source ``tools/verify_rules.py`` found its
-text, and the logs of our own runs (``tests/corpus``, ``tests/recordings``) in which it fires. A wording that
-was found in a file that the page does not name counts only where so much of it is fixed that no other message
-can be meant, and never in a package's own tests or in what it carries of others. To make it anew after a
-change of pages or packages::
+``proofs.json`` lists for each proven rule the releases in whose source ``tools/verify_rules.py`` found its
+text, and the logs of the project's own runs (``tests/corpus``, ``tests/recordings``) in which it fires. A
+text in a file that the page does not name counts only if its fixed part is long enough to exclude other
+messages, and never in a package's own tests or vendored code. To rebuild the file after a change of pages or
+packages::
 
     for package in torch deepspeed …; do
         python tools/verify_rules.py --package $package --json > $package.json
     done
     python tests/rules/proving.py *.json
 
-Proofs by packages that were not looked into anew stay. It then sets the status of every page that the file
-does or does not name.
+Proofs by packages that were not searched again stay. The script then sets the status of every page by the
+file.
 """
 
 from __future__ import annotations
@@ -38,25 +38,26 @@ from wordings.search import same_package  # noqa: E402
 
 FILE = Path(__file__).with_name("proofs.json")
 
-ENOUGH = 24  #: characters of a fixed piece, in each alternative of a pattern, in a file that no page names
+#: smallest length of a fixed piece in each alternative of a pattern, in a file that no page names
+ENOUGH = 24
 _NO_SOURCE = re.compile(r"(?:^|/)(?:testing/_internal|_vendor|tests?)/")
 _STATUS = re.compile(r"^status: (?:stable|incubating)$", re.MULTILINE)
 
 
 def own_logs() -> dict[str, Path]:
-    """The logs of our own runs, by how a proof names them: ``corpus/logs/x.log``, ``recordings/x``."""
+    """Return the project's own logs by their names in proofs: ``corpus/logs/x.log``, ``recordings/x``."""
     logs = [*(TESTS / "corpus" / "logs").glob("*.log"), *(TESTS / "recordings").iterdir()]
     return {path.relative_to(TESTS).as_posix(): path for path in sorted(logs)}
 
 
 def seen_in(paths: Iterable[Path], catalogue: Catalogue) -> set[str]:
-    """The rules that are among the findings of these logs, read as one run."""
+    """Return the rules among the findings of these logs, read as one run."""
     diagnosis, _ = rendered(diagnose_paths(list(paths), Options(catalogue)))
     return {finding.rule for finding in diagnosis.findings}
 
 
 def is_proof(page: RulePage, package: str, place: str, pattern: str) -> bool:
-    """Whether a wording found at this place of a package is the message, and no chance find."""
+    """Return True if a text found at this place of a package must be the message, not a coincidence."""
     if _NO_SOURCE.search(place):
         return False
     named = " ".join(one.module for one in page.emitted_by if same_package(one.package, package))
@@ -73,7 +74,7 @@ def proofs(
     logs: Mapping[str, Path],
     earlier: Mapping[str, list[str]] | None = None,
 ) -> dict[str, list[str]]:
-    """Rule → what proves it; ``verified`` are results of ``verify_rules.py --json``."""
+    """Return the proofs by rule; ``verified`` holds results of ``verify_rules.py --json``."""
     found: dict[str, list[str]] = {}
     verified = list(verified)
     anew = {result["package"] for result in verified}
@@ -97,7 +98,7 @@ def proofs(
 
 
 def main() -> None:
-    """Write the file, and set the pages' status by it."""
+    """Write the file, and set the status of the pages accordingly."""
     catalogue = load_catalogue()
     results = [json.loads(Path(name).read_text(encoding="utf-8")) for name in sys.argv[1:]]
     earlier = json.loads(FILE.read_text(encoding="utf-8"))

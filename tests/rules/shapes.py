@@ -1,8 +1,8 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""Logs of many shapes, generated: trainings of which nobody listed the format, and numbers that are none's.
+"""Generated logs of many shapes: trainings in unlisted formats, and numbers that are not steps.
 
-Each row prints what one epoch, iteration or episode prints. A whole run prints all rows and its end; one that was
-cut off prints six in ten and no end.
+Each row is the output of one epoch, iteration or episode. A complete run prints all rows and its end; a
+truncated run prints six in ten rows and no end.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ CUT = 0.6
 
 
 class At(NamedTuple):
-    """The numbers of one row."""
+    """Numbers of one row."""
 
-    n: int  #: the counter as it is printed
+    n: int  #: the counter as printed
     loss: float
     val: float
     acc: float
@@ -41,11 +41,11 @@ class Shape(NamedTuple):
     stride: int = 1
     head: str = ""
     end: str = ""
-    ends: bool = True  #: the end says that the run is complete
-    shown: bool = True  #: the counter is in the text
+    ends: bool = True  #: True if the end reports that the run is complete
+    shown: bool = True  #: True if the text contains the counter
 
     def text(self, seed: int, *, whole: bool) -> str:
-        """The log of a whole run, or of one that was cut off."""
+        """Return the log of a complete run, or of a truncated one."""
         rnd = random.Random(f"{self.name} {seed}")
         count = self.rows if whole else int(self.rows * CUT)
         lines = [self.head] if self.head else []
@@ -55,7 +55,7 @@ class Shape(NamedTuple):
         return "\n".join(lines) + "\n"
 
     def last(self, *, whole: bool) -> int:
-        """The counter of its last row."""
+        """Return the counter of the last row."""
         return self.first + ((self.rows if whole else int(self.rows * CUT)) - 1) * self.stride
 
 
@@ -73,7 +73,7 @@ def _at(n: int, k: int, r: random.Random) -> At:
 
 
 def batches(at: At, one: Callable[[int], str], count: int = 3) -> str:
-    """The lines of an epoch's batches."""
+    """Return the lines of an epoch's batches."""
     return "\n".join(one(100 * (n + 1)) for n in range(count))
 
 
@@ -438,7 +438,7 @@ SECOND_HALF = (
 
 
 class Other(NamedTuple):
-    """Lines whose numbers advance, and which are no training's series."""
+    """Lines with advancing numbers that are not a training's series."""
 
     name: str
     row: Callable[[int, random.Random], str]
@@ -446,7 +446,7 @@ class Other(NamedTuple):
     head: str = ""
 
     def text(self, seed: int) -> str:
-        """The log."""
+        """Return the log."""
         rnd = random.Random(f"{self.name} {seed}")
         return (
             "\n".join([*([self.head] if self.head else []), *(self.row(n, rnd) for n in range(self.rows))])

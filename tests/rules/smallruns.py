@@ -1,4 +1,4 @@
-"""Lines of small runs, and short ways to what a diagnosis of them says."""
+"""Lines of small runs, and shortcuts to parts of their diagnosis."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED = Ending("failed", 1, detail=message("run.exited", code=1))
 
 
 def killed_by(signal: str, *, passed_on: str = "") -> Ending:
-    """The ending of a command that a signal ended; perhaps after another was sent to Stallwatch."""
+    """Return the ending of a command that a signal ended, perhaps after Stallwatch forwarded another one."""
     detail = message("run.ended-signal", signal=signal)
     if passed_on:
         detail = message("run.passed-on", signal=passed_on, how=message("run.status-signal", signal=signal))
@@ -32,7 +32,7 @@ def steps(first: int, last: int, *, total: int | None = None) -> str:
 
 
 def stamped(rows: list[tuple[float, str]]) -> str:
-    """Lines as a container runtime keeps them, at seconds after the start."""
+    """Return the rows as lines of a container runtime, with times in seconds after the start."""
     return "".join(
         f"{(START + timedelta(seconds=at)).strftime('%Y-%m-%dT%H:%M:%S.%f')}000Z stdout F {text}\n"
         for at, text in rows

@@ -1,4 +1,4 @@
-"""What the missing rank was busy with when the collective of the others timed out."""
+"""Activity of the missing rank when the collective of the others timed out."""
 
 from __future__ import annotations
 

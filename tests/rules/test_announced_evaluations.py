@@ -1,4 +1,4 @@
-"""Bars of evaluations that the log announces: they are none of the training's."""
+"""Bars of evaluations that the log announces are not bars of the training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminal codes are taken out of lines and of raw cells in the same way."""
+"""Terminal codes are removed from lines and from raw chunks in the same way."""
 
 from __future__ import annotations
 

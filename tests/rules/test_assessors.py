@@ -1,4 +1,4 @@
-"""The table of assessors: its order, what each may change, and what a reader is shown of it."""
+"""The table of assessors: their order, their permitted changes, and their visible effect."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ ENDED_STALL += "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-14T09:40
 FAR_OFF = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
 BEGUN = steps(1, 5)
 
-#: Assessor: text of a log, what is known beside it, and a part of what it is shown to contribute.
+#: Assessor: text of a log, further facts, and a part of the text that the assessor contributes.
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "recoveries": (BEGUN + raised(OOM) + steps(6, 300), {}, "cuda-oom: cause, fatal → cause, harmless here"),
     "raised": (BEGUN + raised(NAN_BACKWARD), {}, "grad-norm-nan: cause, degrading → cause, fatal"),

@@ -1,4 +1,4 @@
-"""Tracebacks that rich draws in boxes, wherever they stand and whatever lies in them."""
+"""Tracebacks in rich's boxes, at any place and with any content."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ INSIDE = (
 
 
 def box(*inside: str, title: str = "Traceback (most recent call last)") -> list[str]:
-    """A box as rich draws it."""
+    """Return a box as rich draws it."""
     return [f"╭──── {title} ────╮", *(f"│ {line} │" for line in inside), "╰────────────────╯"]
 
 
 def indented(lines: list[str]) -> list[str]:
-    """The same by rich's logging handler: behind its columns of time and level."""
+    """Return the lines as rich's logging handler indents them: after its columns of time and level."""
     return [("[10:15:02] ERROR    " if number == 0 else " " * 20) + line for number, line in enumerate(lines)]
 
 

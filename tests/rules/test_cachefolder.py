@@ -1,4 +1,4 @@
-"""The folder of what is kept between starts: private, whole, and refused where others may write."""
+"""The cache folder: private, complete, and refused if other accounts can write to it."""
 
 from __future__ import annotations
 

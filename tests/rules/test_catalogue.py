@@ -1,4 +1,4 @@
-"""The catalogue loads what is sound, reports what is not, and its digest follows the patterns."""
+"""The catalogue loads valid pages, reports invalid ones, and its digest follows the patterns."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WritePage = Callable[..., Path]
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("alerts", "dashboard", "exporter", "lint", "logs", "rules", "stallwatch")
-MOST_NAMED = 20  #: rules that code may name by their ids: what it raises itself
+MOST_NAMED = 20  #: largest number of rules that code may name by their ids: rules that it raises itself
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_every_packaged_page_shows_at_least_two_lines_that_must_not_match() -> N
 
 
 def test_code_asks_for_rules_by_tags() -> None:
-    """What it raises itself it names; of all other rules, a tag says what they are."""
+    """Code names only rules that it raises itself; a tag selects all others."""
     files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     assert len(files) > 400
     texts = {
@@ -136,7 +136,7 @@ def test_a_pattern_that_only_hyperscan_refuses_costs_its_page_alone(
     looked: list[str] = []
     monkeypatch.setattr(module, "pattern_fault", lambda one: looked.append(one) or fault(one))
     catalogue = load_catalogue([pages])
-    assert looked == ["out of room", "fine", pattern]  # none of the packaged ones
+    assert looked == ["out of room", "fine", pattern]  # no packaged page
     assert "good" in catalogue.pages
     assert "bad" not in catalogue.pages
     assert [problem.path for problem in catalogue.problems] == [str(bad)]

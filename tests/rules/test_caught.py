@@ -1,4 +1,4 @@
-"""Exceptions that programs catch and print as often as they end by them: only what follows tells which."""
+"""Exceptions that programs handle as often as they end by them: only the following lines show which."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def harm_of(diagnosis: Diagnosis) -> str:
         ([*STEPS[:20], BROKEN, *STEPS[20:24]], {}, "healthy", "harmless"),
         ([line for step in STEPS[:20] for line in (step, BROKEN)] + STEPS[20:24], {}, "healthy", "harmless"),
         ([*STEPS, BROKEN], {}, "healthy", "harmless"),
-        # in a thread that reads a child's output, one further step is enough: no training waits for it
+        # in a thread that reads a child's output, one more step is enough: the training does not wait for it
         ([*STEPS[:20], OUTPUT, *STEPS[20:21]], {}, "healthy", "harmless"),
         ([*STEPS[:20], OUTPUT], {}, "failed", "fatal"),
-        # others may fetch batches, of which one was ready
+        # another thread may fetch batches, and one batch was ready
         ([*STEPS[:20], "Exception in thread Thread-2:\n" + BROKEN, *STEPS[20:21]], {}, "failed", "fatal"),
         ([*STEPS, BROKEN], DIED, "failed", "fatal"),
         ([*STEPS[:20], BROKEN], {"ending": FINISHED}, "healthy", "by-progress"),

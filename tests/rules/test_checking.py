@@ -1,4 +1,4 @@
-"""Every sample on every page does what its fence says; a page whose samples lie is found out."""
+"""Every sample on every page behaves as its fence declares; a wrong sample is detected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far hosts' clocks are ahead of each other, by what several of them logged at once."""
+"""Offsets between hosts' clocks, from events that several hosts logged at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS = range(1, 9)
 
 
 def events(clocks: dict[str, float], steps: range = STEPS) -> list[Event]:
-    """Steps of three seconds, which hosts finish within a tenth of a second of each other."""
+    """Return steps of three seconds, which hosts finish within a tenth of a second of each other."""
     return [
         Event(("step", step), host, 1000.0 + 3 * step + ahead + 0.01 * ((step * 7 + number) % 11))
         for number, (host, ahead) in enumerate(clocks.items())
@@ -26,8 +26,8 @@ def events(clocks: dict[str, float], steps: range = STEPS) -> list[Event]:
         ({"n0": 0, "n1": 0, "n2": 0}, {}),
         ({"n0": 0, "n1": 0, "n2": 41}, {"n2": 41}),
         ({"n0": 0, "n1": 0, "n2": -41}, {"n2": -41}),
-        ({"n0": 0, "n1": 41}, {"n1": 41}),  # of two, one is taken as right
-        ({"n0": 0, "n1": 1.5, "n2": 0}, {}),  # as little as that changes nothing
+        ({"n0": 0, "n1": 41}, {"n1": 41}),  # of two hosts, one counts as right
+        ({"n0": 0, "n1": 1.5, "n2": 0}, {}),  # too small an offset to change anything
         ({"n0": 0, "n1": 8 * 3600, "n2": 0, "n3": -30}, {"n1": 8 * 3600, "n3": -30}),
     ],
 )

@@ -127,9 +127,9 @@ EVEN = (102.18, 102.21, 102.17, 102.23, 102.19, 102.2)
         ((*EVEN, 108.9), 20310, False),  # one slow step
         ((*EVEN, 104.1, 104.2), 20310, False),  # two percent
         ((*EVEN, 108.9, 109.0), 1, False),  # a run's first steps
-        ((98.1, 112.4, 101.7, 95.3, 118.8, 121.2, 119.9), 20310, False),  # uneven anyway
+        ((98.1, 112.4, 101.7, 95.3, 118.8, 121.2, 119.9), 20310, False),  # uneven from the start
         (EVEN * 10 + (108.9, 109.1) * 10, 1, True),
-        (EVEN * 10 + (108.9, 109.1) * 10 + EVEN, 1, False),  # over again
+        (EVEN * 10 + (108.9, 109.1) * 10 + EVEN, 1, False),  # the slow phase has ended
     ],
 )
 def test_a_straggler_makes_even_steps_a_little_slower(

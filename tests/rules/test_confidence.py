@@ -1,4 +1,4 @@
-"""How sure a primary is, by named facts."""
+"""Confidence in a primary cause, by named facts."""
 
 from __future__ import annotations
 

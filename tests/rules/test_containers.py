@@ -1,4 +1,4 @@
-"""Docker's records and the stamped copies of kubectl and of continuous integration."""
+"""Records of Docker, and stamped copies of kubectl and of continuous integration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Characters that act instead of being shown."""
+"""Control characters that act instead of being shown."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import unicodedata
 
 from stallwatch_rules.text.controls import without_controls
 
-# Marks of Arabic, Syriac and Kaithi that are seen.
+# Visible marks of Arabic, Syriac and Kaithi.
 _SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2\U000110bd\U000110cd"
 
 

@@ -1,4 +1,4 @@
-"""Ends that are no Python traceback, as unknown failures."""
+"""Ends without a Python traceback, as unknown failures."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_torchs_error_file() -> None:
 
 
 def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
-    """vLLM warns with a traceback that an optional module cannot be imported, and goes on without it."""
+    """vLLM logs a warning with a traceback if it cannot import an optional module, and continues."""
     lead = "WARNING 06-25 16:32:09 [import_utils.py:408] "
     told = (
         "Traceback (most recent call last):",
@@ -216,7 +216,7 @@ def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
     goes_on = "".join(f"INFO 06-25 16:32:10 [core.py:7] {one}\n" for one in said)
     assert only(text).exception == "OddError"
     assert diagnosed(text + goes_on).verdict == "no-evidence"
-    # Some collectors call all that goes to stderr a warning: what is said of an end is no life.
+    # Some collectors mark all of stderr as warnings, so lines about the end are no signs of life.
     assert only(text + "".join(f"{lead}{one}\n" for one in said)).exception == "OddError"
     steps = "".join(f"step {n}/60 loss {2 / n:.3f}\n" for n in range(1, 24))
     assert only(steps + text + goes_on).exception == "OddError", "a training goes on with steps"
@@ -225,7 +225,7 @@ def test_what_a_logger_warns_of_is_the_end_only_where_nothing_follows() -> None:
 
 
 def test_a_signal_that_asks_to_end_is_no_crash() -> None:
-    """Ray's processes tell of it with a stack, as of those that end them."""
+    """Ray's processes print a stack for such a signal, as for those that end them."""
     text = "*** {} received at time=1748300290 on cpu 8 ***\nPC: @     0x7a30bba98d71  (unknown)  (unknown)\n"
     assert diagnosed(text.format("SIGTERM")).verdict == "no-evidence"
     assert only(text.format("SIGSEGV")).exception == "SIGSEGV"

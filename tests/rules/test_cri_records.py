@@ -1,4 +1,4 @@
-"""Records of containers as CRI writes them: their times, and lines that go over several."""
+"""Records of containers in CRI's format: their times, and lines over several records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the losses of a long run."""
+"""Losses that are kept of a long run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_where_epochs_begin_anew_the_losses_of_the_training_before_are_let_go() 
     curve.see(sample(1101, 9.0, epoch=2.2), 0)  # resumed from a checkpoint, and diverged
     assert len(curve.points) == 5
     curve.see(sample(1102, math.nan, epoch=2.2), 0)
-    curve.see(sample(1, 20.0, epoch=0.0), 0)  # what the NaN ended begins anew
+    curve.see(sample(1, 20.0, epoch=0.0), 0)  # a new start after the NaN
     assert len(curve.points) == 1
 
 

@@ -1,4 +1,4 @@
-"""What is kept between starts: compiled patterns and parsed pages. A broken cache is as good as none."""
+"""Cached data: compiled patterns and parsed pages. A broken cache counts as an empty one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATTERNS = ("out of memory", "step \\d+")
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What was compiled, not loaded."""
+    """Return the list of patterns that were compiled, not loaded."""
     monkeypatch.setattr(database, "_loaded", {})
     seen: list[tuple[str, ...]] = []
     compile_hyperscan = database.compile_hyperscan
@@ -132,7 +132,7 @@ def test_fixed_texts_are_found_anew_by_another_version(
     assert owners() == first
     assert looked == [*PATTERNS] * 2
     for kept in tmp_path.glob("literals-*.msgpack"):
-        kept.write_bytes(b"\x93\x01\x02\x03")  # msgpack, but no such table
+        kept.write_bytes(b"\x93\x01\x02\x03")  # msgpack, but not such a table
     assert owners() == first
     assert looked == [*PATTERNS] * 3
 

@@ -1,4 +1,4 @@
-"""What a training reads or generates may speak of failures: none of them happened."""
+"""Failures in a training's data or generated text did not happen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ DATA = [
     f"[2026-03-14 02:00:07,118] [INFO] [eval] step 29 | generated: {OOM}",
     f'{{"messages": [{{"role": "user", "content": "I get {OOM}"}}]}}',
     f"{{'instruction': 'Explain this', 'output': '{OOM}'}}",
-    f'{{"problem": "{OOM}", "level": "Level 5", "type": "Algebra", "solution": "more"}}',  # of MATH
+    # from the MATH data set
+    f'{{"problem": "{OOM}", "level": "Level 5", "type": "Algebra", "solution": "more"}}',
     f'{{"text": "{OOM}", "meta": {{"source": "github"}}}}',
     f"INFO 03-13 11:21:25 logger.py:39] Received request chatcmpl-1: prompt: 'I get {OOM}', params: None",
     f"(APIServer pid=7) INFO 11-30 04:00:02 [logger.py:81] Generated response cmpl-1: output: '{OOM}'",
@@ -52,7 +53,7 @@ LOGGED = [
 
 @pytest.mark.parametrize("line", LOGGED)
 def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
-    """Whatever its first key is called: loguru's ``serialize=True`` begins with "text"."""
+    """The name of its first key does not matter: loguru's ``serialize=True`` begins with "text"."""
     reading = RunReading(catalogue)
     reading.feed(lines_of(f"{STEPS}{line}\n"))
     primary = rendered(reading.diagnose()).primary

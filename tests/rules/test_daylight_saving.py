@@ -1,4 +1,4 @@
-"""Logs without a time zone, in the nights in which an hour is left out, or comes twice."""
+"""Logs without a time zone, in nights in which an hour is skipped or occurs twice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from stallwatch_rules.lines.stamps import elapsed, turned_back, unix_time
 from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
-SPRING, AUTUMN = datetime(2026, 3, 29, 2), datetime(2026, 10, 25, 3)  # Berlin, when the clock is set
+SPRING, AUTUMN = datetime(2026, 3, 29, 2), datetime(2026, 10, 25, 3)  # changes of the clock in Berlin
 ALIVE = "heartbeat: worker alive"
 
 
 def log(begin: datetime, jump: float, steps: int = 120, after: Sequence[float] = ()) -> str:
-    """Steps of ten seconds, then a line after each of these seconds; the clock is set by `jump`."""
+    """Return steps of ten seconds, then a line after each of these seconds; `jump` moves the clock."""
     hour = SPRING if jump > 0 else AUTUMN
     now, lines, waits = begin, [], [10.0] * steps + list(after)
     is_set = False
@@ -76,7 +76,7 @@ def moment(text: str) -> float:
         ("2026-03-08 01:59:50", "2026-03-08 03:00:05", 15),  # New York
         ("2026-10-04 01:59:50", "2026-10-04 03:00:05", 15),  # Sydney
         ("2026-03-29 01:00:00", "2026-03-29 05:00:00", 3 * 3600),
-        ("2026-03-29 02:00:05", "2026-03-29 03:00:05", 3600),  # a line came in the hour: it was not left out
+        ("2026-03-29 02:00:05", "2026-03-29 03:00:05", 3600),  # a line within the hour: it was not skipped
         ("2026-03-28 01:59:50", "2026-03-28 03:00:05", 3615),  # a Saturday
         ("2026-03-22 01:59:50", "2026-03-22 03:00:05", 3615),  # not the last Sunday
         ("2026-10-25 02:59:50", "2026-10-25 02:00:05", 15),
@@ -96,7 +96,7 @@ def test_a_time_that_no_calendar_has_is_subtracted_as_it_is() -> None:
 
 
 def test_times_of_a_container_runtime_have_a_zone(diagnose: Diagnose) -> None:
-    """In UTC no hour is left out: that was a hang."""
+    """UTC skips no hour, so the pause was a hang."""
     begin = SPRING - timedelta(minutes=20, seconds=5)
     steps = [begin + timedelta(seconds=10 * number) for number in range(120)]
     lines = [

@@ -1,4 +1,4 @@
-"""Records are decoded by several threads at once."""
+"""Several threads decode records at once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for _ in range(200):
 
 
 def test_threads_that_use_a_record_for_the_first_time_at_once_do_not_crash() -> None:
-    """With ``msgspec.convert`` itself, a thread finds types that are not there yet: SIGSEGV."""
+    """With plain ``msgspec.convert``, a thread uses incomplete types: SIGSEGV."""
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -82,7 +82,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), decoding.convert({"a":
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
 def test_a_process_forks_while_a_thread_prepares_a_record() -> None:
-    """The child had the lock, but not the thread that would release it, and waited for ever."""
+    """The child had the lock without the thread that would release it, and waited without end."""
     done = subprocess.run([sys.executable, "-c", _FORKING], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "7 8\n", "")
 
@@ -91,7 +91,7 @@ _DECODING = ("convert", "decode", "json", "msgpack", "toml", "yaml")
 
 
 def _decoding_records(tree: ast.AST) -> Iterator[ast.AST]:
-    """What decodes into a type, where several threads may: not while its module is imported."""
+    """Yield calls that decode into a type in functions, where several threads may run them."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.partition(".")[0] == "msgspec":
             yield from [node for name in node.names if name.name in _DECODING]

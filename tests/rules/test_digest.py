@@ -76,5 +76,5 @@ def test_an_exception_that_no_rule_knows_is_first_in_the_digest() -> None:
     place = Place(4, "a.log", 1, None, None, "text")
     unknown = UnknownException("ValueError", "x" * 400, [4], 1, place, [])
     lines = of(ended("timeout", [0, 1], 1), unknown=[unknown])
-    assert lines[0].startswith("rank 4: ValueError: xxx")  # nothing else is known as the cause
+    assert lines[0].startswith("rank 4: ValueError: xxx")  # no other cause is known
     assert len(lines[0]) < 200

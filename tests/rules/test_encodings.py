@@ -1,4 +1,4 @@
-"""Encodings of logs: guessed from the bytes; holes are dropped, and what is no text is told from text."""
+"""Encodings of logs: guessed from the bytes; holes are dropped, and binary data is detected."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> Non
         ("忽略输入".encode("gbk") * 100, False),
         ("text".encode("utf-16"), False),
         (b"", False),
-        (b"\0" * 4096, False),  # nothing but the hole of a truncated log
+        (b"\0" * 4096, False),  # only the hole of a truncated log
         (b"\0" * 4096 + b"text after a hole\n", False),
         (b"\x1b[31mred\x1b[0m\r 1%\r 2%\n" * 10, False),
         (b"\x7fELF\x02\x01\x01", True),
@@ -70,7 +70,7 @@ def test_the_holes_of_a_truncated_file_are_dropped(line_texts: LineTexts) -> Non
         (bytes(range(256)) * 16, True),
         (b"a\0b\0c\0" * 100, True),
         (bytes(range(128, 256)) * 16, True),  # no control character, and no text in any encoding
-        (b"\xf3\x1c\x9a\xd0" + b"\x8f\xe1Q#" * 10, True),  # one of 44 is a control character
+        (b"\xf3\x1c\x9a\xd0" + b"\x8f\xe1Q#" * 10, True),  # one of 44 bytes is a control character
         ("忽略输入".encode("gbk")[:-1], False),
         (("épée à Noël " * 9).encode("latin-1") + b"\x01", False),
         ("Обучение\n".encode("koi8-r") * 9, False),

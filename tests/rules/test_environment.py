@@ -1,4 +1,4 @@
-"""Versions as logs name them."""
+"""Versions of packages in logs."""
 
 from __future__ import annotations
 

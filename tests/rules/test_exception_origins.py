@@ -1,4 +1,4 @@
-"""The same words of another's exception: the calls of its traceback tell whose it is."""
+"""Equal messages of different exceptions: the calls in the traceback show the origin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OWN = "/home/li/train.py"
 
 
 def rule_of(catalogue: Catalogue, error: str, *calls: tuple[str, str]) -> str:
-    """The rule that is told of a traceback with these calls, with how sure it is unless it is a guess."""
+    """Return the rule for a traceback with these calls, and its confidence unless it is a guess."""
     lines = ["Traceback (most recent call last):", f'  File "{OWN}", line 9, in <module>', "    main()"]
     lines += [f'  File "{file}", line 31, in {name}' for file, name in calls] if calls else []
     reading = RunReading(catalogue)
@@ -68,7 +68,7 @@ def test_words_count_where_the_calls_are_the_page_s(
     catalogue: Catalogue, rule: str, error: str, its: tuple[str, str], others: tuple[str, str]
 ) -> None:
     assert rule_of(catalogue, error, its) == rule
-    assert rule_of(catalogue, error) == rule  # nothing shows whose it is
+    assert rule_of(catalogue, error) == rule  # the origin is unknown
     assert rule_of(catalogue, error, others) == ""
 
 

@@ -1,7 +1,7 @@
 """Failures without a traceback: usage texts, shells, syntax errors, containers, MPI, compiled code.
 
-The texts were printed by the programs themselves (Python 3.11, bash 5.2, dash, Open MPI 4.1, fire), or are
-written from their formats; paths are changed.
+The programs themselves printed the texts (Python 3.11, bash 5.2, dash, Open MPI 4.1, fire), or the texts
+follow their formats; paths are changed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NOT_FOUND = "run.sh: line 2: torchrunn: command not found\n"
 NAME = "program-not-found"
 MODULE = "run.sh: line 1: module: command not found\n"
 CANNOT_OPEN = "/usr/bin/python: can't open file '/srv/train.py': [Errno 2] No such file or directory\n"
-#: What DeepSpeed's launcher says of its processes (deepspeed 0.19.8, launcher/launch.py).
+#: Output of DeepSpeed's launcher about its processes (deepspeed 0.19.8, launcher/launch.py).
 DEEPSPEED = (
     "[2026-05-02 10:00:28,055] [INFO] [launch.py:319:sigkill_handler] Killing subprocess 59557\n"
     "[2026-05-02 10:00:28,063] [ERROR] [launch.py:325:sigkill_handler] ['/usr/bin/python', '-u', 'train.py']"
@@ -58,7 +58,7 @@ FAILED = {
     "or execute an executable:\n"
     "\nExecutable: ./train\nNode: node07\n\nwhile attempting to start process rank 0.\n": "program-not-found",
 }
-#: Ends of programs in other languages, and the exception that they are reported as.
+#: Ends of programs in other languages, and the exception under which they are reported.
 CRASHES = {
     "train: train.cpp:6: int main(int, char**): Assertion `c==7' failed.\n": "Assertion",
     "terminate called after throwing an instance of 'std::out_of_range'\n"
@@ -71,7 +71,7 @@ CRASHES = {
 }
 PREPARED = "Reading the corpus\nVocabulary built\n"
 BLOCK, PARSE = next(iter(FAILED)), "SyntaxError: invalid syntax"
-#: Of programs that went on, or never started badly.
+#: Output of programs that continued, or that started without a failure.
 HARMLESS = (
     NOT_FOUND + PREPARED,
     "run.sh: line 3: jq: command not found\nrun.sh: line 4: bc: command not found\nsolving ...\nconverged\n",
@@ -120,7 +120,7 @@ def test_what_a_program_goes_on_after_failed_no_start(known: Catalogue, text: st
 @pytest.mark.parametrize(
     ("text", "code", "rule"),
     [
-        (NOT_FOUND + PREPARED, 3, ""),  # what the program printed last may say why
+        (NOT_FOUND + PREPARED, 3, ""),  # the last line of the program may contain the reason
         (HELP, 1, "usage-text-printed"),
         (NOT_FOUND, 127, "program-not-found"),
         (NOT_FOUND, 0, ""),

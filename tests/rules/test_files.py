@@ -1,4 +1,4 @@
-"""Whose files are, and files that are replaced at once."""
+"""Owners of files, and files that are replaced atomically."""
 
 from __future__ import annotations
 

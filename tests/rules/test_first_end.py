@@ -1,4 +1,4 @@
-"""A rank that crashed, beside peers that told earlier that they had lost it."""
+"""A rank that crashed, beside peers that reported its loss earlier."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIGNALS = {
 
 
 def summary(rule: str, rank: int = 3, other: int = -15) -> list[tuple[float, str]]:
-    """What torchrun prints, some seconds after the peers, of the rank that was first and of another."""
+    """Return torchrun's summary, some seconds after the peers, about the first rank and another one."""
     number, name = SIGNALS[rule]
     lines = [
         f"torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -{number})"
@@ -99,7 +99,7 @@ def test_an_abort_with_a_reason_of_its_own_is_not_it(catalogue: Catalogue) -> No
 
 
 def left_out(rank: int, ranks: int = 3) -> list[tuple[float, str]]:
-    """A run whose ranks lost one that ended with status 0, so that torchrun's list does not name it."""
+    """Return a run that lost a rank with status 0, so that torchrun's list does not name it."""
     others = [each for each in range(ranks) if each != rank]
     lines = [
         (2.0 * step, f"[rank{each}]: step {step}/60 loss {2 / step:.4f}")
@@ -131,6 +131,6 @@ def test_a_rank_that_left_with_status_0_is_named(catalogue: Catalogue, rank: int
 
 def test_ranks_of_which_no_launchers_list_was_read_have_not_left(catalogue: Catalogue) -> None:
     lines = left_out(2)
-    lines += [(40.0, "[rank3]: step 20/60 loss 0.1000")]  # on another node, as rank 2
+    lines += [(40.0, "[rank3]: step 20/60 loss 0.1000")]  # on another node, like rank 2
     found = read(catalogue, sorted(lines, key=lambda line: line[0]))
     assert found.primary is not None and found.primary.rule == "gloo-connection-closed"

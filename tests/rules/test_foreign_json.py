@@ -1,4 +1,4 @@
-"""Numbers in JSON that somebody else wrote."""
+"""Numbers in JSON from other programs."""
 
 from __future__ import annotations
 

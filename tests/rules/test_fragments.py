@@ -1,4 +1,4 @@
-"""Fragments of patterns: put in when a page is loaded, and refused with a remedy."""
+"""Fragments of patterns: inserted when a page is loaded, or refused with a fix."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ second: {about: a circle, pattern: '${first}'}
 
 @pytest.fixture
 def few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a file of fragments that takes the place of the packaged ones."""
+    """Yield a folder with a file of fragments that replaces the packaged ones."""
     folder = tmp_path / "fragments"
     folder.mkdir()
     (folder / "few.yaml").write_text(FRAGMENTS, encoding="utf-8")
@@ -148,7 +148,8 @@ def test_the_packaged_fragments_are_sound(name: str) -> None:
         assert not text.startswith("(?i)")
         for expanded in expand(text, SIGNAL):
             compile_re2(expanded)
-    assert "|" not in _outside_groups(fragment.pattern)  # it would reach into the rest of a page's pattern
+    # the alternation would extend into the rest of a page's pattern
+    assert "|" not in _outside_groups(fragment.pattern)
 
 
 def _outside_groups(pattern: str) -> str:

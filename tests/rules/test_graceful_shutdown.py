@@ -1,4 +1,4 @@
-"""Runs that say in words of their own that a signal asked them to end."""
+"""Runs that report in their own words that a signal requested their end."""
 
 from __future__ import annotations
 

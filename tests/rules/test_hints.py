@@ -1,4 +1,4 @@
-"""Which lines count as warnings."""
+"""Lines that count as warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On which host a log was written: by paths and lines; and how hosts and their ranks are shown in short."""
+"""The host of a log, by path and lines; and short lists of hosts with their ranks."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def test_the_host_of_a_rank_without_a_log_follows_from_the_others() -> None:
 @pytest.mark.parametrize(
     "hosts",
     [
-        {"n0": [0, 1], "n1": [2, 3]},  # of two, the order may be chance
-        {"n0": [0, 3], "n1": [1, 4], "n2": [2, 5]},  # by turns
+        {"n0": [0, 1], "n1": [2, 3]},  # with two hosts, the order may be a coincidence
+        {"n0": [0, 3], "n1": [1, 4], "n2": [2, 5]},  # in turns
         {"n0": [0, 1], "n1": [4, 5], "n2": [2, 3]},
         {"left": [0, 1], "right": [2, 3], "middle": [4, 5]},
     ],

@@ -1,4 +1,4 @@
-"""The report to send on: complete, drawn, and harmless whatever the log said."""
+"""The HTML report: complete, drawn, and harmless with any log text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = (
 
 
 class Seen(HTMLParser):
-    """The elements and attributes of a page."""
+    """Elements and attributes of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

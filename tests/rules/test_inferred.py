@@ -1,4 +1,4 @@
-"""Exceptions that no rule knows, told by the code that raised them."""
+"""Exceptions without a rule, attributed to the code that raised them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_a_place_calls_counts_only_where_its_page_says_so(read: Read) -> No
 
 
 def test_words_alone_name_no_cause_and_are_shown_as_what_looks_like_it(read: Read) -> None:
-    """However near they are: of the exceptions that no rule knows, most have no page."""
+    """The texts may be very similar: most exceptions without a rule have no page."""
     text = "ValueError: Free memory on device cuda (8.0/64.0 GiB) at startup is below the desired utilization"
     diagnosis = read(traceback(text, (f"{SITE}/vllm/worker/gpu_worker.py", "check")))
     assert (diagnosis.verdict, diagnosis.primary) == ("unknown-failure", None)
@@ -133,7 +133,7 @@ def test_words_alone_name_no_cause_and_are_shown_as_what_looks_like_it(read: Rea
         # a few rare words of a short sentence
         "ValueError: first row must be less than or equal to last row",
         "ValueError: Vision and audio are mutually exclusive",
-        # of the program's own requests, to a server that no page knows
+        # the program's own requests, to a server that no page knows
         "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='scores', port=443): Read timed out.",
         "httpx.ReadTimeout: timed out",
         "aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host scores:8000 ssl:default",
@@ -196,9 +196,9 @@ def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) 
 
 
 def test_the_users_own_code_is_no_librarys_and_what_called_it_did_not_raise(read: Read) -> None:
-    """Folders are called ``triton`` and ``wandb`` anywhere, and a sweep's agent calls the whole program."""
+    """Folders may be called ``triton`` or ``wandb`` anywhere, and a sweep's agent calls the whole program."""
     failed = "subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128."
-    timeout = "ReadTimeout: "  # no word of it: places alone tell
+    timeout = "ReadTimeout: "  # no word of the rule: only the places match
     requests = (f"{SITE}/requests/adapters.py", "send")
     triton = (f"{SITE}/triton/runtime/build.py", "_build")
     wandb = (f"{SITE}/wandb/agents/pyagent.py", "_run_job")
@@ -235,7 +235,7 @@ def _primary(diagnosis: Diagnosis) -> str | None:
 
 
 def test_places_in_installed_packages_are_there(catalogue: Catalogue) -> None:
-    """What has moved would never be found again; a page may name older places beside its present one."""
+    """A moved place would never match again; a page may name older places beside the present one."""
     gone = []
     for page in catalogue.pages.values():
         known = [found for one in page.raised_in if one.file for found in [_found(one)] if found is not None]
@@ -259,7 +259,7 @@ def _found(place: RaisedIn) -> bool | None:
 
 
 def test_what_refuses_arguments_is_not_asked_of_what_the_machine_lacks(read: Read) -> None:
-    """Megatron-LM and LLaMA-Factory look for packages, folders and launchers where they compare arguments."""
+    """Megatron-LM and LLaMA-Factory check packages, folders and launchers where they compare arguments."""
 
     def megatron(words: str) -> str | None:
         return _primary(

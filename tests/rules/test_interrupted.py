@@ -1,4 +1,4 @@
-"""A run that somebody stopped by hand: what its ranks print while they are torn down is no cause."""
+"""A run that was stopped by hand: the output of its ranks during the teardown is not a cause."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def known() -> Catalogue:
 
 
 def stamped(second: float, rank: int, *texts: str) -> str:
-    """Lines as `stallwatch run` keeps them."""
+    """Return lines in the format of `stallwatch run`'s copies."""
     stamp = f"2026-11-22T02:{int(second) // 60:02}:{second % 60:012.9f}Z"
     return "".join(f"{stamp} stderr F [rank{rank}]: {text}\n" for text in texts)
 
@@ -73,25 +73,26 @@ def lost(path: str, last: str) -> str:
         (lost(WANDB, "KeyError: 'loss'"), "unknown-failure"),
         (lost(PINNED, "ConnectionResetError: [Errno 104] Connection reset by peer"), "interrupted"),
         (lost("/srv/data.py", "EOFError"), "interrupted"),
-        # This the run needs: it hung without it, and somebody stopped it in the end.
+        # The run needs this data: it hung without it until it was stopped.
         (lost("/srv/data.py", "ValueError: shard 17 has a broken record"), "unknown-failure"),
     ],
 )
 def test_ctrl_c_is_told_by_trackers_before_the_program_says_so(
     known: Catalogue, before: str, verdict: str
 ) -> None:
-    """W&B's threads lose its process, which the same key ended."""
+    """Ctrl-C also ended W&B's process, whose threads report the loss."""
     text = "step 1/60 loss 2.0\n" + before
     stop = '  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
     reading, alone = RunReading(known), RunReading(known)
     reading.feed(lines_of(f"{text}Traceback (most recent call last):\n{stop}"))
     alone.feed(lines_of(text))
-    needed = WANDB not in before or "KeyError" in before  # the training can do without its tracker
+    needed = WANDB not in before or "KeyError" in before  # the training does not need its tracker
     assert reading.diagnose().verdict == verdict
     assert alone.diagnose().verdict == ("unknown-failure" if needed else "unfinished")
 
 
-REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected"  # by one that is there
+# refused by a process that still runs
+REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ REFUSED = "multiprocessing.context.AuthenticationError: digest sent was rejected
 def test_ctrl_c_takes_the_workers_from_the_thread_that_pins_batches(
     known: Catalogue, thread: str, verdict: str, error: str
 ) -> None:
-    """A training that waits for that thread would say that it is gone (torch, ``dataloader.py``)."""
+    """A training that waits for that thread would report its loss (torch, ``dataloader.py``)."""
     calls = f'  File "{PINNED}", line 53, in {thread}\n  File "{CONNECTION}", line 752, in Client\n'
     text = "step 1/60 loss 2.0\nException in thread Thread-3 (_pin_memory_loop):\n"
     text += f"Traceback (most recent call last):\n{calls}{error}\nTraceback (most recent call last):\n"
@@ -187,7 +188,7 @@ def test_an_interrupt_that_the_training_survived_excuses_nothing(known: Catalogu
 
 
 def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Catalogue) -> None:
-    """A second signal within the first one's traceback takes that from the log: CPython loses sys.stderr."""
+    """A second signal within the first one's traceback cuts the log: CPython loses sys.stderr."""
     reading = RunReading(known)
     lost = stamped(40, 0, "object type name: KeyboardInterrupt", "lost sys.stderr")
     reading.feed(lines_of(steps(1, 30) + lost))
@@ -198,7 +199,7 @@ def test_a_run_that_was_interrupted_is_told_so_where_no_line_says_it(known: Cata
 
 @pytest.mark.parametrize("before", ["", lost("/srv/data.py", "ValueError: shard 17 has a broken record")])
 def test_an_exception_beside_ctrl_c_is_not_passed_over_in_the_headline(known: Catalogue, before: str) -> None:
-    """Steps written to another stream come below it, so that the run seems to have survived it."""
+    """Steps from another stream come below the exception, so the run seems to have survived it."""
     stop = (
         'Traceback (most recent call last):\n  File "/srv/train.py", line 7, in <module>\nKeyboardInterrupt\n'
     )

@@ -1,4 +1,4 @@
-"""Cutting a log into other portions, or interleaving its ranks differently, never changes the diagnosis."""
+"""Different portions of a log, or a different interleaving of its ranks, never change the diagnosis."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def outcome(diagnosis: Diagnosis) -> Outcome:
 
 @st.composite
 def rank_logs(draw: st.DrawFn) -> list[list[str]]:
-    """The lines of two to four ranks, each in its own order."""
+    """Draw the lines of two to four ranks, each in its own order."""
     logs = []
     for rank in range(draw(st.integers(2, 4))):
         events = draw(st.lists(st.sampled_from(EVENTS), max_size=14))
@@ -198,7 +198,7 @@ def read(
 
 
 def interleaved(logs: list[list[str]], choices: Iterable[int]) -> bytes:
-    """One file, the ranks prefixed; ``choices`` say whose line is next."""
+    """Return one file with rank prefixes; ``choices`` selects the log of each next line."""
     waiting = [[f"[default{rank}]:{line}\n" for line in log] for rank, log in enumerate(logs)]
     lines = []
     for choice in choices:

@@ -1,4 +1,4 @@
-"""Schema 2 of the report for programs: every key is described, every text has its message."""
+"""Schema 2 of the report for programs: every key is documented, every text has its message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ JOB = JobSummary(
     *("1001", "failed", message("report.failed"), "cuda-oom", 0.9, TITLE, 3, 9, False, None),
     ["/home/ada/run.log"],
 )
-#: Where each object of docs/json.md stands.
+#: Path of each object of docs/json.md in the report.
 OBJECTS = {
     "Report": (),
     "Text": ("primary", "title"),
@@ -110,7 +110,7 @@ def objects(found: Any) -> Iterator[dict[str, Any]]:
     if isinstance(found, dict):
         yield found
         inner = [value for key, value in found.items() if key not in (*FREE, "collectives")]
-        inner += found.get("collectives", {}).values()  # their keys are ids
+        inner += found.get("collectives", {}).values()  # the keys of this object are ids
     elif isinstance(found, list):
         inner = found
     for one in inner:

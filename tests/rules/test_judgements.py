@@ -1,4 +1,4 @@
-"""Harm judged by progress: pure functions over intervals."""
+"""Impact judged by progress: pure functions over intervals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_rules.records import Line, Sample
 
 
 def trace(*intervals: tuple[float | None, int], tail: int = 0, first_step: int = 1) -> Trace:
-    """One interval per step: its seconds and the matches in it."""
+    """Return a trace with one interval per step: its seconds and its matches."""
     return Trace(
         [(Interval(1, first_step + i, None, seconds), hits) for i, (seconds, hits) in enumerate(intervals)],
         tail,
@@ -246,7 +246,7 @@ def test_a_repeated_step_is_no_advance_and_a_restart_is_one() -> None:
     stream = StreamTimelines()
     for step in (1, 2, 2, 3, 10, 1, 2):
         stream.see(sample(step))
-    assert stream.advances == 12  # 1, 2, 3, on to 10, 1, 2
+    assert stream.advances == 12  # 1, 2, 3, up to 10, then 1, 2
 
 
 def test_an_evaluation_bar_is_not_the_training() -> None:

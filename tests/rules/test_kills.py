@@ -1,4 +1,4 @@
-"""A SIGKILL, and what was seen of the memory: the kernel's, or somebody's from outside."""
+"""A SIGKILL, and the memory use at that time: seen by the kernel, or from outside."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Small training programs that fail, each in another way: ``python faults.py SCENARIO``.
+"""Run a small training program that fails in a chosen way: ``python faults.py SCENARIO``.
 
-``STALLWATCH_BENCH_SEED`` chooses how the log looks and at which step it happens. What fails is real: the
-libraries raise, the kernel kills. Only what needs a GPU is raised by hand (``raised``, labelled re-enacted).
+``STALLWATCH_BENCH_SEED`` chooses the style of the log and the step of the failure. The failures are real: the
+libraries raise the exceptions, the kernel kills the processes. Only failures that need a GPU are raised by
+hand (``raised``, labelled re-enacted).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ for _stream in (sys.stdout, sys.stderr):
 
 
 def say(step: int, loss: float, total: int) -> None:
-    """Print the step as one of seven trainers would."""
+    """Print the step in the style of one of seven trainers."""
     if RANK:
         return
     if STYLE == 0:
@@ -305,7 +306,7 @@ def loss_is_nan_raised() -> None:
 
 
 def loss_is_nan_exit() -> None:
-    """As DETR, MAE and their likes do."""
+    """Exit when the loss is NaN, as DETR, MAE and similar programs do."""
     model = train()
     with torch.no_grad():
         model[0].weight.fill_(float("nan"))  # type: ignore[index]
@@ -494,7 +495,7 @@ def rank_is_late() -> None:
 
 
 def rank_leaves() -> None:
-    """Rank 1 has fewer batches and ends with exit code 0."""
+    """Let rank 1, which has fewer batches, end with exit code 0."""
     model = ddp(20)
     train(model=model)
     if RANK == 1:

@@ -1,4 +1,4 @@
-"""Runs in which nothing is wrong, with what may look as if it were: ``python fine.py SCENARIO``."""
+"""Run a program without a failure whose log may look suspicious: ``python fine.py SCENARIO``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fine_ddp() -> None:
 
 
 def fine_with_retries() -> None:
-    """A download fails twice and succeeds; a bad sample is skipped with its traceback in the log."""
+    """Let a download fail twice and then succeed; skip a bad sample with its traceback in the log."""
     model = train(STEPS // 2, total=STEPS)
     for attempt in range(3):
         try:
@@ -58,14 +58,14 @@ def fine_with_warnings() -> None:
 
 
 def fine_with_dying_thread() -> None:
-    """A telemetry thread dies; training does not mind."""
+    """Let a telemetry thread die while the training continues."""
     threading.Thread(target=lambda: {}["endpoint"]).start()
     train(total=STEPS)
     print("Training finished")
 
 
 def fine_del_noise() -> None:
-    """Noise at exit: an object that cannot be torn down."""
+    """Print noise at exit: an object whose finalizer fails."""
 
     class Writer:
         def __del__(self) -> None:

@@ -1,9 +1,9 @@
-"""Small training programs that hang after some healthy steps, each in another way.
+"""Run a small training program that hangs in a chosen way after some healthy steps.
 
     python hangs.py SCENARIO          # STALLWATCH_BENCH_SEED chooses the log's style and the step of the hang
 
-Nothing is simulated but the time that a step takes: the locks, pipes, sockets, child processes and collectives
-are real. Each writes the time at which it hangs into the file that ``STALLWATCH_BENCH_EVENT`` names.
+Only the duration of a step is simulated: the locks, pipes, sockets, child processes and collectives are real.
+Each program writes the time of its hang into the file that ``STALLWATCH_BENCH_EVENT`` names.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ RANK = int(os.environ.get("RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 SEED = int(os.environ.get("STALLWATCH_BENCH_SEED", "1"))
 CHANCE = random.Random(SEED)
-STEPS = 45 + SEED % 7 * 5  #: healthy steps before the hang
+STEPS = 45 + SEED % 7 * 5  #: number of healthy steps before the hang
 TOTAL = CHANCE.choice([500, 1200, 4000])
 STYLE = CHANCE.randrange(6)
 torch.set_num_threads(1)
 
 
 def event(what: str) -> None:
-    """Write down that it happens now, where no watcher looks."""
+    """Record the time of an event in a file that no watcher reads."""
     with Path(os.environ.get("STALLWATCH_BENCH_EVENT", "/dev/null")).open("a") as file:
         file.write(f"BENCH EVENT {time.time():.3f} {os.getpid()} {what}\n")
 
 
 def line(step: int, loss: float) -> None:
-    """Print the step as one of six trainers would."""
+    """Print the step in the style of one of six trainers."""
     if RANK:
         return
     if STYLE == 0:
@@ -87,7 +87,7 @@ class Net(nn.Module):
 
 
 class Loop:
-    """A model and its steps, data-parallel if there are several ranks."""
+    """Model and its training steps, data-parallel if there are several ranks."""
 
     def __init__(self) -> None:
         logging.basicConfig(
@@ -198,7 +198,7 @@ def score_in_pool() -> None:
 
 
 def pool_lost_a_worker() -> None:
-    """A worker of a Pool is killed, and ``map`` waits for its answer forever."""
+    """Kill a worker of a Pool, so that ``map`` waits for its answer without end."""
     Loop().train()
     score_in_pool()
 
@@ -255,7 +255,7 @@ def checkpoint_to_a_dead_mount() -> None:
     write_checkpoint(loop, "step-25.pt")
     loop.train(STEPS)
     os.mkfifo("step-50.pt")
-    descriptor = os.open("step-50.pt", os.O_RDWR)  # keeps a reader, who reads nothing
+    descriptor = os.open("step-50.pt", os.O_RDWR)  # a reader that reads nothing, so that the writer blocks
     event("save")
     write_checkpoint(loop, f"/proc/self/fd/{descriptor}")
 
@@ -294,7 +294,7 @@ def strip_markup(text: str) -> None:
 
 
 def regex_backtracks() -> None:
-    """In compiled code that holds the interpreter's lock."""
+    """Hang in a regular expression: compiled code that holds the interpreter's lock."""
     Loop().train()
     strip_markup("a" * 60 + "b")
 
@@ -367,7 +367,7 @@ def lookup_teacher(stream: Any) -> str:
 
 
 def helper_does_not_answer() -> None:
-    """A helper process behind a pipe has stopped answering."""
+    """Hang on a pipe to a helper process that has stopped answering."""
     helper = subprocess.Popen(
         [sys.executable, "-c", "import time; time.sleep(3600)"], stdout=subprocess.PIPE, text=True
     )
@@ -376,7 +376,7 @@ def helper_does_not_answer() -> None:
 
 
 def hangs_before_the_last_save() -> None:
-    """The last step is done, and the run never gets to its final save."""
+    """Finish the last step, and hang before the final save."""
     global TOTAL
     TOTAL = STEPS
     Loop().train()
@@ -410,7 +410,7 @@ def synchronise_loss() -> None:
 
 
 def conditional_collective() -> None:
-    """Only ranks that saw a label take part."""
+    """Call a collective only on the ranks whose batch has a label."""
     loop = Loop().train()
     if RANK == 0:
         event("collective")
@@ -425,7 +425,7 @@ def receive_activations() -> None:
 
 
 def recv_without_send() -> None:
-    """Rank 0 of a pipeline waits for activations that rank 1 never sends."""
+    """Let rank 0 of a pipeline wait for activations that rank 1 never sends."""
     loop = Loop().train()
     if RANK == 0:
         receive_activations()
@@ -464,7 +464,7 @@ def rank_0_saves_to_a_dead_mount() -> None:
 
 
 def uneven_data() -> None:
-    """Rank 1 runs out of batches and goes on to the end's barrier; the others wait in the gradient's sum."""
+    """Let rank 1 run out of batches and join the final barrier; the others wait in the all-reduce."""
     loop = Loop().train()
     if RANK == 1:
         event("uneven")
@@ -484,7 +484,7 @@ def join_expert_group() -> None:
 
 
 def group_made_on_one_rank() -> None:
-    """``new_group`` has to be called on every rank."""
+    """Call ``new_group`` on one rank only, although every rank has to call it."""
     loop = Loop().train()
     if RANK == 0:
         join_expert_group()
@@ -524,7 +524,7 @@ def rank_1_polls_for_a_cache() -> None:
     loop.train(1000)
 
 
-#: What is right to say of each: (ranks, the function or call in which it hangs, the rank at fault or None).
+#: Correct answer by scenario: (ranks, the function or call in which it hangs, the rank at fault or None).
 SCENARIOS: dict[str, tuple[int, str, int | None]] = {
     "socket_without_timeout": (1, "read_from_label_server", None),
     "child_process_never_ends": (1, "convert_audio", None),

@@ -1,4 +1,4 @@
-"""The real runs: which program, on how many ranks, with which seeds, and what is right to say of each."""
+"""Table of the real runs: program, number of ranks, seeds, and correct answer."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Run:
     scenario: str
-    cause: str  #: a class of causes.json; "" if nothing is wrong
-    sign: str = ""  #: words that name the cause, alternatives between bars
-    ranks: int = 0  #: 0: python alone
+    cause: str  #: a class of causes.json; empty if nothing is wrong
+    sign: str = ""  #: words that name the cause, alternatives separated by bars
+    ranks: int = 0  #: number of ranks; 0 starts python without a launcher
     seeds: int = 1
     kind: str = "real run"
-    rank: int | None = None  #: the one at fault
+    rank: int | None = None  #: the rank at fault
 
     @property
     def file(self) -> str:
-        """The program that it is a function of."""
+        """Return the name of the program file that defines this scenario."""
         library = self.scenario.partition("_")[0]
         trainers = ("hf", "lightning", "accelerate", "trl", "deepspeed")
         if library in trainers:

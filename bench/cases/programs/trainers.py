@@ -1,6 +1,7 @@
-"""Runs of trainers that fail, or do not: ``python trainers.py SCENARIO``, as faults.py for plain loops.
+"""Run a trainer that fails, or does not fail: ``python trainers.py SCENARIO``, as faults.py for plain loops.
 
-Hugging Face's Trainer, Lightning, Accelerate, TRL and DeepSpeed over tiny models on the CPU.
+The trainers are Hugging Face's Trainer, Lightning, Accelerate, TRL and DeepSpeed, with tiny models on the
+CPU.
 """
 
 from __future__ import annotations

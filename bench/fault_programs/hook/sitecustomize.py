@@ -1,8 +1,8 @@
-"""Faults inside one Python process: calls that write below a folder fail, limits, a wall clock that is set.
+"""Faults inside one Python process: failing writes below a folder, resource limits, and a shifted wall clock.
 
-``FAULTS_FAIL`` is ``n:errno:once|on:folder``, ``FAULTS_LIMIT`` is ``nofile|as:number``: what that process
-starts knows nothing of them. ``FAULTS_CLOCK`` is a file that holds by how many seconds the wall clock was
-set, for all processes. (Under libfaketime 0.9.10, Python's ``time.sleep`` fails with EINVAL.)
+``FAULTS_FAIL`` is ``n:errno:once|on:folder``, ``FAULTS_LIMIT`` is ``nofile|as:number``: both variables are
+removed for child processes. ``FAULTS_CLOCK`` is a file that holds the shift of the wall clock in seconds, for
+all processes. (Under libfaketime 0.9.10, Python's ``time.sleep`` fails with EINVAL.)
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _fail(number: str, code: str, mode: str, folder: str) -> None:
 
 def _set_clock(path: str) -> None:
     real, steady = time.time, time.monotonic
-    state = [0.0, 0.0]  # by how much, and when that was looked up
+    state = [0.0, 0.0]  # the shift in seconds, and the time at which it was read
 
     def by() -> float:
         now = steady()
@@ -102,7 +102,7 @@ def _set_clock(path: str) -> None:
     except ImportError:
         return
     boot_time = _pslinux.boot_time
-    _pslinux.boot_time = lambda: boot_time() + by()  # the kernel's boot time is moved with the clock
+    _pslinux.boot_time = lambda: boot_time() + by()  # psutil derives it from the wall clock
 
 
 _here = str(Path(__file__).resolve().parent)

@@ -1,4 +1,4 @@
-"""Each chat with its protocol, a URL that it knows, and one that it does not."""
+"""Each chat with its protocol, a URL that it accepts, and a URL that it refuses."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from channels_protocols import (
 
 @dataclass(frozen=True)
 class Given:
-    """A chat to talk to."""
+    """A chat under test."""
 
     host: str
     protocol: Any
     url: str
-    wrong: str  #: the same with another secret
-    code: str  #: what the chat then says
+    wrong: str  #: the URL with another secret
+    code: str  #: error code of the chat for the wrong secret
 
 
 CHATS = {

@@ -1,4 +1,4 @@
-"""Chats of the test behind the chats' own addresses, and notices to send."""
+"""Simulated chats at the real chats' addresses, and notices to send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stallwatch_alerts.notice import Notice
 
 
 def _neighbour(name: str) -> ModuleType:
-    """A module of this folder, which is no package."""
+    """Import a module of this folder, which is not a package."""
     path = Path(__file__).with_name(f"{name}.py")
     found = importlib.util.spec_from_file_location(f"channels_{name}", path)
     assert found is not None and found.loader is not None

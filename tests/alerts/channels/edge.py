@@ -1,8 +1,8 @@
-"""The edge of the network, moved: what goes to a chat's host ends at a server of the test.
+"""Redirect requests to a chat's host to a server of the test.
 
-Everything in front of it is real: Apprise, ``requests``, headers, encodings, a socket. Only the address is
-replaced, in ``requests.adapters.HTTPAdapter.send``, as the chats' hosts speak HTTPS. A request to any other
-host fails the test.
+All code in front of the network is real: Apprise, ``requests``, headers, encodings, a socket. Only the
+address is replaced, in ``requests.adapters.HTTPAdapter.send``, because the chats' hosts use HTTPS. A request
+to any other host fails the test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import requests
 
 @dataclass(frozen=True)
 class Call:
-    """A request as it arrived."""
+    """A request that the server received."""
 
     host: str
     path: str
@@ -39,7 +39,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Reply:
-    """What the server says."""
+    """Answer of the server."""
 
     status: int = 200
     body: str = ""
@@ -47,18 +47,19 @@ class Reply:
 
 
 def reply(body: Mapping[str, Any], status: int = 200, **headers: str) -> Reply:
-    """JSON; ``retry_after="3"`` becomes the header ``Retry-After``."""
+    """Return a JSON reply; ``retry_after="3"`` becomes the header ``Retry-After``."""
     named = {name.replace("_", "-").title(): value for name, value in headers.items()}
     return Reply(status, json.dumps(body, ensure_ascii=False), named)
 
 
 class Server:
-    """A chat: `protocol` judges each call. What it took is in `taken`, what it was asked in `calls`."""
+    """A chat server: `protocol` answers each call. `calls` holds all calls, `taken` the accepted ones."""
 
     def __init__(self, protocol: Callable[[Call], Reply]) -> None:
         self.calls: list[Call] = []
         self.taken: list[Call] = []
-        self.force: list[Reply | None] = []  # said instead, in their order; None: as the protocol says
+        # replies that come first, in this order; ``None`` for the protocol's own reply
+        self.force: list[Reply | None] = []
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -99,7 +100,7 @@ class Server:
 
 
 class Edge:
-    """Which host ends at which server."""
+    """Map of hosts to servers of the test."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._servers: dict[str, Server] = {}
@@ -112,7 +113,7 @@ class Edge:
             host = str(url.hostname)
             if host in ("127.0.0.1", "localhost"):
                 return send(adapter, request, **options)
-            if host in outer.down:  # what urllib3 says, with the whole URL in it
+            if host in outer.down:  # urllib3's message, which contains the whole URL
                 said = f"Max retries exceeded with url: {request.url} (Caused by NameResolutionError)"
                 raise requests.ConnectionError(said, request=request)
             assert host in outer._servers, f"nobody should post to {host}"
@@ -126,7 +127,7 @@ class Edge:
         patch.setattr(requests.adapters.HTTPAdapter, "send", redirected)
 
     def serve(self, host: str, protocol: Callable[[Call], Reply]) -> Server:
-        """A server in the place of the host."""
+        """Start a server in place of the host."""
         self._servers[host] = Server(protocol)
         return self._servers[host]
 

@@ -1,6 +1,6 @@
-"""The chats' protocols as their documentation has them; the pages are named in ``channels/chats``.
+"""The chats' protocols by their documentation; ``channels/chats`` names the pages.
 
-Each judges a request by itself: it knows nothing of how we write one.
+Each protocol judges a request independently of Stallwatch's code.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from channels_edge import Call, Reply, reply
 
-# Made up, of the right shape.
+# Made-up secrets of the right shape.
 SLACK = ("T1JJ3T3L2", "A1BRTD4JD", "TIiajkdnlazkcOXrIdevi7FQ")
 DISCORD = ("4174216298", "JHMHI8qBe7bk2ZwO5U711o3dV-js")
 TELEGRAM = "123456789:AbCdEfGh-IjKlMnOpQrStUvWxYz012345678"
@@ -27,7 +27,7 @@ TEAMS = ("3f1ac0b7e2d94f1b8c1d", "iXkQ2mR7sUv-w8yZ0aBcDeFg_1h")
 
 
 def slack(call: Call) -> Reply:
-    """Incoming webhooks: errors are words."""
+    """Answer as incoming webhooks do: errors are plain words."""
     if call.path != "/services/" + "/".join(SLACK):
         return Reply(403, "invalid_token") if call.path.startswith("/services/") else Reply(404, "no_service")
     try:
@@ -38,12 +38,12 @@ def slack(call: Call) -> Reply:
 
 
 def slack_bot(call: Call) -> Reply:
-    """chat.postMessage and chat.update: errors come in a 200."""
+    """Answer as chat.postMessage and chat.update do: errors come with status 200."""
     if call.headers["Authorization"] != "Bearer xoxb-1234567890-abcdefABCDEF":
         return reply({"ok": False, "error": "invalid_auth"})
     body, ids = call.json, {"#training": "C0000TRAI", "C0123ABCD": "C0123ABCD"}
     fault = slack_fault(body)
-    if call.path == "/api/chat.update":  # takes ids only, and the exact time of a message
+    if call.path == "/api/chat.update":  # chat.update requires a channel id and the exact time of a message
         if body.get("channel") not in ids.values():
             return reply({"ok": False, "error": "channel_not_found"})
         if body.get("ts") != "1503435956.000247":
@@ -84,7 +84,7 @@ def slack_fault(body: dict[str, Any]) -> str:
 
 
 def discord(call: Call) -> Reply:
-    """Execute webhook, and edit webhook message."""
+    """Answer as "Execute Webhook" and "Edit Webhook Message" do."""
     own = "/api/webhooks/" + "/".join(DISCORD)
     if call.method == "PATCH" and call.path != f"{own}/messages/1":
         return reply({"message": "Unknown Message", "code": 10008}, 404)
@@ -104,7 +104,7 @@ def discord(call: Call) -> Reply:
 
 
 def telegram(call: Call) -> Reply:
-    """sendMessage and editMessageText with HTML."""
+    """Answer as sendMessage and editMessageText with HTML do."""
     edits = call.path == f"/bot{TELEGRAM}/editMessageText"
     if call.path != f"/bot{TELEGRAM}/sendMessage" and not edits:
         return _telegram(401, "Unauthorized")
@@ -133,7 +133,7 @@ def _telegram(code: int, description: str) -> Reply:
 
 
 class _TelegramHtml(html.parser.HTMLParser):
-    """The tags that "HTML style" lists, closed in their order; any other < or & must be escaped."""
+    """Checker of Telegram's HTML: listed tags, closed in order; any other < or & must be escaped."""
 
     _TAGS = frozenset({"b", "i", "u", "s", "a", "code", "pre", "blockquote"})
 
@@ -169,7 +169,7 @@ class _TelegramHtml(html.parser.HTMLParser):
 
 
 def feishu(call: Call) -> Reply:
-    """Custom bot with signature verification."""
+    """Answer as a custom bot with signature verification does."""
     if call.path != f"/open-apis/bot/v2/hook/{FEISHU}":
         return reply(
             {"code": 19001, "msg": "param invalid: incoming webhook access token invalid", "data": {}}
@@ -194,7 +194,7 @@ def feishu(call: Call) -> Reply:
 
 
 def dingtalk(call: Call) -> Reply:
-    """Custom robot with a signature and the key word Stallwatch."""
+    """Answer as a custom robot with a signature and the keyword Stallwatch does."""
     if call.path != "/robot/send" or call.query.get("access_token") != DINGTALK:
         return reply({"errcode": 300005, "errmsg": "token is not exist"})
     stamp = call.query.get("timestamp", "0")
@@ -215,7 +215,7 @@ def dingtalk(call: Call) -> Reply:
 
 
 def wecom(call: Call) -> Reply:
-    """Group robot."""
+    """Answer as a group robot does."""
     if call.path != "/cgi-bin/webhook/send" or call.query.get("key") != WECOM:
         return reply({"errcode": 93000, "errmsg": "invalid webhook url, hint: [1732], from ip: 1.2.3.4"})
     body = call.json
@@ -228,12 +228,12 @@ def wecom(call: Call) -> Reply:
 
 
 def teams(call: Call) -> Reply:
-    """A workflow that is started by a request, and posts the card in it."""
+    """Answer as a workflow does that a request starts, and that posts the card of the request."""
     if call.query.get("sig") != TEAMS[1]:
         return reply({"error": {"code": "DirectApiAuthorizationRequired", "message": "…"}}, 401)
     if call.path != f"/workflows/{TEAMS[0]}/triggers/manual/paths/invoke":
         return reply({"error": {"code": "WorkflowTriggerNotFound", "message": "…"}}, 404)
-    # Where the request does not name UTF-8, its text is said to be counted in UTF-16.
+    # Without UTF-8 in the request's headers, Teams is said to count the text in UTF-16.
     size = len(call.body) if "charset=utf-8" in call.headers["Content-Type"].lower() else 2 * len(call.body)
     if size > 28 * 1024:
         return Reply(413, "")

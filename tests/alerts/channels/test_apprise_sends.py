@@ -1,4 +1,4 @@
-"""What Apprise sends with our words: e-mail to a real SMTP server, ntfy, and webhooks of one's own."""
+"""Apprise sends the messages by e-mail to a real SMTP server, to ntfy, and to custom webhooks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stallwatch_alerts.notice import Notice
 
 
 class Mailbox:
-    """Takes mail for one address only."""
+    """SMTP handler that accepts mail for one address only."""
 
     def __init__(self) -> None:
         self.mails: list[EmailMessage] = []
@@ -53,7 +53,7 @@ def mailbox() -> Iterator[tuple[Mailbox, int]]:
     box = Mailbox()
     with (
         socket.socket() as probe
-    ):  # the controller cannot choose one itself: it connects to what it was given
+    ):  # the controller cannot choose a port itself, because it connects to the given one
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     controller = Controller(
@@ -117,7 +117,7 @@ def test_nobody_listens_where_the_mail_goes(notice: Notice) -> None:
 
 
 def ntfy(call: Call) -> Reply:
-    """docs.ntfy.sh, "Publish as JSON", "Limitations" and "Message priority"."""
+    """Answer by docs.ntfy.sh: "Publish as JSON", "Limitations" and "Message priority"."""
     body = call.json
     if body.get("topic") != "s3cr3t-topic" or len(body["message"].encode()) > 4096:
         return reply({"code": 40009, "http": 400, "error": "invalid request: topic invalid"}, 400)

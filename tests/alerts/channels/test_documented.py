@@ -1,4 +1,4 @@
-"""The examples in docs/chats.md are what is sent."""
+"""The examples in docs/chats.md equal the sent requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.catalogue import load_catalogue
 
-# Chat, language, what of its JSON is shown, and how that is to be read.
+# (chat, language, the part of its JSON that is shown, language of the example).
 SHOWN: list[tuple[str, str, Callable[[Any], Any], str]] = [
     ("Slack", "en", lambda body: body["blocks"][1]["elements"][1:4], "json"),
     ("Discord", "en", lambda body: body["embeds"][0]["description"], "markdown"),

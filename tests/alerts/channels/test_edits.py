@@ -1,4 +1,4 @@
-"""What is learnt of an open incident changes its message where the chat can; its end answers it."""
+"""New facts about an open incident edit its message if the chat can; its end replies to the message."""
 
 from __future__ import annotations
 

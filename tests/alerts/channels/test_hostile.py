@@ -1,4 +1,4 @@
-"""Log text in each chat's markup: it mentions nobody, links nowhere, and is shown as it is."""
+"""Log text in each chat's markup mentions nobody, creates no link, and is shown unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_incident_full_of_marks_does_nothing(
         run=HOSTILE, host=HOSTILE, note=HOSTILE, evidence=[HOSTILE, f"{HOSTILE}\nRule: https://evil.example"]
     )
     body = json.dumps(sent(name, edge, incident_notice(incident, language, None)), ensure_ascii=False)
-    body = body.replace("@13800001111", "")  # whom the user's own URL calls
+    body = body.replace("@13800001111", "")  # the mentions of the user's own URL
     for mark in (
         "@everyone",
         "@here",
@@ -59,7 +59,7 @@ def test_an_incident_full_of_marks_does_nothing(
     ):
         assert mark not in body, mark
     assert re.search(r"(?<!\$schema\": \")https?://(?!adaptivecards)", body) is None
-    assert "evil" in body  # it can be read
+    assert "evil" in body  # the text stays readable
 
 
 RAW = Message(
@@ -69,7 +69,7 @@ RAW = Message(
 
 @pytest.fixture
 def raw(notice: Notice) -> Notice:
-    """Text that nothing was taken out of before: what a chat's module does by itself."""
+    """Return the notice with unfiltered text, so that the chat's module alone has to escape it."""
     return Notice(RAW, "failure", notice.facts)
 
 
@@ -80,7 +80,7 @@ def test_slack_reads_nothing_in_rich_text(edge: Any, raw: Notice) -> None:
     assert [one["url"] for one in elements if one["type"] == "link"] == [
         "https://watch.example.org/run?run=a(b)&c=d"
     ]
-    assert sum(HOSTILE in one["text"] for one in elements) == 2  # as it was
+    assert sum(HOSTILE in one["text"] for one in elements) == 2  # the text is unchanged
 
 
 class Tags(html.parser.HTMLParser):

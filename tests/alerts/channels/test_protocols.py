@@ -1,4 +1,4 @@
-"""Every chat takes what we send, short or long, and its refusals come back as what they are."""
+"""Every chat accepts short and long messages, and its refusals become the right errors."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_a_wrong_secret_is_refused_by_its_code(name: str, edge: Any, notice: Not
 
 @pytest.mark.parametrize(
     "name", [name for name in CHATS if name != "teams"]
-)  # a workflow answers as it likes
+)  # a workflow may give any answer
 def test_html_in_a_200_is_no_delivery(name: str, edge: Any, notice: Notice) -> None:
-    """As from a captive portal, or a proxy that asks for a log-in."""
+    """A captive portal or a proxy with a log-in page sends such an answer."""
     given = CHATS[name]
     server = edge.serve(given.host, given.protocol)
     server.force = [Reply(200, "<html>please log in</html>")]
@@ -156,7 +156,7 @@ def test_whom_dingtalk_shall_call_stands_in_the_text(edge: Any, notice: Notice) 
 def test_a_moment_to_wait_for_is_by_the_clock_of_the_server(
     monkeypatch: pytest.MonkeyPatch, date: str, seconds: float
 ) -> None:
-    """Ours may be a day ahead."""
+    """The local clock may be a day ahead."""
     answer = Answer(429, {"Retry-After": "Fri, 20 Nov 2026 10:00:30 GMT", "Date": date})
     monkeypatch.setattr(time, "time", lambda: 1_795_255_200.0)  # 2026-11-21 10:00:00
     assert retry_after(answer) == seconds

@@ -1,4 +1,4 @@
-"""Whatever a chat refuses, ``stallwatch alerts test`` says what to do, in both languages."""
+"""For each refusal of a chat, ``stallwatch alerts test`` names the fix, in both languages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No failure of a chat tells the URL: not in the error, what hangs on it, a log, or standard error."""
+"""No failure of a chat reveals the URL: not in the error, its causes, a log, or standard error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_alerts.trial import test_message as send_test_message
 
 UUID = "693a91f6-7bbc-4bc4-97a0-0ec2f1fa5aaa"
-# Host, URL, and its secrets.
+# Host, URL, and the secrets in the URL.
 SECRETS = {
     "slack": ("hooks.slack.com", "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ", ["TIiajkdnlaz"]),
     "slack-bot": ("slack.com", "slack://xoxb-1234567890-abcdefABCDEF/#training", ["abcdefABCDEF"]),
@@ -56,7 +56,7 @@ EVERY = pytest.mark.parametrize("name", SECRETS)
 
 @pytest.fixture
 def heard() -> Iterator[list[str]]:
-    """All that is logged at any level, by any library, as a tool hears it that listens to everything."""
+    """Yield all log records of all libraries at any level, as a tool that collects everything gets them."""
     said: list[str] = []
 
     class Everything(logging.Handler):
@@ -78,7 +78,7 @@ def heard() -> Iterator[list[str]]:
 
 
 def everything_about(error: BaseException) -> str:
-    """As a traceback with variables shows it, and all that hangs on it, hidden or not."""
+    """Return a traceback with variables, and all chained exceptions, hidden or not."""
     found, seen, todo = [], set(), [error]
     while todo:
         one = todo.pop()
@@ -92,12 +92,12 @@ def everything_about(error: BaseException) -> str:
 
 
 def failures(edge: Any, host: str) -> Iterator[str]:
-    """Every way to fail, one after the other."""
+    """Yield every way to fail, one after the other."""
     echo: list[str] = []
 
     def protocol(call: Any) -> Reply:
         echo[:] = [f"{call.path} {call.query} {dict(call.headers)} {call.body!r}"]
-        return Reply(500, f"<p>error at {echo[0]}</p>")  # as some servers do
+        return Reply(500, f"<p>error at {echo[0]}</p>")  # some servers echo the request
 
     server = edge.serve(host, protocol)
     yield "echo"

@@ -1,4 +1,4 @@
-"""Where no answer comes: a reason of a few words, and what to change."""
+"""Without an answer, the error has a short reason and a fix."""
 
 from __future__ import annotations
 

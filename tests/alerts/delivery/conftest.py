@@ -1,4 +1,4 @@
-"""Databases of both kinds, a clock that is moved by hand, and a chat that misbehaves."""
+"""Databases of both kinds, a clock that tests move, and a faulty chat."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_exporter.incident import Incident
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, of one kind after the other."""
+    """Return the URL of an empty database; tests run once with each kind of database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'alerts.db'}"
     url: str = request.getfixturevalue("postgres").new_database()
@@ -46,14 +46,14 @@ def outbox(engine: Engine) -> Outbox:
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Outbox]:
-    """An outbox on this host."""
+    """Yield an outbox on this host."""
     made = open_engine(f"sqlite:///{tmp_path / 'spool.db'}")
     yield Outbox(made)
     made.dispose()
 
 
 class Clock:
-    """Steady time as the test says."""
+    """Monotonic clock that the test moves."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.now = now
@@ -69,21 +69,21 @@ def clock() -> Clock:
 
 @pytest.fixture
 def set_wall_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Sets the wall clock, by so many seconds; the steady one goes on."""
+    """Return a function that shifts the wall clock by some seconds; the monotonic clock continues."""
     wall = time.time
     return lambda seconds: monkeypatch.setattr(time, "time", lambda: wall() + seconds)
 
 
 class FaultyChat:
-    """Does what is in `script` to the next requests, one after the other; then takes everything.
+    """Chat server that answers the next requests by `script`, then accepts everything.
 
-    A number is a status, a tuple a status with headers and a body, bytes are sent as they are, "hang" answers
-    nothing until the client has gone.
+    A number is a status, a tuple is a status with headers and a body, bytes are sent unchanged, "hang" sends
+    no answer until the client has closed the connection.
     """
 
     def __init__(self) -> None:
         self.script: list[Any] = []
-        self.always: Any = None  #: instead of taking
+        self.always: Any = None  #: answer to every request instead of accepting it
         self.requests = 0
         self.bodies: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -114,7 +114,7 @@ class FaultyChat:
 
     def _answer(self, handler: BaseHTTPRequestHandler, what: Any) -> None:
         if what == "hang":
-            handler.connection.recv(1)  # until the client hangs up
+            handler.connection.recv(1)  # until the client closes the connection
             return
         if isinstance(what, bytes):
             handler.wfile.write(what)
@@ -129,16 +129,16 @@ class FaultyChat:
 
     @property
     def url(self) -> str:
-        """Apprise's, with timeouts that a busy machine keeps: what it answers too late is told twice."""
+        """Apprise URL with long timeouts: a late answer of a busy machine would cause a repeated message."""
         return f"json://127.0.0.1:{self._server.server_port}/hook-s3cr3t?cto=60&rto=60"
 
     def wait_for(self, count: int, seconds: float = 120) -> None:
-        """Until so many messages were taken."""
+        """Wait until `count` messages have been accepted."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self.bodies) >= count, timeout=seconds), self.requests
 
     def wait_for_requests(self, count: int) -> None:
-        """Until it was asked so often, whatever it answered."""
+        """Wait until `count` requests have arrived, whatever their answers."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.requests >= count, timeout=120)
 
@@ -156,12 +156,12 @@ def chat() -> Iterator[FaultyChat]:
 
 @pytest.fixture
 def notice(stall: Callable[..., Incident]) -> Callable[..., Notice]:
-    """The notice of a stall with these changes."""
+    """Return a function that builds the notice of a stall with changed fields."""
     return lambda **changes: incident_notice(stall(**changes), "en", None)
 
 
 class Mail:
-    """One chat's outbox and a sender that is moved by hand."""
+    """One chat's outbox, and a sender that the test drives."""
 
     def __init__(self, url: str, outbox: Outbox, clock: Clock, **given: Any) -> None:
         self.said: list[str] = []
@@ -180,7 +180,7 @@ class Mail:
         )
 
     def put(self, *notices: Notice, **given: Any) -> None:
-        """Keep messages."""
+        """Store messages in the outbox."""
         drafts = [
             Draft(
                 self.channel,
@@ -196,7 +196,7 @@ class Mail:
         self.outbox.put(lambda *_: drafts, self.clock.now)
 
     def pass_time(self, seconds: float, step: float = 1.0) -> None:
-        """Let it look every `step` seconds for so long."""
+        """Advance the clock, and let the sender run every `step` seconds."""
         end = self.clock.now + seconds
         while self.clock.now < end:
             while self.sender.look():
@@ -204,25 +204,25 @@ class Mail:
             self.clock.now += step
 
     def states(self) -> list[str]:
-        """What became of the messages, oldest first."""
+        """Return the states of the messages, oldest first."""
         return [one.state for one in reversed(self.outbox.deliveries(limit=20_000))]
 
 
 @pytest.fixture
 def mail(chat: FaultyChat, spool: Outbox, clock: Clock) -> Mail:
-    """To the local chat, from a local spool."""
+    """Return a sender to the local chat from a local spool."""
     return Mail(chat.url, spool, clock)
 
 
 @pytest.fixture
 def mail_of(clock: Clock) -> Callable[..., Mail]:
-    """To any chat, from any outbox."""
+    """Return a function that builds a sender to any chat from any outbox."""
     return lambda url, outbox, **given: Mail(url, outbox, clock, **given)
 
 
 @pytest.fixture
 def fill_disk() -> Callable[[Engine], None]:
-    """SQLite takes no further page: what it says then is what it says when the disk is full."""
+    """Return a function that stops SQLite from adding pages: the error is the error of a full disk."""
 
     def full(engine: Engine) -> None:
         from sqlalchemy import event

@@ -1,4 +1,4 @@
-"""Whose claim it is, and whether its holder is still there: real processes."""
+"""Claims of messages belong to processes that are still alive: real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever chat, network or clock do: every message arrives, and none twice without a reason."""
+"""Every message arrives despite faults of chat, network or clock, and none arrives twice without a reason."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HOUR = 3600.0
 def test_a_chat_that_is_down_for_an_hour_hears_everything_once_and_late(
     mail: Any, chat: Any, notice: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The pauses are spread by chance, and what is put near the end of one is not late.
+    # Random pauses would make messages near the end of a pause look late.
     monkeypatch.setattr(sender, "random", SimpleNamespace(random=lambda: 0.5))
     chat.always = 503
     mail.put(notice(id="a/1"))
     mail.pass_time(HOUR, step=5)
     mail.put(notice(id="a/1", status="resolved", resolution="recovered"))
     refused = chat.requests
-    assert 50 <= refused <= 100  # not more often than once a minute
+    assert 50 <= refused <= 100  # no more than one request a minute
     chat.always = None
     mail.pass_time(120)
     assert [body["status"] for body in chat.bodies] == ["open", "resolved"]
@@ -78,7 +78,7 @@ def test_errors_time_outs_and_malformed_answers(
 def test_a_name_that_does_not_resolve_for_a_while(
     mail_of: Any, spool: Outbox, chat: Any, notice: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`.invalid` resolves nowhere (RFC 6761); the server of names that comes back is played here."""
+    """`.invalid` never resolves (RFC 6761); the test simulates the name server that recovers."""
     import socket
 
     port = chat.url.split(":")[2].split("/")[0]

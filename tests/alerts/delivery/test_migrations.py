@@ -19,7 +19,7 @@ from stallwatch_alerts.storage.engine import HEAD, _keep_a_log, memory_engine, m
 from stallwatch_alerts.storage.tables import METADATA
 from stallwatch_alerts.store import IncidentStore
 
-# As databases were before they had a version.
+# Tables of databases from before they had a version.
 _OLD = """
 CREATE TABLE incidents (id VARCHAR(400) NOT NULL PRIMARY KEY, run VARCHAR(200) NOT NULL,
   kind VARCHAR(20) NOT NULL, rule VARCHAR(200) NOT NULL, severity VARCHAR(20) NOT NULL,
@@ -77,12 +77,12 @@ def test_many_come_at_once_to_an_empty_database(database: str) -> None:
 
 
 def test_several_databases_are_made_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an agent does whose disk is full: its messages go into a database in memory."""
+    """An agent whose disk is full does this: it stores messages in a database in memory."""
     under_way = threading.Semaphore(1)
 
     def upgrade(*_: object) -> None:
         alone = under_way.acquire(blocking=False)
-        asked.wait(0.05)  # time for another to come in between
+        asked.wait(0.05)  # gives another migration time to start
         assert alone, "two migrations at a time"
         under_way.release()
 
@@ -94,7 +94,7 @@ def test_several_databases_are_made_at_the_same_time(tmp_path: Path, monkeypatch
 
 
 def test_who_is_refused_without_waiting_asks_again() -> None:
-    """As SQLite refuses one of several that come at once, now and then."""
+    """SQLite now and then refuses one of several clients that come at once."""
     refusals = ["database is locked"] * 3
 
     class Cursor:

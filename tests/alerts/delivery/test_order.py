@@ -1,4 +1,4 @@
-"""After an outage a chat gets the oldest news first, whenever it is up again."""
+"""After an outage, a chat gets the oldest messages first."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ URL = "json://127.0.0.1:1/hook"
 
 
 class Down(Exception):
-    """The chat does not answer, or asks to be left alone for a while."""
+    """Error of a chat that does not answer, or that demands a pause."""
 
     def __init__(self, retry_after: float | None = None) -> None:
         super().__init__("down")
@@ -24,7 +24,7 @@ class Down(Exception):
 
 
 class Chat:
-    """Takes messages, each by its facts, unless it is down or does not like one."""
+    """Chat that records the facts of each message, unless it is down or rejects the message."""
 
     name = "chat"
 
@@ -58,7 +58,7 @@ def mail(mail_of: Callable[..., Any], spool: Outbox, chat: Chat) -> Any:
 def test_an_incident_that_comes_as_the_chat_is_up_again_does_not_overtake(
     mail: Any, chat: Chat, notice: Callable[..., Notice], up_after: int
 ) -> None:
-    """Whatever the older ones are waiting for at that moment."""
+    """The order holds whatever the older messages wait for."""
     chat.error = Down()
     mail.put(notice(id="a"))
     mail.pass_time(100)
@@ -108,7 +108,7 @@ def test_a_message_that_the_chat_does_not_like_holds_up_others_for_a_minute_at_m
     mail.put(notice(id="good-1"))
     mail.pass_time(61)
     assert chat.taken == ["good-1 open"]
-    mail.put(notice(id="good-2"), notice(id="bad", status="resolved"))  # the chat is known to be up
+    mail.put(notice(id="good-2"), notice(id="bad", status="resolved"))  # the chat is known to work
     mail.pass_time(1)
     assert chat.taken == ["good-1 open", "good-2 open"]
 
@@ -116,7 +116,9 @@ def test_a_message_that_the_chat_does_not_like_holds_up_others_for_a_minute_at_m
 def test_what_is_chosen_behind_messages_that_were_refused() -> None:
     old = Row(IN_ORDER, False, False, "old", created_at=0.0, tried_at=50.0)
     new = Row(0, True, False, "new", created_at=60.0)
-    assert chosen([old, new], 70.0) == slice(0)  # the old one is due before it
-    assert chosen([replace(old, tried_at=69.0), new], 70.0) == slice(1, 2)  # it was, and refused
-    assert chosen([replace(old, tried_at=60.0), new], 70.0) == slice(0)  # a while ago
+    assert chosen([old, new], 70.0) == slice(0)  # the old message is due first
+    # the old message was tried and refused
+    assert chosen([replace(old, tried_at=69.0), new], 70.0) == slice(1, 2)
+    # the old message was tried a while ago
+    assert chosen([replace(old, tried_at=60.0), new], 70.0) == slice(0)
     assert chosen([replace(old, is_disliked=True), new], 70.0) == slice(1, 2)

@@ -1,4 +1,4 @@
-"""The outbox on both databases: claimed by one, in order, within limits, in bounded room."""
+"""The outbox on both databases: one claim at a time, in order, within limits, in bounded space."""
 
 from __future__ import annotations
 
@@ -122,5 +122,5 @@ def test_old_messages_are_forgotten_but_none_that_waits_for_its_time(outbox: Out
     assert batch is not None
     outbox.sent(batch, CHAT, NOW)
     put(outbox, replace(draft(notice(id="waits")), not_before=NOW + 10))
-    assert outbox.prune(NOW + 86401, 1) == 1  # who heard of a beginning is not forgotten yet
+    assert outbox.prune(NOW + 86401, 1) == 1  # the record of notified openings is kept for longer
     assert [one.state for one in outbox.deliveries()] == ["waiting"]

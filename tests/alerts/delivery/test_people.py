@@ -33,7 +33,7 @@ FIRST, BOSS = "json://127.0.0.1:1/first", "json://127.0.0.1:1/boss"
 
 
 class Desk:
-    """Letters go in; what each chat gets is taken out by hand."""
+    """Planner and outbox of a test, which takes the messages of each chat out by hand."""
 
     def __init__(self, database: str, clock: Any, mail_of: Any, **settings: Any) -> None:
         self.store = IncidentStore(database)
@@ -177,7 +177,7 @@ def test_an_acknowledgement_is_for_one_episode(desk: Any, stall: Stall) -> None:
     at.store.upsert(stall())
     at.people.acknowledge(ID, "ann", 1.0)
     assert at.people.is_acknowledged(ID)
-    at.store.upsert(stall(opened_at=5000.0))  # the same name again, after the old run was pruned
+    at.store.upsert(stall(opened_at=5000.0))  # a new run with the same name, after the old run was pruned
     assert not at.people.is_acknowledged(ID)
     assert not at.people.acknowledge("no/such/1", "ann", 1.0)
 
@@ -241,7 +241,7 @@ def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str)
 
 
 class TakenOver:
-    """Two hosts of a run with a spool each; what the first one sent, the second one adopts."""
+    """Two hosts of a run with a spool each: the second host adopts the messages of the first."""
 
     def __init__(self, spool: Outbox, catalogue: Catalogue, clock: Any, **delivery: Any) -> None:
         self.spool, self.clock = spool, clock
@@ -257,7 +257,7 @@ class TakenOver:
         )
 
     def calls(self) -> list[tuple[str, float]]:
-        """Who is to be called: the state, and in how many seconds."""
+        """Return the escalations: the state, and the seconds until each."""
         planned = [one for one in self.spool.deliveries() if one.escalation]
         return [(one.state, one.not_before - self.clock.now) for one in planned]
 

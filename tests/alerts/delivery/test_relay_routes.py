@@ -1,4 +1,4 @@
-"""The relay routes, waits and escalates as the agents do, by a clock that is moved by hand."""
+"""The relay routes, delays and escalates as the agents do, with a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ESCALATE = Route(escalate_after=600, escalate_urls=(BOSS,))
 
 
 class Relayed:
-    """Notifications go in; what each chat gets is taken out by hand."""
+    """Relay without a server, whose messages the test takes out by hand."""
 
     def __init__(
         self, database: str, clock: Any, mail_of: Any, catalogue: Catalogue, **settings: Any
@@ -70,7 +70,7 @@ class Relayed:
         return Chat()
 
     def alert(self, *, firing: bool = True, **labels: str) -> str:
-        """Alertmanager tells of an alert; what became of it."""
+        """Post an alert of Alertmanager; return its outcome."""
         began = datetime.fromtimestamp(self.clock.now - 60, timezone.utc).isoformat()
         alert = {
             "status": "firing" if firing else "resolved",
@@ -152,7 +152,7 @@ def test_an_acknowledgement_an_end_or_the_agents_own_call_withdraws_ours(relayed
     over.status = "resolved"
     at.store.upsert(over)
     at.alert(run="over", incident="stall", firing=False)
-    # Its agent has a spool of its own, and was first.
+    # The run's agent has its own spool and escalated first.
     at.ledger.note(fingerprint(BOSS), [escalated_key(stage_key(called))], began + 601)
     at.pass_time(900)
     assert at.heard[BOSS] == []
@@ -168,7 +168,7 @@ def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(relayed: 
     for incident in (known, late):
         at.store.upsert(incident)
     at.alert(run="known", incident="stall")
-    for run in ("known", "late"):  # of the late one the relay only hears when its agent is gone
+    for run in ("known", "late"):  # the relay receives the late run only when its agent is gone
         at.store.upsert(stall(id=f"{run}/stall/x/1", run=run, **lost))
         at.alert(run=run, incident="stall")
     at.pass_time(600 + AGENT_FIRST_SECONDS + 20)
@@ -206,7 +206,7 @@ def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it
     at.pass_time(60)
     (told,) = at.heard[FIRST]
     assert "[ours]" in told
-    # The agent finds that noted, and withdraws its own.
+    # The agent finds the record, and withdraws its own message.
     assert at.ledger.has_all(fingerprint(FIRST), [stage_key(warnings[0])])
 
 
@@ -226,7 +226,7 @@ def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
         if incident.run != "ours":
             at.ledger.note(fingerprint(FIRST), [stage_key(incident)], clock.now)
     clock.now += 420
-    at.alert(run="fresh")  # one that was not kept for later is among them
+    at.alert(run="fresh")  # the group also holds a message that was not delayed
     at.pass_time(20)
     states = {one.run: (one.state, one.reason) for one in at.outbox.deliveries()}
     assert states.pop("ours") == states.pop("fresh") == ("sent", "")

@@ -1,4 +1,4 @@
-"""A PostgreSQL that goes away and comes back, and two relays that share it."""
+"""A PostgreSQL server that stops and restarts, and two relays that share it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Incident
 
 Stall = Callable[..., Incident]
-pytestmark = pytest.mark.timeout(600)  # a server's start, two waits and a close
+pytestmark = pytest.mark.timeout(600)  # a server start, two waits and a stop
 PROGRAM = "from stallwatch.cli import main; main()"
 
 
@@ -88,13 +88,13 @@ def test_messages_survive_a_restart_of_postgresql(
     assert troubled.wait(120)
     postgres.start()
     chat.always = None
-    chat.wait_for(3, 150)  # a claim that could not be given back runs out after a minute of that clock
+    chat.wait_for(3, 150)  # a claim that could not be released runs out after a minute of the server's clock
     sender.close(120)
     assert sorted(body["id"] for body in chat.bodies) == ["a/0", "a/1", "a/2"]
 
 
 class RealRelay:
-    """`stallwatch relay` in a process of its own."""
+    """`stallwatch relay` in a separate process."""
 
     def __init__(self, folder: Path, name: str, database: str, chat: str) -> None:
         environ = {
@@ -112,7 +112,7 @@ class RealRelay:
         )
 
     def ready(self) -> None:
-        """Wait until it listens."""
+        """Wait until the relay listens."""
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
         assert "may post to" in line, line
@@ -150,7 +150,7 @@ class RealRelay:
 
 
 def heard(chat: Any) -> Counter[str]:
-    """How often each alert was told, also within groups."""
+    """Return the number of messages about each alert, including messages about groups."""
     return Counter(
         name for body in list(chat.bodies) for name in body.get("incidents", body["id"]).split(",")
     )
@@ -164,7 +164,7 @@ def test_two_relays_on_one_postgresql_tell_each_alert_once_also_when_one_is_kill
     try:
         one.ready()
         other.ready()
-        for number in range(10):  # as a pair of Alertmanagers does that lost sight of each other
+        for number in range(10):  # two Alertmanagers that lost contact send everything twice
             one.post(number)
             other.post(number)
         deadline = time.monotonic() + 120

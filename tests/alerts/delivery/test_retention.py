@@ -1,4 +1,4 @@
-"""What is over goes after a while, on both databases; what is open stays, with who was told of it."""
+"""Old records are pruned on both databases; open incidents and their notified chats are kept."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: St
 def test_without_incidents_beside_it_who_heard_only_of_a_beginning_stays_told_for_longer(
     database: str, stall: Stall
 ) -> None:
-    """As in the spool of a host whose incidents are in a database elsewhere."""
+    """The spool of a host looks like this if the incidents are in a remote database."""
     store = IncidentStore(database)
     ledger = Outbox(store.engine)
     begin = 1000 * DAY

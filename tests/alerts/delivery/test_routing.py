@@ -32,7 +32,7 @@ def test_quiet_hours_over_midnight(now: float, until: float) -> None:
 
 
 def test_quiet_hours_follow_the_clocks_of_the_place() -> None:
-    """On 25 October 2026 Berlin's night has an hour more."""
+    """On 25 October 2026, the night in Berlin is an hour longer."""
     night = QuietHours(time(23), time(6), BERLIN)
     begin = at(23, 24, BERLIN, 10)
     assert night.until(begin) - begin == 8 * 3600

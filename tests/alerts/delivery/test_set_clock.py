@@ -1,4 +1,4 @@
-"""A wall clock that is set, by hours, neither delays a message nor hurries, repeats or drops one."""
+"""A wall clock that jumps by hours does not delay, hasten, repeat or drop a message."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_wait_for_the_next_try(
     monkeypatch.setattr(sender, "random", SimpleNamespace(random=lambda: 1.0))
     chat.always = 503
     mail.put(notice(id="a/1"))
-    mail.pass_time(200)  # the wait is a minute by now
+    mail.pass_time(200)  # the wait has grown to a minute
     refused = chat.requests
     while chat.requests == refused:
         mail.pass_time(1)
@@ -77,7 +77,7 @@ def test_a_message_that_another_process_is_sending(
     set_wall_clock(seconds)
     mail.pass_time(50)
     assert chat.requests == 0
-    mail.pass_time(20)  # it hangs: its claim has run out
+    mail.pass_time(20)  # the process hangs, and its claim has run out
     assert len(chat.bodies) == 1
 
 
@@ -103,7 +103,7 @@ def test_what_an_earlier_process_left_waits_no_longer_than_it_was_meant_to(
     mail.put(notice(id="a/1"))
     mail.pass_time(1)
     assert chat.requests == 1
-    mail.clock.now += seconds  # a clock that starts anew has the wall clock's time
+    mail.clock.now += seconds  # after a reboot, the clock starts at the time of the wall clock
     later = mail_of(chat.url, Outbox(mail.outbox._engine))
     later.pass_time(62)
     assert len(chat.bodies) == 1

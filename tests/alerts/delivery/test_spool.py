@@ -1,4 +1,4 @@
-"""The agent's way to the chats over a real disk: killed, full, shared and in a burst."""
+"""The agent's spool on a real disk: killed, full, shared and in a burst."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ threading.Event().wait()
 def test_killed_between_store_and_send(
     tmp_path: Path, chat: Any, mail_of: Any, clock: Any, where: str, copies: int
 ) -> None:
-    """Killed before the chat had it: once. Killed before we noted that it had: twice at most."""
+    """A message arrives once if the agent dies before the chat had it, and at most twice otherwise."""
     database = f"sqlite:///{tmp_path / 'spool.db'}"
     agent = subprocess.Popen(
         [sys.executable, "-c", _AGENT, database, chat.url, where],
@@ -87,7 +87,7 @@ def test_killed_between_store_and_send(
         agent.wait()
     clock.now = time.time()
     later = mail_of(chat.url, Outbox(open_engine(database)))
-    later.pass_time(20)  # the claim of who is seen to be dead need not run out
+    later.pass_time(20)  # the claim of a process that is known to be dead need not run out
     heard = [body["id"] for body in chat.bodies]
     assert (heard.count("run/0"), heard.count("run/1")) == (copies, 1)
     assert later.states() == ["sent", "sent"]
@@ -100,7 +100,7 @@ def test_what_one_agent_leaves_behind_the_next_one_sends(
     settings = AlertSettings(urls=(chat.url,))
     first = ChatSink(settings, catalogue, spool=lambda: spool)
     first(stall())
-    chat.wait_for_requests(1)  # it is kept by then
+    chat.wait_for_requests(1)  # the message is stored by now
     assert not first.close(1)
     assert (first.kept(), first.failed) == (1, 0)
     chat.always = None
@@ -156,7 +156,7 @@ def test_what_is_learnt_of_an_open_incident_is_edited_and_sends_nothing(
     settings = AlertSettings(urls=("x://",))
     sink = ChatSink(settings, catalogue, spool=lambda: spool, connect=lambda _: chat)
     sink(stall())
-    sink(stall(stalled_seconds=90.0))  # nothing but time has passed
+    sink(stall(stalled_seconds=90.0))  # only time has passed
     groups = [StackGroup([0], "collective", what="all_gather"), StackGroup([1], "code", place="t.py:5 in f")]
     sink(stall(stacks=StallStacks(5.0, 0.1, groups, [1], "elsewhere")))
     assert chat.came.wait(120)
@@ -203,7 +203,7 @@ def test_an_end_follows_its_beginning_though_the_disk_fills_up_between_them(
 
 
 class FullDisk:
-    """Takes no transaction that writes, while it is full, or fails in another way."""
+    """Engine hook that fails every writing transaction while the disk is full, or with another error."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: str = "database or disk is full") -> None:
         self.is_full = False
@@ -212,7 +212,7 @@ class FullDisk:
         monkeypatch.setattr(outbox_module, "writing", self._begin)
 
     def _begin(self, engine: Engine) -> Any:
-        if self.is_full and engine.url.database:  # not the one in memory
+        if self.is_full and engine.url.database:  # the database in memory is not affected
             raise OperationalError("UPDATE", {}, sqlite3.OperationalError(self._error))
         return self._writing(engine)
 
@@ -238,7 +238,7 @@ def test_what_waits_on_a_disk_that_is_full_by_now_is_sent_once_and_before_its_en
 
 
 class Picky:
-    """A chat in memory that takes messages when it is up, and never one of `dislikes`."""
+    """A chat in memory that accepts messages when it is up, except those of `dislikes`."""
 
     name = "picky"
 
@@ -255,7 +255,7 @@ class Picky:
 
 
 def quick_clock() -> Callable[[], float]:
-    """Steady time that runs sixty times as fast."""
+    """Return a monotonic clock that runs sixty times as fast."""
     begin = steady.now()
     return lambda: begin + 60 * (steady.now() - begin)
 
@@ -265,7 +265,7 @@ Sink = Callable[..., ChatSink]
 
 @pytest.fixture
 def sink_of(spool: Outbox, catalogue: Catalogue) -> Sink:
-    """A sink that keeps its messages on this disk, and sends them to a chat in memory."""
+    """Return a sink that stores its messages on this disk, and sends them to a chat in memory."""
     settings = AlertSettings(urls=("json://127.0.0.1:1/hook",))
 
     def make(chat: Picky, **options: Any) -> ChatSink:
@@ -363,7 +363,7 @@ def test_an_end_follows_its_beginning_that_waits_in_memory(
     chat.wait_for(3)
     assert sink.close(60)
     assert [body["status"] for body in chat.bodies if body["id"] != "another/1"] == ["open", "resolved"]
-    assert [one.run for one in spool.deliveries()] == [stall().run]  # the other one: the disk takes it
+    assert [one.run for one in spool.deliveries()] == [stall().run]  # the disk stores the other message
 
 
 def test_what_not_even_memory_takes_is_kept_with_the_next_news_in_order(
@@ -410,7 +410,7 @@ def test_a_spool_that_cannot_be_opened_is_done_without_and_taken_when_it_can(
 
 
 class Robot:
-    """A chat in memory that takes 20 messages a minute of a clock that runs sixty times as fast."""
+    """A chat in memory that accepts 20 messages a minute, by a clock that runs sixty times as fast."""
 
     name = "robot"
 

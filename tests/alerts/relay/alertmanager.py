@@ -1,4 +1,4 @@
-"""Alertmanager's side of a relay, and what the chat was told."""
+"""Requests of Alertmanager to a relay, and the messages of the chat."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 from stallwatch_alerts.relay.relay import Relay
 
-STARTED = 1795245133.0  # when the alerts below began
+STARTED = 1795245133.0  # start time of the alerts below
 
 
 def alert(name: str = "StallwatchStalled", *, firing: bool = True, **labels: str) -> dict[str, Any]:
-    """As Alertmanager writes one."""
+    """Return an alert in the format of Alertmanager."""
     given = {"alertname": name, "run": "myrun", "severity": "critical", **labels}
     return {
         "status": "firing" if firing else "resolved",
@@ -31,7 +31,7 @@ def alert(name: str = "StallwatchStalled", *, firing: bool = True, **labels: str
 
 
 def group(*alerts: dict[str, Any], **changes: Any) -> bytes:
-    """The body of a webhook's request."""
+    """Return the body of a webhook request."""
     body = {
         "receiver": "stallwatch-relay",
         "status": "firing" if any(one["status"] == "firing" for one in alerts) else "resolved",
@@ -49,7 +49,7 @@ def group(*alerts: dict[str, Any], **changes: Any) -> bytes:
 
 
 class Post:
-    """Posts to a relay."""
+    """Client that posts to a relay."""
 
     def __init__(self, relay: Relay) -> None:
         self.relay = relay
@@ -75,6 +75,6 @@ class Post:
 
 
 def told(chat_server: Any, count: int) -> list[tuple[str, str, str]]:
-    """Run, id and status of the messages, once so many requests came."""
+    """Return run, id and status of the messages after `count` requests."""
     chat_server.wait_for_requests(count)
     return [(body["kind"], body["rule"], body["status"]) for body in chat_server.bodies]

@@ -16,7 +16,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from alertmanager import Post  # it lies beside this file
+from alertmanager import Post  # the module is beside this file
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> Iterator[IncidentStore]:
 
 @pytest.fixture
 def start(store: IncidentStore, catalogue: Catalogue, chat_server: Any) -> Iterator[Callable[..., Post]]:
-    """Starts relays; the chat is the local one unless told otherwise."""
+    """Yield a function that starts relays, by default with the local chat."""
     running: list[Relay] = []
 
     def make(*, on: IncidentStore = store, **settings: Any) -> Post:

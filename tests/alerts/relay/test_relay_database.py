@@ -1,4 +1,4 @@
-"""What a relay keeps in its database: messages before it says yes, and who was told."""
+"""Records of a relay in its database: messages before the answer, and the notified chats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_message_is_on_disk_before_alertmanager_hears_yes(
     chat_server.wait_for_requests(1)
     post.relay.close()
     chat_server.answers = []
-    # Another process, the same database: nothing is lost, and nothing told that was told.
+    # A new process on the same database loses no message and repeats none.
     again = start(on=IncidentStore.at_home(tmp_path))
     chat_server.wait_for_requests(chat_server.requests + 1)
     assert [body["rule"] for body in chat_server.bodies] == ["StallwatchRankGone"]
@@ -68,7 +68,7 @@ def test_two_relays_on_one_database_tell_once(
         thread.start()
     for thread in threads:
         thread.join()
-    # One that found the database busy is tried again by Alertmanager.
+    # If the relay found the database busy, Alertmanager tries again.
     assert set(statuses) <= {200, 503} and 200 in statuses
     while 503 in statuses:
         statuses[statuses.index(503)] = posts[0](body)
@@ -94,7 +94,8 @@ def test_what_is_old_is_forgotten_while_alertmanager_has_its_answer_already(
         assert post(group(alert("StallwatchRankGone"))) == 200
         assert begun.wait(60) and len(post.relay._outbox.deliveries()) == 1
         begun.clear()
-        assert post(group(alert("StallwatchRankGone"))) == 200 and not begun.is_set()  # once a day
+        # pruning runs once a day
+        assert post(group(alert("StallwatchRankGone"))) == 200 and not begun.is_set()
     finally:
         over.set()
 

@@ -1,4 +1,4 @@
-"""What a relay says of itself: its log of deliveries, its numbers, and whether it is blind."""
+"""A relay's reports on itself: its log of deliveries, its metrics, and its blindness."""
 
 from __future__ import annotations
 
@@ -46,12 +46,13 @@ def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(star
     assert "does not fire here" in relay.blind()
     post(group(alert("StallwatchWatchdog")))
     assert relay.blind() == ""
-    post(group(alert("StallwatchWatchdog", firing=False)))  # Alertmanager has not heard of it for a while
+    # Alertmanager has not received the watchdog for a while
+    post(group(alert("StallwatchWatchdog", firing=False)))
     assert "does not fire here" in relay.blind()
     post(group(alert("StallwatchWatchdog")))
     relay._intake.watchdog_at -= 301
     assert "300 s" in relay.blind()
-    # One Prometheus of two fell silent, or was replaced: the other one is heard.
+    # One of two Prometheus servers fell silent or was replaced; the other one still sends.
     heard, silent = (alert("StallwatchWatchdog", firing=firing) for firing in (True, False))
     for alerts in ((heard, silent), (silent, heard)):
         post(group(*alerts))
@@ -61,7 +62,7 @@ def test_it_is_blind_until_it_hears_the_watchdog_and_when_that_falls_silent(star
 def test_the_silence_of_the_watchdog_and_of_a_sender_is_measured_with_the_steady_clock(
     start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The wall clock is set back by as much as passes."""
+    """The wall clock is set back by the same time that passes."""
     relay = start(watchdog_seconds=300).relay
     relay._intake.receive(group(alert("StallwatchWatchdog")))
     for sender in relay._senders:

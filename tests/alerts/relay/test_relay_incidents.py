@@ -1,4 +1,4 @@
-"""Which incident an alert is of, so that each is told once, and its end to who heard of it."""
+"""Alerts map to incidents, so that each incident is sent once, and its end to the same chats."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_all_alerts_of_one_incident_are_one_message_and_repeats_are_none(
 def test_alerts_of_three_hosts_of_a_run_are_one_message(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
-    # Two hosts reported it by themselves before it was known to be one.
+    # Two hosts reported the incident separately before their reports were merged.
     store.upsert(stall(id="myrun/stall/silent-hang-no-error/7", opened_at=990.0))
     stacks = StallStacks(1000.0, 0.1, silent=["n3"])
     merged = {"hosts": ["n1", "n2"], "aliases": ["myrun/stall/silent-hang-no-error/7"], "stacks": stacks}
@@ -66,7 +66,8 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
     store.upsert(stall())
     post = start()
     over = group(alert(incident="stall", firing=False))
-    assert post.answer(over)[1] == "stored: nothing to tell\n"  # the metrics went, the stall did not
+    # the metrics are gone, but the stall is not over
+    assert post.answer(over)[1] == "stored: nothing to tell\n"
     post(group(alert(incident="stall")))
     store.upsert(stall(status="resolved", resolution="recovered", resolved_at=1090.0, updated_at=1090.0))
     post(over)
@@ -79,7 +80,7 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
         stall(id="myrun/stall/silent-hang-no-error/2", episode=2, opened_at=2000.0, status="resolved")
     )
     answer = post.answer(over)[1]
-    assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # nobody was told that it began
+    assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # no chat received the opening
 
 
 def test_a_second_episode_is_told_again(
@@ -131,7 +132,7 @@ def test_a_run_of_the_same_name_after_the_first_was_pruned_is_another_one(
 ) -> None:
     post = start()
     for number, opened in enumerate((1000.0, 3_000_000.0), 1):
-        store.upsert(stall(opened_at=opened))  # the same id
+        store.upsert(stall(opened_at=opened))  # the new incident has the same id
         post(group(alert(incident="stall")))
         chat_server.wait_for_requests(number)
     assert [body["episode"] for body in chat_server.bodies] == [1, 1]
@@ -160,7 +161,7 @@ def test_a_young_alert_waits_for_its_incident(
     intake = Intake(store, outbox, dispatcher, lambda: now[0], pause)
     assert intake.receive(body).tally == Tally(new=1)
     assert outbox.deliveries()[0].title.startswith("[myrun] stalled: ")
-    # Where none comes it is told all the same, a few seconds later.
+    # Without an incident, the alert itself is sent a few seconds later.
     began = now[0] = read_notification(body).alerts[0].started
     assert intake.receive(group(alert(incident="ended"))).tally.new == 1
     assert 5 <= now[0] - began < 6
@@ -169,7 +170,7 @@ def test_a_young_alert_waits_for_its_incident(
 def test_what_the_run_died_of_closes_its_incident_by_whichever_alert_says_so(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
-    """Its rule's alert fires on, or that of the rule it was first, beside that of the run's end."""
+    """The alert of the final rule or of the first rule may still fire beside the alert of the run's end."""
     about: dict[str, Any] = {"id": "myrun/finding/rank-gone/1", "opened_at": STARTED, "updated_at": STARTED}
     post = start()
     store.upsert(stall(**about, kind="finding", rule="rank-gone"))

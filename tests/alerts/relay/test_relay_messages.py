@@ -1,4 +1,4 @@
-"""What a relay tells of an alert: the diagnosis of its incident, or the alert's own words."""
+"""A relay's message about an alert: the diagnosis of its incident, or the text of the alert."""
 
 from __future__ import annotations
 
@@ -139,5 +139,5 @@ def test_what_an_alert_says_mentions_nobody(start: Any, chat_server: Any) -> Non
 def test_min_severity_holds_here_too(start: Any, chat_server: Any) -> None:
     post = start(alerts={"min_severity": "critical"})
     post(group(alert("StallwatchSlowdown", severity="warning")))
-    post(group(alert("StallwatchTest", severity="info")))  # whoever tests wants to see it
+    post(group(alert("StallwatchTest", severity="info")))  # a test alert is always sent
     assert told(chat_server, 1) == [("test", "test-message", "open")]

@@ -1,4 +1,4 @@
-"""What a relay answers to requests that it takes in part or not at all."""
+"""Answers of a relay to requests that it accepts in part or not at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
         (b"\xff\xfe", 400),
         (b"{}", 400),
         (group(version="3"), 400),
-        (group(), 200),  # a group of none
+        (group(), 200),  # an empty group
         (group(newKey="of a later version"), 200),
     ],
 )
@@ -32,7 +32,7 @@ def test_what_is_no_notification_is_refused_for_good(start: Any, body: bytes, st
     ("changes", "wrong"),
     [
         ({"startsAt": "yesterday"}, "startsAt 'yesterday' is no time"),
-        ({"startsAt": "2026-11-21T07:12:13"}, "is no time"),  # of which zone?
+        ({"startsAt": "2026-11-21T07:12:13"}, "is no time"),  # no time zone
         ({"status": "maybe"}, "status 'maybe' is neither firing nor resolved"),
         ({"labels": {"run": 7}}, "Expected `str`, got `int`"),
     ],

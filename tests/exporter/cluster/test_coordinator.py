@@ -1,4 +1,4 @@
-"""What hosts report of one run becomes one incident, one message and one rank to blame."""
+"""The reports of several hosts about one run become one incident, one message and one blamed rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stallwatch_rules.stacks.records import Collectives
 
 
 class Run:
-    """Three hosts with a rank each, and whoever merges."""
+    """Three hosts with a rank each, and the coordinator that merges their reports."""
 
     def __init__(self, **ahead: float) -> None:
         self.clock = Clock()
@@ -48,7 +48,7 @@ class Run:
         self.coordinator.step()
 
     def passes(self, seconds: float, *names: str) -> None:
-        """Let the time pass; these hosts post every second."""
+        """Advance the clock; these hosts post every second."""
         for _ in range(round(seconds)):
             self.clock.now += 1.0
             for host in self.hosts.values():
@@ -58,7 +58,7 @@ class Run:
             self.coordinator.step()
 
     def hangs(self, guilty: str = "n1") -> None:
-        """All hosts are quiet: the guilty one is in its own code, the others wait for it."""
+        """Make all hosts quiet: the guilty host is in its own code, the others wait for it."""
         self.passes(20, *self.hosts)
         for host in self.hosts.values():
             mine = host.name == guilty
@@ -358,7 +358,7 @@ def test_the_more_hosts_a_run_has_the_less_often_each_posts(hosts: int, beat: fl
     run = Run()
     host = run.hosts["n1"]
     assert run.coordinator.take(host.report()).beat == 1.0
-    for at in range(2 * hosts):  # two agents on each
+    for at in range(2 * hosts):  # two agents on each host
         run.coordinator.take(Host(f"m{at // 2}", at, run.clock).report(agent=f"a{at}"))
     host.quiet = 11.0
     run.clock.now += 1.0
@@ -404,7 +404,7 @@ def test_a_thousand_agents_of_a_quiet_run_decide_together() -> None:
 
 
 def ends(run: Run, *names: str, **about: object) -> None:
-    """All that these hosts report is over."""
+    """Resolve all incidents that these hosts report."""
     for name in names:
         host = run.hosts[name]
         facts = {"status": "resolved", "resolution": "recovered", "resolved_at": host.wall(), **about}
@@ -448,7 +448,7 @@ def test_a_coordinator_that_others_have_left_closes_nothing() -> None:
 
 
 def test_a_coordinator_that_merges_again_knows_nothing_of_before() -> None:
-    """What it took for open then, others have closed: what comes now is not part of it."""
+    """Incidents from its first time may be closed, so a new report is not added to them."""
     run = Run()
     host = run.hosts["n1"]
     host.has(incident(host.wall()))
@@ -601,7 +601,7 @@ def test_who_takes_over_closes_what_only_hosts_that_are_gone_knew_of() -> None:
 
 
 def test_who_takes_over_gives_no_id_a_second_time() -> None:
-    """Hosts count for themselves: the first stall of one may be the third of the run."""
+    """Hosts count separately: the first stall of one host may be the third stall of the run."""
     run = Run()
     for number in (1, 2):
         run.hosts["n1"].has(incident(run.hosts["n1"].wall(), number, step=40 * number))
@@ -620,7 +620,7 @@ def test_who_takes_over_gives_no_id_a_second_time() -> None:
 
 
 def crashes(run: Run, name: str, rule: str) -> None:
-    """The command of this host ends."""
+    """End the command of this host with a failure."""
     host = run.hosts[name]
     at = host.wall()
     ended = incident(at, kind="ended", rule=rule, status="resolved", resolution="run-failed", resolved_at=at)
@@ -696,8 +696,8 @@ def test_an_agent_that_was_taken_for_gone_has_a_new_incident_with_an_end_of_its_
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.post()
     run.passes(3, *run.hosts)
-    run.hosts["n0"].facts["quiet"] = 0.0  # training goes on without it
-    run.passes(70, "n0", "n2")  # its link is down
+    run.hosts["n0"].facts["quiet"] = 0.0  # training continues, but the host's link is down
+    run.passes(70, "n0", "n2")  # the link of n1 is down
     run.passes(5, *run.hosts)
     host, at = run.hosts["n1"], run.hosts["n1"].wall()
     over = next(iter(host.incidents.values()))
@@ -723,7 +723,7 @@ def test_a_host_that_is_cut_off_for_minutes_within_a_hang_comes_back_to_the_same
     run.hangs()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
-    run.passes(300, *who)  # the others are quiet; or the coordinator reaches none of them
+    run.passes(300, *who)  # the other hosts are quiet, or the coordinator reaches no host
     run.passes(5, *run.hosts)
     ends(run, "n1")
     run.passes(5, *run.hosts)
@@ -773,7 +773,7 @@ def test_a_host_that_is_lost_with_the_coordinator_is_missed_by_the_next_one() ->
     run.hangs("n0")
     reply = run.coordinator.take(run.hosts["n1"].report())
     assert reply.hosts == {"n0": "0", "n1": "1", "n2": "2"}
-    run.coordinator = run.another()  # that of n1, as n0 lost its power
+    run.coordinator = run.another()  # n0 lost its power, so n1 coordinates
     for name in ("n1", "n2"):
         run.hosts[name].facts |= {"hosts": reply.hosts, "ruling": Ruling("waiting", 180.0, "others")}
     run.passes(20, "n1", "n2")
@@ -907,5 +907,6 @@ def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -
     run.hosts["n0"].has(incident(run.hosts["n0"].wall(), rule="silent-hang-no-error"))
     run.passes(70, *run.hosts)
     found = [(one.stacks.why, one.stacks.odd, one.host) for one in run.chat.got if one.stacks is not None]
-    assert found[1:] == [("unreachable", [0], "n0")] * 2  # it was not known to be silent at the opening
+    # at the opening, the host was not yet known to be silent
+    assert found[1:] == [("unreachable", [0], "n0")] * 2
     assert len(run.chat.got[-1].hosts) == 2

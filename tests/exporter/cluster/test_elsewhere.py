@@ -1,4 +1,4 @@
-"""What to type where a launcher starts ranks on other hosts by itself."""
+"""Suggested commands for launchers that start ranks on other hosts themselves."""
 
 from __future__ import annotations
 

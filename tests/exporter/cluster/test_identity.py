@@ -1,4 +1,4 @@
-"""Agents of one run recognise each other by what their scheduler and launcher say, and no others."""
+"""Agents of one run recognize each other by the variables of scheduler and launcher, and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from stallwatch_exporter.cluster.identity import RunIdentity, identify, with_ran
 from stallwatch_exporter.settings import JoinSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
-ENVIRONMENTS = Path(__file__).parent / "environments"  # as real programs saw them; in full but for the rest
+# environments as captured in real programs, in full except the last one
+ENVIRONMENTS = Path(__file__).parent / "environments"
 AUTO = JoinSettings()
 SCRIPT = ["python", "train.py"]
 STATIC = "torchrun --nnodes 2 --master-addr n1 --master-port 29500 train.py"
@@ -263,7 +264,7 @@ def test_a_ranks_environment_is_read_from_its_process() -> None:
     program = "print(flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", program], env=environ, stdin=pipe, stdout=pipe) as rank:
         assert rank.stdout is not None
-        rank.stdout.readline()  # before it runs, its environment may be that of this process
+        rank.stdout.readline()  # before the program runs, its environment may still be that of this process
         found = with_ranks(None, rank_environ(rank.pid))
         rank.communicate(b"\n")
     assert found == with_ranks(None, environ) is not None
@@ -273,7 +274,7 @@ def test_a_ranks_environment_is_read_from_its_process() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"MASTER_ADDR": "localhost"},  # of a host that cannot tell its own name
+        {"MASTER_ADDR": "localhost"},  # the host cannot determine its own name
         {"MASTER_PORT": ""},
         {"GROUP_WORLD_SIZE": "1"},
         {"GROUP_WORLD_SIZE": "", "WORLD_SIZE": "2"},

@@ -1,4 +1,4 @@
-"""What an agent reports to the other hosts, and when it notifies people by itself."""
+"""Reports of an agent to the other hosts, and its notifications without a coordinator."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ IDENTITY = RunIdentity(key="5f", job="8123.0", origin="slurm", node=1, agents=2)
 
 
 class Line:
-    """A backing that a test answers, or cuts."""
+    """A backing that the test answers or disconnects."""
 
     def __init__(self) -> None:
         self.posts: list[AgentReport] = []
         self.reply: Reply | None = Reply()
         self.refusal = ""
-        self.behind = 0  # reports that it has not read yet
+        self.behind = 0  # reports that the coordinator has not read yet
 
     def post(self, report: AgentReport) -> Reply | None:
         self.posts.append(report)
@@ -41,7 +41,7 @@ class Line:
 
 
 class Agent:
-    """A member of a run, whose thread is the test's."""
+    """A member of a run whose rounds the test runs."""
 
     def __init__(self) -> None:
         self.clock, self.chat, self.line = Clock(), Chat(), Line()
@@ -162,7 +162,7 @@ def test_reports_that_are_lost_while_somebody_answers_make_no_agent_alone() -> N
     answer, agent.line.reply = agent.line.reply, None
     agent.clock.now += 1.0
     agent.opens()
-    agent.passes(ALONE_SECONDS - 2.0)  # two or three posts
+    agent.passes(ALONE_SECONDS - 2.0)  # time for two or three posts
     agent.line.reply = answer
     agent.passes(20)
     assert not agent.chat.got
@@ -216,7 +216,7 @@ def test_what_became_of_an_incident_is_soon_known_where_others_may_have_to_merge
     known = len(agent.line.posts)
     agent.passes(7)
     assert len(agent.line.posts) == known
-    agent.closes(found)  # and the run's incident goes on
+    agent.closes(found)  # the run's incident stays open
     agent.passes(30)
     assert len(agent.line.posts) - known <= 9
 
@@ -309,7 +309,7 @@ def test_a_coordinator_of_its_own_is_left_once_another_one_takes_the_reports() -
 
 
 def test_what_a_warning_outlives_stays_in_the_ledger() -> None:
-    """Whoever takes over would report the warning anew."""
+    """Without the record, a new coordinator would report the warning again."""
     agent = Agent()
     open_one = agent.opens()
     over = msgspec.structs.replace(

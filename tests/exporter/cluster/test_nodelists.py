@@ -1,4 +1,4 @@
-"""Slurm's lists of hosts are expanded as ``scontrol show hostnames`` does, whatever they claim."""
+"""Slurm's host lists are expanded as ``scontrol show hostnames`` does, within limits."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from stallwatch_exporter.cluster.nodelists import MOST_HOSTS, BadNodeList, expan
 
 @pytest.mark.parametrize(
     ("text", "hosts"),
-    [  # but for the last one, what scontrol of Slurm 22.05 prints
+    [  # expansions that scontrol of Slurm 22.05 prints, except for the last one
         ("n1", "n1"),
         ("n[1-3]", "n1 n2 n3"),
         ("n[1-3,07-12]", "n1 n2 n3 n07 n08 n09 n10 n11 n12"),

@@ -1,4 +1,4 @@
-"""Agents report how long steps take, and the run gets one incident of the host that the others wait for."""
+"""Agents report step durations, and the run gets one incident about the host that the others wait for."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.slow_hosts import Own
 from stallwatch_rules.locale import render as in_words
 
-STEPS = 10  # that a host reports at once, of a second each
+STEPS = 10  # steps of one second that a host reports at once
 
 
 class Run:
-    """Three hosts with two ranks each; their books are those of agents."""
+    """Three hosts with two ranks each, which report from the pace books of agents."""
 
     def __init__(self) -> None:
         self.clock, self.chat, self.costs = Clock(), Chat(), list[float]()
         self.draw = random.Random(1)
         self.hosts = [Host(f"n{at}", at, self.clock) for at in range(3)]
         self.books = [PaceBook() for _ in self.hosts]
-        self.slow: dict[int, float] = {}  # by rank
+        self.slow: dict[int, float] = {}  # slow-down factors by rank
         self.tokens: dict[int, int] = {}
         self.step = 0
         self.coordinator = self.another(self.chat)
@@ -51,7 +51,7 @@ class Run:
                 if acknowledged:
                     self.books[at].acknowledged(report.number)
             self.coordinator.step()
-            self.clock.now += 3.0  # others may have something to say of a new incident
+            self.clock.now += 3.0  # time for the other hosts to report on a new incident
             self.coordinator.step()
 
     def report(self, at: int, **facts: object) -> AgentReport:

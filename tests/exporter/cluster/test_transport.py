@@ -1,4 +1,4 @@
-"""Reports reach one merger of the run over real sockets, whichever host is gone."""
+"""Reports reach one merger of the run over real sockets, even if hosts are lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 @pytest.fixture
 def three(tmp_path: Path) -> Iterator[Cluster]:
-    """A run of three hosts."""
+    """Yield a run of three hosts."""
     with cluster(tmp_path) as made:
         yield made
 
@@ -46,7 +46,7 @@ def test_a_report_carries_the_address_of_its_host(three: Cluster) -> None:
         f"127.0.0.1:{three.port}",
         f"127.0.0.2:{three.port}",
     ]
-    assert everywhere.post()  # at another port: it finds nobody, and merges itself
+    assert everywhere.post()  # at another port it finds no agent, and merges its own reports
     assert everywhere.merges.reports[0].address == f"n2{everywhere.backing.address}"
 
 
@@ -69,7 +69,7 @@ def test_the_next_host_merges_once_the_first_is_gone(three: Cluster) -> None:
 
 
 def test_a_host_looks_whether_the_better_one_is_there_before_it_names_it(three: Cluster) -> None:
-    """The third host has noticed that the first is gone, and the second has not."""
+    """The third host knows that the first one is gone, and the second host does not."""
     first, second, third = (three.start(node) for node in range(3))
     assert first.post() and second.post()
     first.backing.close()
@@ -80,7 +80,7 @@ def test_a_host_looks_whether_the_better_one_is_there_before_it_names_it(three: 
 
 
 def test_the_first_node_needs_nobody_to_know_that_it_is_first(three: Cluster) -> None:
-    """The master's address is the name of a service, which is none of the host's own."""
+    """The master's address is the name of a service, not a name of the host."""
     identity = RunIdentity(key="ab", job="1", origin="kubeflow", master="job-master-0:29500", node=0)
     first = three.start(0, identity=identity)
     assert first.post() and first.backing._peers == {}
@@ -93,7 +93,8 @@ def test_the_first_host_merges_again_when_it_returns(three: Cluster) -> None:
     assert third.post() and second.post()
     returned = three.start(0, agent="returned")
     assert returned.post()
-    assert third.post() and returned.merges.agents == ["returned"]  # it is not looked for at each post
+    # a post does not search for the first host each time
+    assert third.post() and returned.merges.agents == ["returned"]
     three.now += RETRY_SECONDS
     for host in (second, third):
         wait_until(lambda host=host: host.post() and host.agent in returned.merges.agents)
@@ -110,7 +111,7 @@ def test_a_first_host_that_starts_late_merges_soon(three: Cluster) -> None:
 
 
 def test_agents_that_went_are_forgotten(three: Cluster) -> None:
-    """Each that starts anew listens at another port, and is another member."""
+    """A restarted agent listens at another port, and counts as another member."""
     second = three.start(1)
     for port in range(1, 1000):
         second.backing._peer("127.0.0.1", (port,))
@@ -120,7 +121,7 @@ def test_agents_that_went_are_forgotten(three: Cluster) -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_new_agent_at_the_same_place_gets_the_next_post(is_kept: bool, three: Cluster) -> None:
-    """Whether a connection to the old one is kept or not: the new one takes nothing that was meant for it."""
+    """The connection to the old agent may be open: the new agent takes no report meant for the old one."""
     first, second = three.start(0), three.start(1)
     assert first.post() and second.post()
     first.backing.close()
@@ -134,7 +135,7 @@ def test_a_new_agent_at_the_same_place_gets_the_next_post(is_kept: bool, three: 
 
 
 def test_a_host_that_knows_a_better_one_names_it(three: Cluster) -> None:
-    """The third host was given another name of the first, which leads nowhere."""
+    """The third host got another name for the first host, which leads nowhere."""
     first, second = three.start(0), three.start(1)
     assert first.post() and second.post()
     hosts = ("127.0.0.99", *three.identity(2).hosts[1:])
@@ -147,7 +148,7 @@ def test_a_host_that_knows_a_better_one_names_it(three: Cluster) -> None:
 def test_a_host_that_is_there_and_does_not_answer_is_passed_over(
     three: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a stopped agent, or one behind a link that loses everything after the connection."""
+    """The agent is stopped, or behind a link that loses all data after the connection."""
     hasty(monkeypatch, 0.3)
     with socket.create_server(("127.0.0.1", three.port)):
         second, third = three.start(1), three.start(2)
@@ -211,7 +212,7 @@ def test_a_configured_coordinator_that_does_not_answer_is_named(three: Cluster) 
 
 
 def test_ports_that_others_have_are_passed_over(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ports are made of the run's key; here a program and the agent of another run have the first two."""
+    """The run's key determines the ports; a program and an agent of another run use the first two."""
     monkeypatch.setattr(client, "FIRST_PORT", free_port())
     monkeypatch.setattr(client, "_PORTS", client._TRIES)
     first, second = three.start(0, port=0), three.start(1, port=0)
@@ -257,7 +258,7 @@ def test_a_closed_agent_posts_nothing(three: Cluster) -> None:
 
 
 def test_a_host_whose_reports_are_large_posts_in_parts(three: Cluster) -> None:
-    """A post may hold one of these three; the stacks of a fourth agent are too large."""
+    """A post may hold one of the three reports; the stacks of a fourth agent are too large."""
     notes: list[str] = []
     large = [report(f"agent{number}", ranks="7" * (600 << 10)) for number in range(3)]
     stacks = StallStacks(1.0, 0.1, [StackGroup([1], "code", frames=["f" * (1 << 20)])])

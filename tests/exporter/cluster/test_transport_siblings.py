@@ -1,4 +1,4 @@
-"""Agents of one host post together: one of them carries what all report, and another takes its place."""
+"""Agents of one host post together: one agent carries all reports, and another can replace it."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[Cluster]:
-    """A run of two hosts."""
+    """Yield a run of two hosts."""
     with cluster(tmp_path, hosts=2) as made:
         yield made
 
 
 class Carrier:
-    """Carries reports nowhere, and remembers them."""
+    """Carrier that records reports and sends none."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -65,7 +65,7 @@ def test_another_agent_of_the_host_takes_the_place_of_the_one_that_ended(two: Cl
 def test_an_agent_posts_for_itself_if_the_one_of_its_host_hangs(
     two: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process is stopped: the kernel takes connections for it, and nobody reads them."""
+    """The process of the carrying agent is stopped: the kernel accepts connections that are never read."""
     monkeypatch.setattr(client, "_SIBLING_SECONDS", 0.2)
     first, rank = two.start(0), two.start(1)
     name = host.socket_name(two.home / "join", rank.key, rank.host_id)
@@ -76,7 +76,7 @@ def test_an_agent_posts_for_itself_if_the_one_of_its_host_hangs(
         assert first.post() and rank.post() and rank.post()
         hung.setblocking(False)
         hung.accept()[0].close()
-        with pytest.raises(BlockingIOError):  # the second post has not tried again
+        with pytest.raises(BlockingIOError):  # the second post has not tried to connect again
             hung.accept()
     assert first.merges.agents == ["agent0", "agent1", "agent1"]
     assert rank.notes == [
@@ -89,7 +89,7 @@ def test_an_agent_posts_for_itself_if_the_one_of_its_host_hangs(
 def test_agents_without_a_secret_meet_on_their_host(two: Cluster) -> None:
     home = two.home / "state"
     home.mkdir()
-    (home / "join").touch()  # no folder can be made
+    (home / "join").touch()  # the folder cannot be created
     ranks = [two.start(1, agent=f"rank{rank}", secret="", home=home) for rank in range(2)]
     assert all(rank.post() for rank in ranks)
     assert ranks[0].merges.agents == ["rank0", "rank1"]
@@ -107,7 +107,8 @@ def test_a_report_without_news_waits_for_the_next_post() -> None:
     assert carrier.host.post(report("own", number=2), own=True)
     assert carrier.agents() == [["own"], ["rank1"], ["rank1", "own"]]
     kept = carrier.posts[2][0]
-    assert (kept.number, kept.quiet, kept.started_age) == (2, 5.0, 54.0)  # as it is by now
+    # ages are updated to the time of the post
+    assert (kept.number, kept.quiet, kept.started_age) == (2, 5.0, 54.0)
 
 
 def test_news_do_not_wait() -> None:
@@ -181,9 +182,9 @@ def test_more_agents_than_a_host_may_have_are_refused(monkeypatch: pytest.Monkey
 def test_the_socket_file_of_a_killed_agent_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS, which has no abstract names."""
+    """macOS has no abstract socket names."""
     monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.chdir(tmp_path)  # the path is short enough
+    monkeypatch.chdir(tmp_path)  # a relative path is short enough
     name = host.socket_name(Path("join"), "key", "host")
     assert name is not None
     killed = host.bind(name)

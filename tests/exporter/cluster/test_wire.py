@@ -1,4 +1,4 @@
-"""Reports and replies survive the wire, and those of a newer version are readable."""
+"""Reports and replies survive encoding, and those of a newer version are readable."""
 
 import msgspec
 

@@ -1,8 +1,8 @@
-"""Folders of a run's logs, made for tests: a file for each rank, of hosts with eight ranks each.
+"""Folders of a run's logs, made for tests: one file for each rank, with eight ranks on each host.
 
-What the libraries print has the form of their sources: ``[Rank N] Watchdog caught …`` and ``last
-enqueued work`` are of torch's ``ProcessGroupNCCL.cpp`` (2.8.0), ``[E1120 …]`` is of c10's logger,
-torch.OutOfMemoryError of ``CUDACachingAllocator.cpp``.
+The lines follow the sources of the libraries: ``[Rank N] Watchdog caught …`` and ``last enqueued work`` are
+from torch's ``ProcessGroupNCCL.cpp`` (2.8.0), ``[E1120 …]`` is from c10's logger, torch.OutOfMemoryError is
+from ``CUDACachingAllocator.cpp``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from pathlib import Path
 
 BEGUN = datetime(2026, 11, 20, 3)
 STEP = timedelta(seconds=3)
-LAST = 40  #: the last step that all ranks finish
+LAST = 40  #: last step that all ranks finish
 PER_HOST = 8
 TIMEOUT = 600
 NAME = "n{host}/rank_{rank}.log"
 
-End = Callable[[int, datetime], list[str]]  #: of a rank, and when its last step ended
+#: returns the last lines of a rank from its number and the time of its last step
+End = Callable[[int, datetime], list[str]]
 
 
 def folder_of(
@@ -32,10 +33,10 @@ def folder_of(
     left_out: Collection[int] = (),
     name: str = NAME,
 ) -> Path:
-    """Write the logs; ``ends`` of ranks whose end is not the usual one, a collective that times out.
+    """Write the logs; ``ends`` replaces the usual end of some ranks, a collective that times out.
 
-    ``clocks`` are hosts' clocks in seconds ahead, ``steps`` the last steps of ranks that come less far, and
-    hosts ``left_out`` have no log.
+    ``clocks`` holds the offsets of hosts' clocks in seconds, ``steps`` the last steps of ranks that are
+    behind, and hosts in ``left_out`` have no log.
     """
     usual = usual or timed_out()
     for rank in range(hosts * PER_HOST):
@@ -57,7 +58,7 @@ def _step(at: datetime, rank: int, step: int) -> str:
 
 
 def logged(at: datetime, rank: int, text: str) -> str:
-    """Return a line as the trainer's logger writes it."""
+    """Return a line in the format of the trainer's logger."""
     return f"{_stamp(at)} INFO train.py:88 [Rank {rank}] {text}"
 
 
@@ -71,7 +72,7 @@ def timed_out(
     enqueued: int | None = None,
     after: float = TIMEOUT,
 ) -> End:
-    """Return the end of a rank that waited in a collective."""
+    """Return the last lines of a rank whose collective timed out."""
 
     def end(rank: int, last: datetime) -> list[str]:
         at = last + timedelta(seconds=after)
@@ -90,7 +91,7 @@ def timed_out(
 
 
 def out_of_memory(rank: int, last: datetime) -> list[str]:
-    """Return the end of a rank whose GPU has no memory left."""
+    """Return the last lines of a rank whose GPU ran out of memory."""
     return [
         "Traceback (most recent call last):",
         '  File "/srv/run/train.py", line 88, in <module>',
@@ -105,16 +106,16 @@ def out_of_memory(rank: int, last: datetime) -> list[str]:
 
 
 def nothing(rank: int, last: datetime) -> list[str]:
-    """Return the end of a rank of which nothing more is heard."""
+    """Return no last lines: the rank's log just ends."""
     return []
 
 
 def saving(rank: int, last: datetime) -> list[str]:
-    """Return the end of a rank that does not finish its save."""
+    """Return the last lines of a rank that does not finish its save."""
     return [f"{_stamp(last)} INFO save.py:41 [Rank {rank}] Saving checkpoint to /mnt/ckpt/step_{LAST}"]
 
 
 def saved(rank: int, last: datetime) -> list[str]:
-    """Return the end of a rank that finished its save, and waited for the others."""
+    """Return the last lines of a rank that finished its save and waited for the others."""
     done = f"{_stamp(last + timedelta(seconds=21))} INFO save.py:58 [Rank {rank}] Saved checkpoint in 21.0 s"
     return [*saving(rank, last), done, *timed_out(operation="ALLREDUCE", after=TIMEOUT + 21)(rank, last)]

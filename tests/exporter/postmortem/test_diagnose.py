@@ -1,4 +1,4 @@
-"""A dead run's logs, from paths or uploads to a diagnosis."""
+"""Diagnosis of an ended run's logs, from paths or uploads."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ BAR = "".join(f"\r{n}%|#         | {n}/100 [00:{n:02}<01:00,  1.00s/it]" for n i
 
 
 def essence(diagnosis: Diagnosis) -> object:
-    """What does not depend on how the log came in: not the file's name, nor the time it took."""
+    """Return the parts of a diagnosis that do not depend on the file's name or the reading time."""
     findings = [(f.rule, f.harm, f.count, f.ranks) for f in diagnosis.findings]
     primary = diagnosis.primary
     return (diagnosis.verdict, primary and (primary.rule, primary.rank), findings, diagnosis.progress)
 
 
 def test_starts_are_told_apart_in_one_log_and_not_in_several(tmp_path: Path, catalogue: Catalogue) -> None:
-    """One of several files may show starts that others do not: no diagnosis mixes them."""
+    """One of several files may show starts that the others do not show, so no diagnosis mixes them."""
     head = "starting my program\nfound 812 shards\nthe model is ready\nthe rate is 0.1 now\n"
     error = OOM.replace("[rank{rank}]: ", "").format(rank=0)
     (tmp_path / "rank0.log").write_text(head + STEPS + error + head + STEPS)
@@ -124,7 +124,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_diagnosed(tmp_path: Path, cata
     diagnosis, problems = rendered(diagnose_paths([tmp_path / name for name in names], Options(catalogue)))
     assert {Path(problem.path).name for problem in problems} == {"cut.log.gz", "binary.log", "gone.log"}
     assert diagnosis.verdict == "failed"
-    assert diagnosis.progress.last_step is not None  # from what the broken file still held
+    assert diagnosis.progress.last_step is not None  # read from the intact part of the broken file
     assert {str(problem) for problem in problems} <= set(diagnosis.notes)
     assert diagnosis.stats.files == 2
 
@@ -213,7 +213,7 @@ def test_what_the_run_died_of_is_known_though_no_line_tells(recorded: Record, ca
     assert any(
         "Rank 1 is gone." in note for note in rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     )
-    keep(path, told, msgspec.structs.replace(died, updated_at=-1.0))  # by an agent before the last one
+    keep(path, told, msgspec.structs.replace(died, updated_at=-1.0))  # stored by an agent before the last one
     assert not any(
         "is gone" in note for note in rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     )
@@ -285,7 +285,8 @@ def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, c
     closed = incident(HANG, status="resolved", resolved_at=0.5, resolution="unknown")
     keep(path, closed)
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"
-    keep(path, msgspec.structs.replace(closed, resolved_at=99.0))  # by another run's agent, when it was gone
+    # stored by another run's agent after the end of this run
+    keep(path, msgspec.structs.replace(closed, resolved_at=99.0))
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "stalled"
 
 
@@ -329,7 +330,8 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].startswith("The log stops")
     keep(path, survived)
-    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"  # steps followed
+    # more steps followed
+    assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"
     keep(path, msgspec.structs.replace(survived, step=29))
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "failed"
 
@@ -360,7 +362,7 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
 
 
 def test_reading_plain_logs_does_not_load_the_decompressors(tmp_path: Path) -> None:
-    """They cost start-up time that most diagnoses need not pay."""
+    """Loading them costs start-up time that most diagnoses do not need."""
     (tmp_path / "train.log").write_text("step 1 loss 2.0\n")
     lazy = ("zstandard", "tarfile", "lzma", "stallwatch_exporter.runs.runfolder")
     code = (
@@ -417,7 +419,7 @@ def test_dumps_of_the_flight_recorder_alone_are_diagnosed(catalogue: Catalogue) 
 
 
 def test_dumps_beside_logs_name_the_rank_that_the_logs_miss(tmp_path: Path, catalogue: Catalogue) -> None:
-    """Ranks 0 and 2 report a timeout; a healthy run's report is not changed by dumps of another day."""
+    """Ranks 0 and 2 report a timeout; dumps of another day do not change a healthy run's report."""
     logs = tmp_path / "logs"
     shutil.copytree(DUMPS, logs)
     line = (

@@ -1,4 +1,4 @@
-"""The logs of a run over hosts, in one folder: the rank and the host where it began, named in short."""
+"""Logs of a run over hosts in one folder: the report names the first rank and host in few lines."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_save_that_hangs_is_named(tmp_path: Path, diagnose: Diagnose, ranks: l
 
 
 def saying(text: str, after: float) -> made.End:
-    """Return the end of a rank that logs this so many seconds after its last step, and nothing more."""
+    """Return the last lines of a rank: this text, `after` seconds after its last step."""
 
     def end(rank: int, last: datetime) -> list[str]:
         return [made.logged(last + timedelta(seconds=after), rank, text)]
@@ -153,7 +153,7 @@ def test_the_report_fits_a_screen(tmp_path: Path, diagnose: Diagnose) -> None:
         print_report(found, Console(file=out, width=100))
         lines = out.getvalue().splitlines()
         assert len(lines) <= 52
-        first = " ".join(" ".join(lines[:12]).split())  # a long path moves where lines are broken
+        first = " ".join(" ".join(lines[:12]).split())  # a long path moves the line breaks
         assert f"rank {RANK if not number else RANKS[0]} on n9" in first
         assert "ranks on 1" in first
         assert "Hosts  16: n0–n15 (ranks 0–127)" in lines

@@ -1,4 +1,4 @@
-"""A run's folder whose log copies are gone, or cut short: the diagnosis that was kept there counts."""
+"""A run's folder with missing or truncated log copies: the stored diagnosis counts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ODD = (
 
 
 def ended(home: Path, catalogue: Catalogue, ending: Ending | None, error: str = OOM) -> Path:
-    """The folder of a run with all that its agent keeps: the copy, and the diagnosis of it."""
+    """Create the folder of a run with all of the agent's files: the copy, and its diagnosis."""
     folder = RunFolder.create("job", ["python", "train.py"], home=home, now=1.0)
     folder.write_info(ending=ending)
     log(folder.path).write_text(STEPS + error)
@@ -109,7 +109,7 @@ def incident(**about: Any) -> Incident:
 def test_an_end_that_only_the_incidents_tell_is_the_runs(
     tmp_path: Path, catalogue: Catalogue, rule: str
 ) -> None:
-    """The disk was full: neither the copies nor the run's own record could be written any more."""
+    """The disk was full, so neither the copies nor the run's own record could be written."""
     folder = RunFolder.create("job", ["python", "train.py"], home=tmp_path, now=1.0)
     log(folder.path).write_text(STEPS)
     known = rendered(diagnose_paths([ended(tmp_path / "other", catalogue, FAILED)], Options(catalogue)))[

@@ -1,4 +1,4 @@
-"""Folders that Stallwatch kept of runs: which may be one training's, and which are told apart."""
+"""Stored folders of runs: those that may belong to one training, and those that do not."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_runs_one_after_the_other_are_different_ones() -> None:
 
 
 def test_a_start_does_not_go_on_in_the_next_one_if_one_host_of_it_takes_longer_to_end() -> None:
-    """A pod is started anew at once, while the others still wait for it in a collective."""
+    """A pod restarts at once, while the other pods still wait for it in a collective."""
     runs = {
         "a1": info(0.0, seconds=1000.0, key="k", host="a"),
         "b1": info(1.0, seconds=1600.0, key="k", host="b"),

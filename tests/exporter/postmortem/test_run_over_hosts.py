@@ -1,4 +1,4 @@
-"""The folders that agents of several hosts kept of one run: read together, whichever of them is given."""
+"""Folders of one run's agents on several hosts: any of them is read together with the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Keep = Callable[..., RunFolder]
 
 @pytest.fixture
 def keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Keep:
-    """Return a function that keeps what the agent of host n1, n2 or n3, of two ranks each, records."""
+    """Return a function that stores the records of an agent on n1, n2 or n3 with two ranks each."""
 
     def of_host(
         number: int,
@@ -87,9 +87,9 @@ Diagnose = Callable[[Path], Diagnosis]
 
 
 def steps(local: int, *last: str, late: int = 0) -> str:
-    """Return the copy of what one rank printed under ``torchrun --tee 3``: labelled by its local rank.
+    """Return a rank's log copy under ``torchrun --tee 3``, labelled with its local rank.
 
-    The `last` lines come so many seconds after the step before.
+    The `last` lines come `late` seconds after the step before.
     """
     said = [f"step {n}/2000 loss {1 / n:.4f}" for n in range(1, 60)]
     seconds = [*range(len(said)), *(len(said) + late for _ in last)]
@@ -115,7 +115,7 @@ def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
     memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={2: GIB // 2, 3: GIB // 2})
     killed = Ending("failed", 1, detail="It exited with 1.", codes={3: -9, 2: -15}, memory=memory)
     folders = [
-        # Its launcher waited for the other rank: the peers' were faster.
+        # The launcher of n2 waited for its other rank, so the other hosts ended earlier.
         keep(2, killed, lines={**both(), "output.log": f"{STAMP}{KILLED}\n"}, seconds=110.0),
         keep(1, peers, lines=both(PEER_GONE), seconds=101.0),
         keep(3, peers, lines=both(PEER_GONE), seconds=102.0),
@@ -178,7 +178,7 @@ def test_an_exception_of_one_host_is_named_first_with_its_host(keep: Keep, diagn
 def test_ranks_that_each_host_numbers_from_0_are_not_those_of_the_last_host(
     keep: Keep, diagnose: Diagnose, tmp_path: Path, *, recorded: bool
 ) -> None:
-    """No probe was loaded in them, so their agents do not know which ranks they are."""
+    """The ranks loaded no probe, so their agents do not know their global ranks."""
     raised = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB."
     for number in (1, 2, 3):
         lines = both(PEER_GONE) | ({"ranks/rank1.log": steps(1, raised)} if number == 1 else {})
@@ -192,7 +192,7 @@ def test_ranks_that_each_host_numbers_from_0_are_not_those_of_the_last_host(
 
 
 def test_a_rank_with_an_agent_of_its_own_that_was_killed_is_named(keep: Keep, diagnose: Diagnose) -> None:
-    """``srun … stallwatch run -- python train.py``: no launcher says which rank it was."""
+    """Under ``srun … stallwatch run -- python train.py``, no launcher reports the killed rank."""
     memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={3: GIB})
     detail = message("run.ended-signal", signal="SIGKILL")
     killed = Ending("killed", 137, "SIGKILL", detail, codes={3: -9}, memory=memory)
@@ -268,7 +268,8 @@ def test_the_stacks_of_all_hosts_show_who_held_up_the_run(
     for number in (1, 2, 3):
         host, own = f"n{number}", look(number)
         kept = {"incidents.jsonl": [stall(host, None if merged and number == 2 else own)]}
-        if merged and number == 1:  # this one merged: what it has of all hosts outlives the others' records
+        # the record of this coordinator covers all hosts, even without their own records
+        if merged and number == 1:
             every = over_hosts({f"n{one}": look(one) for one in (1, 2, 3)}, world=6)
             kept["run-incidents.jsonl"] = [stall(host, every, kind="ended", hosts=["n1", "n2", "n3"])]
         folder = keep(number, STOPPED, lines=both(), incidents=kept)
@@ -276,8 +277,9 @@ def test_the_stacks_of_all_hosts_show_who_held_up_the_run(
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.host) == ("silent-hang-no-error", 3, "n2")
     assert render(found.digest[0]).startswith("Rank 3 on n2 is at train.py:14 in score")
-    assert found.primary.file == ""  # the last line is one of another host's rank
-    assert not any("first host to fail" in render(note) for note in found.notes)  # somebody ended all
+    assert found.primary.file == ""  # the last line is from a rank of another host
+    # all hosts were stopped together
+    assert not any("first host to fail" in render(note) for note in found.notes)
 
 
 def test_hosts_of_which_nothing_is_there_are_named(keep: Keep, diagnose: Diagnose) -> None:
@@ -304,7 +306,7 @@ def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
     assert found.primary.file == ""
     words = [*map(render, found.notes)]
     assert "The cause is the one that the agent of n2 reported to the others." in words
-    assert not any("first host to fail" in line for line in words)  # it may be the one that is not here
+    assert not any("first host to fail" in line for line in words)  # a missing host may have failed first
     raised = {
         "ranks/rank0.log": steps(0, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")
     }
@@ -331,7 +333,7 @@ def test_what_only_slowed_a_host_without_a_record_is_not_the_cause(
 def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
     keep: Keep, diagnose: Diagnose, catalogue: Catalogue
 ) -> None:
-    """Others are not here: it was copied from a host that has a state folder of its own."""
+    """Only one host's folder is present, copied from a host with a separate state folder."""
     page = catalogue.pages["process-killed-from-outside"]
     cause = Primary(
         page.id, page.title, "cause", "fatal", 0.85, 3, "stderr", 16, None, 59, ["exitcode: -9"], {}, "", []
@@ -345,7 +347,7 @@ def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
     assert "Nothing that was kept of n2 is here." in map(render, found.notes)
-    # The launcher started three, of which perhaps only this one has an agent.
+    # The launcher started three hosts, of which perhaps only this one has an agent.
     mine = msgspec.structs.replace(killed, host="n1", hosts=["n1"])
     only = keep(
         1, ended, lines=both(PEER_GONE), incidents={"run-incidents.jsonl": [mine]}, identity=OTHER, home="b"
@@ -392,7 +394,7 @@ def test_the_host_that_failed_first_is_judged_by_clocks_that_are_put_right(
     found = diagnose(
         keep(3, Ending("failed", 3, detail="It exited with 3."), lines=both(), seconds=100.0).path
     )
-    assert found.ending == "It exited with 4."  # 240 s ahead by the steps: it ended 20 s before
+    assert found.ending == "It exited with 4."  # 240 s ahead by the steps, so it ended 20 s before
 
 
 def test_what_all_hosts_together_found_out_is_noted(keep: Keep, diagnose: Diagnose) -> None:

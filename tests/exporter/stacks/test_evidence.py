@@ -1,4 +1,4 @@
-"""Evidence before the alarm: an agent over ranks that answer late, never, or with what no rank would say."""
+"""Stack samples before the alarm: ranks that answer late, never, or with invalid data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from stallwatch_rules.stacks.words import sentence
 
 
 class Watched:
-    """A run of one rank: this process, which answers as the test wants it to."""
+    """A run of one rank, this process, whose answers the test controls."""
 
     def __init__(self, tmp_path: Path, catalogue: Catalogue, on_stall: str = "report") -> None:
         self.rings = tmp_path / "rings"
@@ -63,12 +63,12 @@ class Watched:
         os.close(self.pipe)
 
     def stand(self, seconds: float) -> None:
-        """So long no step is made."""
+        """Let `seconds` pass without a step."""
         self.now += seconds
         self.agent.tick(self.now)
 
     def question(self) -> str:
-        """What the rank is asked."""
+        """Return the request that the rank received."""
         asked = self.until(self._read)
         assert isinstance(asked, bytes)
         return asked.decode().strip()
@@ -91,7 +91,7 @@ class Watched:
         return result
 
     def looked(self) -> bool:
-        """A look at the clock, without time going by; whether a stall was reported with stacks."""
+        """Check the clock without a pause; return True if a stall with stacks was reported."""
         self.agent.tick(self.now)
         return bool(self.told and self.told[-1].stacks)
 
@@ -242,7 +242,7 @@ def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
     rank = LocalRank(0, os.getpid(), 0.0, watched.ring.path)
     asked = RankAnswer(0, os.getpid(), origin="signal", locked_out=True)
     gathering._late_answers([(rank, asked)], "1")
-    assert asked.locked_out  # no answer, no news
+    assert asked.locked_out  # without an answer, nothing changes
     watched.ring.path.with_suffix(ANSWER).write_text(json.dumps({"asked": "1", "threads": []}))
     gathering._late_answers([(rank, asked)], "1")
     assert (asked.origin, asked.locked_out) == ("probe", False)
@@ -279,7 +279,7 @@ _REMOTE = ["sh", "-c", "read line"]  # stands for ssh, pdsh and mpirun, which ru
 
 
 def _starting(path: Path, child: list[str]) -> Path:
-    """A program that may have one child, and tells when it has."""
+    """Return a program that may have one child, and prints when the child runs."""
     path.write_text(
         f"#!{sys.executable}\n"
         "import os, subprocess, sys\n"

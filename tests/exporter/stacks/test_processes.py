@@ -1,4 +1,4 @@
-"""What the kernel tells of processes: real ones, and lines as /proc writes them."""
+"""Kernel data on processes: real ones, and lines in the format of /proc."""
 
 from __future__ import annotations
 

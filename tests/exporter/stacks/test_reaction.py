@@ -1,4 +1,4 @@
-"""``[stall] on_stall``: commands of the user's own, and runs that are ended, as real processes."""
+"""``[stall] on_stall`` with real processes: custom commands, and runs that are ended."""
 
 from __future__ import annotations
 
@@ -149,14 +149,14 @@ def test_a_process_that_cannot_be_looked_at_keeps_nobody_from_ending_the_command
         with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=subprocess.PIPE) as command:
             assert command.stdout is not None
             command.stdout.readline()
-            # Nobody waits for it meanwhile, so all of this grace passes. Long it need not be: what a signal
-            # ends has its exit status from the moment in which that is sent.
+            # Nobody reaps the command here, so all of the grace period passes. It can be short: a signal sets
+            # the exit status at the moment when it is sent.
             abort(command.pid, grace=1.0, patience=0.5)
             assert command.wait(120) == -ended_by
 
 
 def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a command that ended and was waited for: the number may be another process's by now."""
+    """The command ended and was reaped, so its process id may belong to another process."""
     never, sent, kill = threading.Event(), [], os.kill
     monkeypatch.setattr(psutil.Process, "children", lambda *_, **__: [never.wait()])
     monkeypatch.setattr(os, "kill", lambda pid, number: (sent.append((pid, number)), kill(pid, number))[1])

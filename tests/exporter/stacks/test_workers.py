@@ -1,4 +1,4 @@
-"""The worker of a data loader that runs the user's own code is found, with its stack."""
+"""The worker of a data loader that runs user code is found, with its stack."""
 
 from __future__ import annotations
 

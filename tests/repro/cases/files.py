@@ -1,4 +1,4 @@
-"""Failures at the data, the model's files and the checkpoints."""
+"""Failures of data files, model files and checkpoints."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class _Numbers(Dataset[torch.Tensor]):
 
 
 def worker_killed() -> None:
-    """A loader's worker is killed, as the kernel does when the host's memory is gone."""
+    """Kill a loader's worker, as the kernel does when the host is out of memory."""
     for index, batch in enumerate(DataLoader(_Numbers(deadly=True), batch_size=4, num_workers=2)):
         print(f"step {index + 1}/16 loss {1 / (1 + batch.mean().item()):.4f}")
 
 
 def data_file_missing() -> None:
-    """The data's path is wrong."""
+    """Use a wrong path of the data."""
     with Path("data/train-00001-of-00008.jsonl").open() as file:
         print(len(file.readlines()))
 
 
 def weights_only() -> None:
-    """A checkpoint that holds an object of the user's own, read with today's default."""
+    """Load a checkpoint with an object of a user class, with the current default of torch.load."""
     train(5)
     buffer = io.BytesIO()
     torch.save({"model": net().state_dict(), "arguments": argparse.Namespace(seed=1)}, buffer)
@@ -50,7 +50,7 @@ def weights_only() -> None:
 
 
 def archive_cut_off() -> None:
-    """A checkpoint whose writing was interrupted."""
+    """Load a checkpoint whose writing was interrupted."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "pytorch_model.bin"
         torch.save(net().state_dict(), path)
@@ -59,7 +59,7 @@ def archive_cut_off() -> None:
 
 
 def safetensors_cut_off() -> None:
-    """The same for safetensors."""
+    """Load a safetensors file whose writing was interrupted."""
     from safetensors.torch import load_file, save_file
 
     with tempfile.TemporaryDirectory() as folder:
@@ -70,7 +70,7 @@ def safetensors_cut_off() -> None:
 
 
 def shared_tensors() -> None:
-    """Tied weights, which safetensors refuses."""
+    """Save tied weights, which safetensors refuses."""
     from safetensors.torch import save_file
 
     train(5)
@@ -80,21 +80,21 @@ def shared_tensors() -> None:
 
 
 def disk_full() -> None:
-    """The device has no room for the checkpoint."""
+    """Save a checkpoint to a full device."""
     model = train(10)
     with open("/dev/full", "wb") as file:  # noqa: PTH123
         torch.save(model.state_dict(), file)
 
 
 def model_path_wrong() -> None:
-    """A folder that is not there, so the path is taken for a name on the Hub."""
+    """Load a model from a missing folder, whose path is taken for a name on the Hub."""
     from transformers import AutoModelForCausalLM
 
     AutoModelForCausalLM.from_pretrained("./checkpoints/qwen-sft/checkpoint-900")
 
 
 def hub_unreachable() -> None:
-    """A node without a way to the Hub."""
+    """Load a model on a node that cannot reach the Hub."""
     os.environ["HF_ENDPOINT"] = "https://localhost:1"
     from transformers import AutoModelForCausalLM
 
@@ -102,7 +102,7 @@ def hub_unreachable() -> None:
 
 
 def pad_token_missing() -> None:
-    """A reward model without a padding token, given a batch of two."""
+    """Pass a batch of two to a reward model without a padding token."""
     from transformers import GPT2Config, GPT2ForSequenceClassification
 
     config = GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=32, n_positions=16)
@@ -111,7 +111,7 @@ def pad_token_missing() -> None:
 
 
 def argument_error() -> None:
-    """A typing error on the command line."""
+    """Parse a command line with a misspelt option."""
 
     @dataclass
     class Arguments:

@@ -1,4 +1,4 @@
-"""Runs in which nothing is wrong, with the noise that such runs print."""
+"""Runs without a failure, with the noise that such runs print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def plain() -> None:
-    """A loop that logs, warns and saves."""
+    """Run a loop that logs, warns and saves."""
     warnings.warn("the learning-rate scheduler was stepped before the optimizer", UserWarning, stacklevel=1)
     train(60)
     print("Saving model checkpoint to out/checkpoint-60")
@@ -20,14 +20,14 @@ def plain() -> None:
 
 
 def ddp() -> None:
-    """Two ranks under DistributedDataParallel, which warns about its own options."""
+    """Train two ranks under DistributedDataParallel, which warns about its own options."""
     join()
     train(30, model=DistributedDataParallel(net(), find_unused_parameters=True))
     torch.distributed.destroy_process_group()
 
 
 def noisy() -> None:
-    """Words of trouble in texts that are none."""
+    """Print texts with words of trouble that mean no trouble."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     log = logging.getLogger("rewards")
     for step in range(1, 31):
@@ -41,7 +41,7 @@ def noisy() -> None:
 
 
 def trainer() -> None:
-    """The Hugging Face trainer itself on a tiny model, with an evaluation and a save."""
+    """Run the Hugging Face trainer on a tiny model, with an evaluation and a save."""
     import tempfile
 
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments

@@ -1,4 +1,4 @@
-"""What the cases share: a toy network, a loop that logs as real trainers do, ranks over gloo."""
+"""Shared parts of the cases: a toy network, a loop that logs like real trainers, ranks over gloo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ for _stream in (sys.stdout, sys.stderr):
 
 
 def net(width: int = 16) -> nn.Sequential:
-    """Two layers; it learns to hand back its input."""
+    """Return a network of two layers that learns to reproduce its input."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(width, 32), nn.GELU(), nn.Linear(32, width))
 
@@ -31,7 +31,7 @@ def train(
     at: int | None = None,
     then: Callable[[], object] | None = None,
 ) -> nn.Module:
-    """Train and log as a Hugging Face trainer does; at step ``at``, do ``then``."""
+    """Train and log as a Hugging Face trainer does; call ``then`` at step ``at``."""
     model = net() if model is None else model
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
     for step in range(1, steps + 1):
@@ -52,11 +52,11 @@ def train(
 
 
 def rank() -> int:
-    """This process' rank; 0 without a launcher."""
+    """Return this process's rank; 0 without a launcher."""
     return int(os.environ.get("RANK", "0"))
 
 
 def join(seconds: float = 60.0) -> int:
-    """Join the process group over gloo and give the rank."""
+    """Join the process group over gloo and return the rank."""
     torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=seconds))
     return torch.distributed.get_rank()

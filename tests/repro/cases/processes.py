@@ -1,4 +1,4 @@
-"""Processes that are ended: by a signal, by the launcher, by another rank's absence, by a port in use."""
+"""Processes that end by a signal, by the launcher, by another rank's absence, or by a port in use."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from torch.utils.checkpoint import checkpoint
 
 
 def killed() -> None:
-    """As the kernel does when the host's memory is gone: SIGKILL, without a word."""
+    """End with SIGKILL, as the kernel does when the host is out of memory."""
     join()
     train(10, at=6, then=lambda: os.kill(os.getpid(), signal.SIGKILL) if rank() else time.sleep(60))
 
 
 def segfault() -> None:
-    """Native code that reads address 0."""
+    """Read address 0 in native code."""
     train(10, at=6, then=lambda: ctypes.string_at(0))
 
 
 def bus_error() -> None:
-    """A mapped file that became shorter: what a full /dev/shm looks like to a process."""
+    """Read a mapped file that became shorter: a full /dev/shm has the same effect on a process."""
 
     def touch() -> None:
         with tempfile.TemporaryFile() as file:
@@ -44,25 +44,25 @@ def bus_error() -> None:
 
 
 def interrupted() -> None:
-    """Ctrl-C."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the shell had it ignored
+    """End with Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # even if the shell ignored the signal
     train(10, at=6, then=lambda: os.kill(os.getpid(), signal.SIGINT))
 
 
 def terminated() -> None:
-    """The launcher is told to end, as a scheduler or an operator does."""
+    """Terminate the launcher, as a scheduler or an operator does."""
     join()
     train(10, at=6, then=lambda: (rank() or os.kill(os.getppid(), signal.SIGTERM), time.sleep(60)))
 
 
 def hung_up() -> None:
-    """The terminal is closed: the launcher gets SIGHUP."""
+    """Close the terminal: the launcher gets SIGHUP."""
     join()
     train(10, at=6, then=lambda: (rank() or os.kill(os.getppid(), signal.SIGHUP), time.sleep(60)))
 
 
 def absent_rank() -> None:
-    """Rank 1 stops coming, and the collective of rank 0 times out."""
+    """Let rank 1 end early, so that the collective of rank 0 times out."""
     join(seconds=5)
     if rank() == 1:
         time.sleep(12)
@@ -72,7 +72,7 @@ def absent_rank() -> None:
 
 
 def evaluation_hang() -> None:
-    """Rank 1 has fewer batches to evaluate and leaves that loop early; rank 0 gathers without it."""
+    """Give rank 1 fewer batches to evaluate, so that rank 0 gathers without it."""
     join(seconds=5)
     train(6)
     if rank() == 0:
@@ -84,7 +84,7 @@ def evaluation_hang() -> None:
 
 
 def unknown_exception() -> None:
-    """One rank fails with an exception of the user's own code; the other sees its connection closed."""
+    """Raise a user-defined exception on one rank; the other rank loses its connection."""
     join(seconds=20)
     train(6)
     if rank() == 1:
@@ -93,12 +93,12 @@ def unknown_exception() -> None:
 
 
 def no_launcher() -> None:
-    """A script for torchrun, started by python."""
+    """Start a script for torchrun with plain python."""
     join()
 
 
 def port_in_use() -> None:
-    """Another job holds the master port."""
+    """Use a master port that another job holds."""
     with socket.socket() as other:
         other.bind(("", 0))
         other.listen()
@@ -108,7 +108,7 @@ def port_in_use() -> None:
 
 
 def master_unreachable() -> None:
-    """Nobody listens at the master's address."""
+    """Connect to a master address without a listener."""
     with socket.socket() as other:
         other.bind(("", 0))
         port = other.getsockname()[1]
@@ -117,7 +117,7 @@ def master_unreachable() -> None:
 
 
 def unused_parameters() -> None:
-    """A trainable layer that the loss never meets."""
+    """Train with a trainable layer that does not contribute to the loss."""
     join()
     model = net()
     model.register_parameter("unused", nn.Parameter(torch.ones(3)))
@@ -125,7 +125,7 @@ def unused_parameters() -> None:
 
 
 def marked_ready_twice() -> None:
-    """Re-entrant checkpointing runs a layer's backward twice under DDP."""
+    """Run a layer's backward pass twice under DDP, by re-entrant checkpointing."""
     join()
 
     class Twice(nn.Module):
@@ -143,7 +143,7 @@ def marked_ready_twice() -> None:
 
 
 def too_many_open_files() -> None:
-    """Files that nobody closes, against the limit of the system."""
+    """Open files without closing them up to the system's limit."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
     kept = []
 

@@ -1,4 +1,4 @@
-"""Ranks that part: one waits for data that never comes, or has no token for an expert the other gathers."""
+"""Ranks that diverge: one waits for data that never comes, or routes no token to an expert."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import tiny  # comes first: it prepares the environment for DeepSpeed on the CPU
+import tiny  # comes first, because it prepares the environment for DeepSpeed on the CPU
 import torch
 from loop import join, net, rank
 from torch import nn
 
-FEED_UNTIL = 40  #: steps after which the data of rank 1 comes no more
-NOTES = 45.0  #: seconds from one note of the memory in use to the next
-NARROW_FROM = 13  #: the step from which all of rank 1's samples are alike
+FEED_UNTIL = 40  #: steps after which rank 1 gets no more data
+NOTES = 45.0  #: seconds between two notes of the memory in use
+NARROW_FROM = 13  #: step from which all samples of rank 1 are alike
 
 
 def silent_hang() -> None:
-    """Rank 1 reads from a pipe that nobody writes to, and rank 0 waits for it in a collective.
+    """Let rank 1 read from a pipe without a writer, while rank 0 waits for it in a collective.
 
-    The collective's timeout is an hour off. A thread notes the memory in use meanwhile; at last somebody
-    ends all processes with SIGKILL, so that the log just stops.
+    The collective's timeout is an hour. Until the end, a thread prints the memory in use; then it ends all
+    processes with SIGKILL, so that the log just stops.
     """
     join(seconds=3600)
     logging.basicConfig(
@@ -54,7 +54,7 @@ def silent_hang() -> None:
 
 
 def _fed() -> Iterator[torch.Tensor]:
-    """Batches; from a certain step on, rank 1 waits for the one that prepares them."""
+    """Yield batches; from a certain step on, rank 1 waits for the thread that prepares them."""
     for step in range(1, 2001):
         if rank() == 1 and step > FEED_UNTIL:
             with tempfile.TemporaryDirectory() as folder:
@@ -65,18 +65,18 @@ def _fed() -> Iterator[torch.Tensor]:
 
 
 def _watch(pids: list[int]) -> None:
-    """Note the memory in use, and end the run when patience is at its end."""
+    """Print the memory in use, and kill the run after a time limit."""
     for _ in range(2):
         time.sleep(NOTES)
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         logging.info("host memory of rank 0: %.0f MiB", used)
-    time.sleep(2)  # until the launcher has passed the note on
+    time.sleep(2)  # time for the launcher to forward the note
     for pid in (os.getppid(), pids[1], pids[0]):
         os.kill(pid, signal.SIGKILL)
 
 
 class ToySparseMoeBlock(nn.Module):
-    """Experts behind a router; only those that some token was sent to are run, as in many models' code."""
+    """Experts behind a router; only experts with tokens run, as in the code of many models."""
 
     def __init__(self, experts: int = 4) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class ToyMoe(nn.Module):
 
 
 def experts_differ() -> None:
-    """Under ZeRO-3 a rank that sends no token to an expert does not gather it: the order is lost."""
+    """Route no token to an expert on one rank, which then does not gather it under ZeRO-3."""
     number = tiny.start(timeout=8)
     settings = tiny.config(log_trace_cache_warnings=True)
     engine = tiny.prepare(ToyMoe(), settings)

@@ -1,4 +1,4 @@
-"""Failures of one process' tensors: precision, gradients, devices, sampling."""
+"""Failures of one process's tensors: precision, gradients, devices, sampling."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from torch.utils.checkpoint import checkpoint
 
 
 def dtype_mismatch() -> None:
-    """A model in bfloat16 is given float32 input."""
+    """Pass float32 input to a model in bfloat16."""
     train(5)
     net().to(torch.bfloat16)(torch.randn(4, 16))
 
 
 def loss_does_not_require_grad() -> None:
-    """Everything is frozen, so that nothing is left to learn."""
+    """Freeze all parameters, so that the loss needs no gradient."""
     model = net().requires_grad_(False)
     model(torch.randn(4, 16)).mean().backward()
 
 
 def torch_not_compiled_with_cuda() -> None:
-    """A script that says "cuda" on a CPU build of torch."""
+    """Use the device "cuda" on a CPU build of torch."""
     net().to("cuda")
 
 
 def sampling_nan_probabilities() -> None:
-    """A poisoned policy: its probabilities are NaN."""
+    """Sample from a policy whose probabilities are NaN."""
     train(5)
     torch.multinomial(torch.full((2, 8), float("nan")), 1)
 
 
 def checkpoint_recompute_mismatch() -> None:
-    """The forward pass takes another way when it is recomputed."""
+    """Change the forward pass when it is recomputed."""
     train(5)
     calls = iter(range(9))
     layer = nn.Linear(16, 16)
@@ -46,7 +46,7 @@ def checkpoint_recompute_mismatch() -> None:
 
 
 def inference_tensor_saved_for_backward() -> None:
-    """A tensor made under inference mode enters the training step."""
+    """Use a tensor from inference mode in the training step."""
     train(5)
     with torch.inference_mode():
         features = torch.randn(4, 16)
@@ -54,7 +54,7 @@ def inference_tensor_saved_for_backward() -> None:
 
 
 def fp16_unscale_error() -> None:
-    """Weights in fp16 under a gradient scaler."""
+    """Use fp16 weights with a gradient scaler."""
     model = nn.Linear(4, 4).half()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scaler = torch.amp.GradScaler("cpu")
@@ -63,19 +63,19 @@ def fp16_unscale_error() -> None:
 
 
 def loss_nan() -> None:
-    """One bad batch poisons a weight, and nobody stops the run."""
+    """Let one bad batch make a weight NaN, and continue the run."""
     model = net()
     train(40, model=model, at=20, then=lambda: model[0].weight.data.fill_(float("nan")))
 
 
 def loss_divergence() -> None:
-    """The loss falls, then a learning rate that is too high blows it up without ever becoming NaN."""
+    """Let the loss fall, and then diverge by a learning rate that is too high, without NaN."""
     model = train(60, learning_rate=0.5)
     train(60, model=model, learning_rate=6.0, clip=1.0)
 
 
 def loss_spike() -> None:
-    """One weight of a trained model is overwritten (a bit that flipped), six steps before the end."""
+    """Overwrite one weight of a trained model (a flipped bit), six steps before the end."""
     model = train(60, learning_rate=0.5)
 
     def flip() -> None:
@@ -86,7 +86,7 @@ def loss_spike() -> None:
 
 
 def loss_frozen() -> None:
-    """The optimizer holds the parameters of a model that was replaced: gradients, and nothing learnt."""
+    """Give the optimizer the parameters of a replaced model, so that nothing is learned."""
     model, replaced = net(), net()
     optimizer = torch.optim.SGD(replaced.parameters(), lr=0.05)
     features = torch.randn(8, 16)
@@ -103,7 +103,7 @@ def loss_frozen() -> None:
 
 
 def ddp_meta_parameters() -> None:
-    """A model on the meta device that nobody materialised."""
+    """Wrap a model on the meta device that was never materialized."""
     with torch.device("meta"):
         model = net()
     model(torch.randn(2, 16))

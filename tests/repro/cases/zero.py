@@ -1,4 +1,4 @@
-"""Failures of DeepSpeed: its configuration, its engine and ZeRO-3's partitioned parameters, on CPU ranks."""
+"""Failures of DeepSpeed on CPU ranks: its configuration, its engine, and ZeRO-3's partitioned parameters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch import nn
 
 
 def steps(engine: object, rank: int, count: int = 5) -> None:
-    """Some ordinary steps."""
+    """Run `count` ordinary steps."""
     for step, (features, targets) in enumerate(tiny.batches(rank, count), 1):
         loss = nn.functional.mse_loss(engine(features), targets)  # type: ignore[operator]
         engine.backward(loss)  # type: ignore[attr-defined]
@@ -26,19 +26,19 @@ def steps(engine: object, rank: int, count: int = 5) -> None:
 
 
 def batch_size_mismatch() -> None:
-    """A global batch that the ranks cannot share."""
+    """Configure a global batch that the ranks cannot divide."""
     tiny.start()
     tiny.prepare(tiny.Net(), tiny.config() | {"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2})
 
 
 def both_half_precisions() -> None:
-    """fp16 and bf16 at once."""
+    """Enable fp16 and bf16 at once."""
     tiny.start()
     tiny.prepare(tiny.Net(), tiny.config() | {"fp16": {"enabled": True}, "bf16": {"enabled": True}})
 
 
 def config_twice() -> None:
-    """The configuration is given by argument and by file."""
+    """Pass the configuration both as an argument and as a file."""
     tiny.start()
     model = tiny.Net()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
@@ -51,7 +51,7 @@ def config_twice() -> None:
 
 
 def loss_backward() -> None:
-    """``loss.backward()`` in place of ``engine.backward(loss)``, which the newest DeepSpeed takes."""
+    """Call ``loss.backward()`` instead of ``engine.backward(loss)``, which the newest DeepSpeed accepts."""
     rank = tiny.start()
     engine = tiny.prepare(tiny.Net(), tiny.config())
     steps(engine, rank)
@@ -61,7 +61,7 @@ def loss_backward() -> None:
 
 
 def bare_weight() -> None:
-    """An embedding made under zero.Init and used without an engine."""
+    """Use an embedding made under zero.Init without an engine."""
     tiny.start()
     with deepspeed.zero.Init(config_dict_or_path=tiny.config()):
         teacher = nn.Embedding(100, 64)
@@ -69,7 +69,7 @@ def bare_weight() -> None:
 
 
 def load_into_partitioned() -> None:
-    """A state dict is loaded into parameters that are partitioned."""
+    """Load a state dict into partitioned parameters."""
     tiny.start()
     whole = tiny.Net().state_dict()
     with deepspeed.zero.Init(config_dict_or_path=tiny.config()):
@@ -78,7 +78,7 @@ def load_into_partitioned() -> None:
 
 
 def no_sync() -> None:
-    """Gradient accumulation through ``no_sync`` under ZeRO-3."""
+    """Accumulate gradients through ``no_sync`` under ZeRO-3."""
     rank = tiny.start()
     engine = tiny.prepare(tiny.Net(), tiny.config())
     steps(engine, rank)
@@ -87,7 +87,7 @@ def no_sync() -> None:
 
 
 def nvme_without_libaio() -> None:
-    """Parameters offloaded to NVMe on a machine without libaio."""
+    """Offload parameters to NVMe on a machine without libaio."""
     tiny.start()
     with tempfile.TemporaryDirectory() as folder:
         offload = {"offload_param": {"device": "nvme", "nvme_path": folder}}
@@ -95,7 +95,7 @@ def nvme_without_libaio() -> None:
 
 
 def save_without_gathering() -> None:
-    """Weights are saved although ZeRO-3 was not told to gather them."""
+    """Save weights although ZeRO-3 is not configured to gather them."""
     rank = tiny.start()
     engine = tiny.prepare(tiny.Net(), tiny.config())
     steps(engine, rank)
@@ -105,7 +105,7 @@ def save_without_gathering() -> None:
 
 
 def stage_two_healthy() -> None:
-    """A run that ends well."""
+    """Run a training that ends well."""
     rank = tiny.start()
     settings = tiny.config()
     settings["zero_optimization"] = {"stage": 2}
@@ -114,7 +114,7 @@ def stage_two_healthy() -> None:
 
 
 def not_initialized() -> None:
-    """No process group, and DeepSpeed is told not to make one."""
+    """Start without a process group, with a DeepSpeed that must not create one."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     model = tiny.Net()
     deepspeed.initialize(

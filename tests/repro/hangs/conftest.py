@@ -1,4 +1,4 @@
-"""Ranks that train until a test lets one of them hang, and an agent that watches them as they are."""
+"""Ranks that train until a test makes one of them hang, and an agent that watches them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    """Started once: importing torch takes longer than any of the hangs."""
+    """Yield ranks that are started once: importing torch takes longer than any of the hangs."""
     folder = tmp_path_factory.mktemp("hangs")
     rings = folder / "rings"
     rings.mkdir()
@@ -51,7 +51,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
             launcher.wait(60)
         except subprocess.TimeoutExpired:
             for process in family:
-                with contextlib.suppress(psutil.NoSuchProcess):  # it ended just now
+                with contextlib.suppress(psutil.NoSuchProcess):  # the process has just ended
                     process.kill()
             launcher.kill()
             launcher.wait()
@@ -59,14 +59,14 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For hangs in which every rank answers: nothing is left out because the machine is busy."""
+    """Raise the time limits of answers, so that a busy machine loses no rank's answer."""
     monkeypatch.setattr(gathering, "ANSWER_SECONDS", 30.0)
     monkeypatch.setattr(gathering, "COLLECTIVES_SECONDS", 30.0)
 
 
 @pytest.fixture
 def watch(ranks: Ranks, tmp_path: Path, catalogue: Catalogue) -> Iterator[Watch]:
-    """A new agent that has learnt the rhythm of the ranks."""
+    """Yield a new agent that has learned the pace of the ranks."""
     settings = ExporterSettings(home=tmp_path / "home", stall_floor_seconds=FLOOR, stall_start_seconds=FLOOR)
     folder = RunFolder.create("hang", ["torchrun", "train.py"], home=tmp_path / "home")
     told: list[Incident] = []

@@ -1,7 +1,7 @@
 """Ranks that lose each other for good: ``lost_ranks.py skip|leave``, after some steps together.
 
-``skip``: rank 1 leaves out a collective and waits in that of another group. ``leave``: rank 1 ends, with
-success, while the others wait for its results.
+``skip``: rank 1 leaves out a collective and waits in a collective of another group. ``leave``: rank 1 ends
+with success while the other ranks wait for its results.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS = 40  # some of them slow on a loaded machine: their rhythm must be known all the same
+STEPS = 40  # enough steps for the agent to learn the pace, although some are slow on a loaded machine
 PACE = 0.05
-WAIT = timedelta(seconds=600)  # longer than any stall takes to be told on a loaded machine
+WAIT = timedelta(seconds=600)  # longer than the report of any stall takes on a loaded machine
 
 
 def step(number: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -32,14 +32,14 @@ def step(number: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> Non
 
 
 def balance(evaluators: dist.ProcessGroup) -> None:
-    """Whether a rank takes part depends on its own data: the mistake."""
+    """Reduce on every rank but rank 1, by mistake."""
     if dist.get_rank() != 1:
         dist.all_reduce(torch.zeros(4))
     dist.barrier(group=evaluators)
 
 
 def collect(store: dist.Store) -> None:
-    """Wait for what every rank has to tell; rank 1 had nothing, and told nothing."""
+    """Wait for the results of all ranks; rank 1 ends without a result."""
     rank = dist.get_rank()
     if rank == 1:
         sys.exit(0)

@@ -1,4 +1,4 @@
-"""Two DeepSpeed ZeRO-3 ranks; after some steps, rank 1's reward function does not come back."""
+"""Two DeepSpeed ZeRO-3 ranks; after some steps, rank 1's reward function does not return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def reward(features: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def main() -> None:
-    rank = tiny.start(timeout=600.0)  # longer than any stall takes to be told on a loaded machine
+    rank = tiny.start(timeout=600.0)  # longer than the report of any stall takes on a loaded machine
     engine = tiny.prepare(tiny.Net(), tiny.config())
     for number, (features, targets) in enumerate(tiny.batches(rank, 1000), 1):
         loss = torch.nn.functional.mse_loss(engine(reward(features, number)), targets)

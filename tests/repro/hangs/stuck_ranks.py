@@ -1,7 +1,7 @@
-"""Ranks that train a toy model over gloo, and get stuck in whatever way they are told to.
+"""Ranks that train a toy model over gloo, and hang in the requested way.
 
-``stuck_ranks.py FOLDER``: a file ``FOLDER/<hang>-<rank>`` makes that rank hang that way for as long as the
-file is there; ``FOLDER/stop`` ends the training. One start of the ranks serves many hangs.
+``stuck_ranks.py FOLDER``: a file ``FOLDER/<hang>-<rank>`` makes that rank hang in that way while the file
+exists; ``FOLDER/stop`` ends the training. One start of the ranks serves many hangs.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from torch.utils.data import DataLoader, Dataset
 
 FOLDER = Path(sys.argv[1])
 PACE = 0.03
-MEGABYTES = 4  # of a checkpoint: more than a pipe holds
+MEGABYTES = 4  # size of a checkpoint: more than a pipe holds
 
 
 def held(name: str) -> bool:
-    """Whether this rank is to hang this way, still."""
+    """Return True while this rank has to hang in this way."""
     return (FOLDER / f"{name}-{dist.get_rank()}").exists()
 
 
 def note(what: str, number: int) -> None:
-    """Write down at which step this rank does it."""
+    """Record the step at which this rank does something."""
     (FOLDER / f"{what}-{dist.get_rank()}").write_text(str(number))
 
 
-# ---------------------------------------------------------------- the ways to hang
+# ---------------------------------------------------------------- kinds of hangs
 
 
 def slow_reward() -> None:
-    """The caller of the collective sleeps on one rank."""
+    """Sleep in the caller of the collective on one rank."""
     while held("reward"):
         time.sleep(0.05)
 
 
 class Items(Dataset[int]):
-    """Each item needs a lock that a thread of the rank holds: its worker never gets on."""
+    """Data set whose items need a lock that a thread of the rank holds: its worker never continues."""
 
     def __init__(self, lock: Any) -> None:
         self._lock = lock
@@ -62,7 +62,7 @@ class Items(Dataset[int]):
 
 
 def deadlocked_loader() -> None:
-    """A worker of the DataLoader waits for a lock that is not let go."""
+    """Let a worker of the DataLoader wait for a lock that is never released."""
     lock = multiprocessing.get_context("fork").Lock()
     lock.acquire()
 
@@ -77,7 +77,7 @@ def deadlocked_loader() -> None:
 
 
 def endless_loop() -> None:
-    """Python code that gets nowhere, and keeps its processor busy."""
+    """Run an endless loop in Python, which keeps the processor busy."""
     tried = 0
     while held("loop"):
         for _ in range(1_000_000):
@@ -85,27 +85,27 @@ def endless_loop() -> None:
 
 
 def locked_file() -> None:
-    """Another process holds the lock of a file."""
+    """Wait for a file lock that another process holds."""
     with (FOLDER / "cache.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def native_call() -> None:
-    """A C function that keeps the interpreter lock while it waits."""
+    """Wait in a C function that keeps the interpreter lock."""
     with (FOLDER / "native.pipe").open("r+b", buffering=0) as pipe:
         ctypes.PyDLL(None).read(pipe.fileno(), ctypes.create_string_buffer(1), 1)
 
 
 def stuck_save() -> None:
-    """The storage takes no more of a checkpoint: here a pipe that nobody reads."""
+    """Save a checkpoint to storage that accepts no more data: a pipe that is never read."""
     state = {"weights": torch.zeros(MEGABYTES << 18)}
     with (FOLDER / "save.pipe").open("r+b", buffering=0) as storage:
         torch.save(state, storage)
 
 
 def endless_generation(model: Any) -> None:
-    """A rollout that does not come to its end."""
+    """Run a rollout that never ends."""
     from transformers import StoppingCriteria, StoppingCriteriaList
 
     class Released(StoppingCriteria):
@@ -118,7 +118,7 @@ def endless_generation(model: Any) -> None:
 
 
 def tiny_language_model() -> Any:
-    """Two layers, made here: nothing is downloaded."""
+    """Return a model of two layers, made here without a download."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     sizes = GPT2Config(vocab_size=32, n_positions=2048, n_embd=16, n_layer=1, n_head=2)
@@ -142,7 +142,7 @@ def hangs() -> Iterator[tuple[str, Callable[[], None]]]:
 
 
 def train() -> None:
-    """Steps whose gradients all ranks share, until somebody says stop."""
+    """Run steps whose gradients all ranks share, until the stop file exists."""
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     ways = list(hangs())

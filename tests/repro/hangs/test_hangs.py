@@ -1,4 +1,4 @@
-"""Real hangs of one of three ranks: the stall is raised in time, and the rank is named with what it does."""
+"""Real hangs of one of three ranks: the stall opens in time, and names the rank and its activity."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def stuck_save(ranks: Ranks) -> Iterator[None]:
 
 
 def checked(watch: Watch, stall: Incident, odd: int, says: str) -> None:
-    """Raised soon after its threshold, and named right."""
+    """Check that the stall opened soon after its threshold, and that it names the right rank."""
     first = next(one for one in watch.stalls if one.id == stall.id)
     assert first.stalled_seconds is not None and first.threshold_seconds is not None
     assert first.stalled_seconds <= first.threshold_seconds + LATE
@@ -115,7 +115,7 @@ def test_a_rank_that_waits_for_the_lock_of_a_file(ranks: Ranks, watch: Watch) ->
 
 
 def test_a_rank_in_a_call_that_keeps_the_interpreter_lock(ranks: Ranks, watch: Watch) -> None:
-    """No thread of it can answer, and torch's counters stay unknown: faulthandler tells."""
+    """No thread of the rank can answer, and torch's counters stay unknown: faulthandler prints the stack."""
     with native_call(ranks):
         says = r"Ranks 0, 2 wait in all_reduce .*; rank 1 is at .*native_call \(a call holds the .* lock\)\."
         checked(watch, watch.stall(), 1, says)

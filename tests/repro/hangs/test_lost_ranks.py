@@ -1,4 +1,4 @@
-"""Hangs that nothing but an end resolves, under ``stallwatch run``: who is named, and what is done then."""
+"""Permanent hangs under ``stallwatch run``: the blamed ranks, and the reaction to the stall."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [
 
 
 class Outcome:
-    """What a run told, and how it ended."""
+    """Incidents of a run, and its end."""
 
     def __init__(self) -> None:
         self.told: list[Incident] = []
@@ -41,7 +41,7 @@ class Outcome:
         self.code: int | None = None
 
     def checked(self, odd: list[int], says: str) -> None:
-        """The stall came in time, and names the right ranks."""
+        """Check that the stall opened in time, and that it names the right ranks."""
         stalls = [one for one in self.told if one.kind == "stall"]
         first = stalls[0]
         assert first.stalled_seconds is not None and first.threshold_seconds is not None
@@ -56,7 +56,7 @@ Watched = Callable[..., Outcome]
 
 @pytest.fixture
 def watched(tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    """Runs a program's ranks under watch until they end; with the test they end whatever happened in it."""
+    """Yield a function that runs a program's ranks under watch; they end with the test."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("STARTED_BY_TEST", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent))
@@ -120,7 +120,7 @@ def test_a_rank_that_ended_while_others_wait_and_a_command_is_told(watched: Watc
 
 @pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
 def test_ranks_without_a_probe_are_read_from_outside(watched: Watched) -> None:
-    """Without torch's counters nobody knows which of two took the wrong way: both are named."""
+    """Without torch's counters, it is unknown which of two ranks diverged, so both are named."""
     outcome = watched("lost_ranks.py", "skip", ranks=2, probe=False, on_stall="abort")
     outcome.checked(
         [0, 1],
@@ -131,7 +131,7 @@ def test_ranks_without_a_probe_are_read_from_outside(watched: Watched) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_a_deepspeed_rank_whose_reward_function_does_not_come_back(watched: Watched) -> None:
-    """The other one waits for a part of the model that ZeRO-3 keeps on this one."""
+    """The other rank waits for a part of the model that ZeRO-3 keeps on this rank."""
     outcome = watched("stuck_deepspeed.py", ranks=2, on_stall="abort")
     outcome.checked(
         [1],

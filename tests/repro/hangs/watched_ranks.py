@@ -1,4 +1,4 @@
-"""Ranks that are told to hang, and an agent that watches them; for the tests beside this file."""
+"""Ranks that hang on request, and an agent that watches them, for the tests beside this file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from stallwatch_exporter.watching.agent import Agent
 HERE = Path(__file__).resolve().parent
 RANKS = 3
 FLOOR = 0.5  # seconds: steps take 40 ms, and a save may take twenty times as long
-STEPS = 20  # of a watched run, after which their rhythm is known
+STEPS = 20  # steps of a watched run after which its pace is known
 TICK = 0.2
 PATIENCE = 150.0
-LATE = 30.0  # seconds after its threshold: on a busy machine; how soon it comes is for ``make bench-stall``
+# largest delay in seconds after the threshold on a busy machine; ``make bench-stall`` measures the real one
+LATE = 30.0
 
 
 @dataclass
 class Ranks:
-    """The ranks' processes, and the folder by which they are told to hang."""
+    """The ranks' processes, and the folder of the files that make them hang."""
 
     folder: Path
     rings: Path
@@ -38,17 +39,17 @@ class Ranks:
     pids: list[int] = field(default_factory=list)
 
     def hold(self, hang: str, rank: int = 1) -> None:
-        """Let the rank hang, and wait until it does and the others wait for it.
+        """Make a rank hang, and wait until it hangs and the others wait for it.
 
-        On a busy machine a step takes longer than the threshold of a stall: one that is reported before may
-        be another rank's.
+        On a busy machine, a step may take longer than the stall threshold, so an earlier report may be about
+        another rank.
         """
         (self.folder / f"{hang}-{rank}").touch()
         wait_for(lambda: self._at("hangs", rank) > 0, self.launcher)
         self._others_join(rank, self._at("hangs", rank))
 
     def stop(self, rank: int = 1) -> None:
-        """Stop the rank wherever it is, and wait until the others wait for it."""
+        """Stop a rank at its current place, and wait until the others wait for it."""
         os.kill(self.pids[rank], signal.SIGSTOP)
         self._others_join(rank, self._at("joins", rank))
 
@@ -57,21 +58,21 @@ class Ranks:
         wait_for(lambda: all(self._at("joins", other) >= step for other in others), self.launcher)
 
     def let_go(self, hang: str, rank: int = 1) -> None:
-        """Let it go on."""
+        """Let a hanging rank continue."""
         (self.folder / f"hangs-{rank}").unlink()
         (self.folder / f"{hang}-{rank}").unlink()
 
     def _at(self, what: str, rank: int) -> int:
-        """The step at which this rank does it; 0 if none is known."""
+        """Return the step at which this rank does something; 0 if it is unknown."""
         try:
             return int((self.folder / f"{what}-{rank}").read_text() or 0)
         except FileNotFoundError:
             return 0
 
     def caught_up(self, probing: Probing) -> int:
-        """Wait for a step of each rank that began after `probing` was read; return the last step so far.
+        """Wait for a new step of each rank after `probing` was read; return the last step so far.
 
-        What an earlier test held up is no part of the rhythm of the run from then on.
+        From then on, delays by an earlier test do not affect the pace of the run.
         """
         begun = {record.rank: record.values["step"] for record in _steps(probing)}
         last: dict[int, float] = {}
@@ -84,7 +85,7 @@ class Ranks:
         return int(max(last.values()))
 
     def drain(self, pipe: str) -> None:
-        """Read what a rank wants to write, until it writes no more."""
+        """Read a rank's output from the pipe until it writes no more."""
         with (self.folder / pipe).open("r+b", buffering=0) as storage:
             while select.select([storage], [], [], 1.0)[0]:
                 storage.read(1 << 16)
@@ -103,17 +104,17 @@ def wait_for(done: Callable[[], bool], launcher: subprocess.Popen[bytes]) -> Non
 
 
 def command_lines(above: psutil.Process) -> list[list[str]]:
-    """Of every process below it; one that has ended, waited for or not, has none."""
+    """Return the command lines of all descendants; an ended process has none."""
     lines = []
     for process in above.children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # a zombie is one, too
+        with contextlib.suppress(psutil.NoSuchProcess):  # zombies raise this error, too
             lines.append(process.cmdline())
     return lines
 
 
 @dataclass
 class Watch:
-    """An agent over the ranks' rings, and all that it told."""
+    """An agent on the ranks' rings, and its incidents."""
 
     agent: Agent
     folder: Path
@@ -122,7 +123,7 @@ class Watch:
     notices: list[str]
 
     def until(self, done: Callable[[], object]) -> None:
-        """Let the agent look at the clock until something is so."""
+        """Let the agent check the clock until the condition holds."""
         end = time.monotonic() + PATIENCE
         while not done():
             assert time.monotonic() < end, f"waited in vain; told: {self.told}, said: {self.notices}"
@@ -134,8 +135,8 @@ class Watch:
         return [one for one in self.told if one.kind == "stall"]
 
     def stall(self) -> Incident:
-        """The stall from now on, once the ranks have told where they are."""
-        self.told.clear()  # a busy machine may have held up the run before
+        """Return the next stall, after the ranks have reported their stacks."""
+        self.told.clear()  # a busy machine may have delayed the run before
 
         def explained() -> list[Incident]:
             return [one for one in self.stalls if one.status == "open" and one.stacks is not None]

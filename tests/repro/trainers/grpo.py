@@ -1,9 +1,8 @@
-"""TRL's GRPO trainer under ZeRO-3: healthy, or with a reward function that does what it should not.
+"""TRL's GRPO trainer under ZeRO-3: healthy, or with a faulty reward function.
 
---reward counts   score by what was answered (default)
---reward eval     leave the policy in evaluation mode, as scoring with it does
---reward stuck    on rank 1, never come back from the fifth call; only from then on `--timeout` holds
---reward raises   raise at the fifth call
+--reward counts   score by the answer (default) --reward eval     leave the policy in evaluation mode, as
+scoring with it does --reward stuck    on rank 1, never return from the fifth call; only from then on
+`--timeout` holds --reward raises   raise at the fifth call
 """
 
 import argparse
@@ -28,13 +27,13 @@ calls = 0
 
 
 def reward(completions: list[str], **_: object) -> list[float]:
-    """The number of different letters."""
+    """Return the number of different letters."""
     global calls
     calls += 1
     if options.reward == "eval" and calls >= 5:
         trainer.model.eval()
     if options.reward == "stuck" and calls == 5:
-        torch.distributed.barrier()  # up to here a busy machine has its time
+        torch.distributed.barrier()  # a busy machine may be slow up to here
         _set_pg_timeout(timedelta(seconds=options.timeout))
         if rank == 1:
             threading.Event().wait()  # a reward service that does not answer

@@ -1,6 +1,6 @@
-"""TRL's Online DPO trainer with an adapter: without it the policy is its own reference, so there is no other.
+"""TRL's Online DPO trainer with an adapter: the policy without the adapter is the reference.
 
-TRL before 0.13 hands that absent reference model to ``deepspeed.initialize``.
+TRL before 0.13 passes the missing reference model to ``deepspeed.initialize``.
 """
 
 import argparse
@@ -22,7 +22,7 @@ options = parser.parse_args()
 
 setting.start()
 words = setting.language()
-if Version("0.22") > setting.TRL:  # the names of its arguments changed then
+if Version("0.22") > setting.TRL:  # the names of its arguments changed in this version
     scoring = {"reward_model": setting.scorer(words), "reward_processing_class": words.tokenizer}
 else:
     scoring = {"reward_funcs": setting.scorer(words), "reward_processing_classes": words.tokenizer}

@@ -1,6 +1,6 @@
 """TRL's PPO trainer under ZeRO-3 saves checkpoints of the policy inside the engine, not of the engine.
 
-Called PPOv2Trainer in TRL 0.11, PPOTrainer since 0.12; gone from the newest.
+It is called PPOv2Trainer in TRL 0.11 and PPOTrainer since 0.12; the newest TRL has removed it.
 """
 
 import argparse
@@ -25,7 +25,7 @@ prompts = Dataset.from_dict({"input_ids": [words.tokenizer(setting.PROMPT)["inpu
 setting.tell_accelerate(setting.config(stage3_gather_16bit_weights_on_model_save=True))
 arguments = setting.arguments(
     PPOConfig,
-    None,  # the trainer asks accelerate, not its arguments
+    None,  # the trainer reads accelerate's setting, not its arguments
     -1,
     bf16=True,
     save_strategy="steps",

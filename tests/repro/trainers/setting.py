@@ -1,6 +1,6 @@
-"""What the programs with real trainers share: DeepSpeed through accelerate on the CPU, a tiny language model.
+"""Shared parts of the programs with real trainers: DeepSpeed by accelerate on the CPU, a tiny language model.
 
-They run with TRL from 0.11 to the newest, so what changed between its versions is looked at, not assumed.
+The programs run with TRL from 0.11 to the newest, so they detect differences between its versions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REPLY = "{% if add_generation_prompt %}assistant: {% endif %}"
 
 
 class Language(NamedTuple):
-    """Folders with random weights, and the tokenizer that belongs to them."""
+    """Folders with random weights, and their tokenizer."""
 
     policy: str
     reward: str
@@ -43,7 +43,7 @@ class Language(NamedTuple):
 def start(timeout: float = 60.0) -> int:
     """Join the process group and let accelerate use DeepSpeed on it, although there is no accelerator."""
     rank = tiny.start(timeout)
-    # Without an accelerator accelerate finds no backend (1.13 and newer: one process), and with `use_cpu` it
+    # Without an accelerator, accelerate finds no backend (1.13 and newer: one process), and `use_cpu`
     # switches DeepSpeed off: accelerate/state.py, PartialState.
     PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_CPU)
     # DeepSpeed before 0.17 drops an empty parameter group that torch 2.9 and newer still count in
@@ -56,7 +56,7 @@ def start(timeout: float = 60.0) -> int:
 
 
 def language() -> Language:
-    """A tokenizer of single bytes, a policy and a reward model of two layers each, in files."""
+    """Write a byte tokenizer, and a policy and a reward model of two layers; return the folders."""
     folder = shared_folder("language-")
     alphabet = ["<pad>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
     tokens = Tokenizer(models.BPE({token: number for number, token in enumerate(alphabet)}, []))
@@ -95,24 +95,24 @@ def language() -> Language:
 
 
 def shared_folder(prefix: str) -> Path:
-    """A new temporary folder, the same on all ranks."""
+    """Return a new temporary folder, the same on all ranks."""
     told = [tempfile.mkdtemp(prefix=prefix) if torch.distributed.get_rank() == 0 else None]
     torch.distributed.broadcast_object_list(told)
     return Path(str(told[0]))
 
 
 def policy(words: Language) -> Any:
-    """The model that is trained."""
+    """Return the model to train."""
     return AutoModelForCausalLM.from_pretrained(words.policy)
 
 
 def scorer(words: Language) -> Any:
-    """The model that scores answers."""
+    """Return the model that scores answers."""
     return AutoModelForSequenceClassification.from_pretrained(words.reward, num_labels=1)
 
 
 def config(stage: int = 3, **zero: Any) -> dict[str, Any]:
-    """A DeepSpeed configuration that the trainer completes."""
+    """Return a DeepSpeed configuration that the trainer completes."""
     settings = tiny.config(stage3_prefetch_bucket_size=0, **zero)
     if stage < 3:
         settings["zero_optimization"] = {"stage": stage, "overlap_comm": False, **zero}
@@ -127,7 +127,7 @@ def config(stage: int = 3, **zero: Any) -> dict[str, Any]:
 
 
 def tell_accelerate(settings: dict[str, Any]) -> None:
-    """Give DeepSpeed's configuration by the environment, as `accelerate launch` does."""
+    """Set DeepSpeed's configuration in the environment, as `accelerate launch` does."""
     path = shared_folder("config-") / "zero.json"
     if torch.distributed.get_rank() == 0:
         path.write_text(json.dumps(settings))
@@ -136,7 +136,7 @@ def tell_accelerate(settings: dict[str, Any]) -> None:
 
 
 def arguments(kind: Any, deepspeed: dict[str, Any] | None, steps: int, **more: Any) -> Any:
-    """The trainer's arguments; those that this version does not have are left out."""
+    """Return the trainer's arguments, without those that this version does not have."""
     wanted = {
         "output_dir": str(shared_folder("output-")),
         "per_device_train_batch_size": 2,
@@ -154,10 +154,10 @@ def arguments(kind: Any, deepspeed: dict[str, Any] | None, steps: int, **more: A
 
 
 def finish() -> None:
-    """Leave the process group in order, and then at once.
+    """Leave the process group in order, then exit at once.
 
-    What trainers leave behind at the end of the interpreter aborts the process at times ("terminate called
-    without an active exception"), when all is done.
+    When the interpreter exits after all work, leftovers of trainers sometimes abort the process ("terminate
+    called without an active exception").
     """
     tiny.finish()
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""TRL's SFT trainer under ZeRO-3. ``--save`` saves at the end although the weights are not to be gathered."""
+"""TRL's SFT trainer under ZeRO-3. ``--save`` saves at the end without gathering the weights."""
 
 import argparse
 

@@ -1,1 +1,1 @@
-"""The five failures on old and new DeepSpeed and TRL, each stack in an environment of its own."""
+"""The five failures on old and new DeepSpeed and TRL, each stack in its own environment."""

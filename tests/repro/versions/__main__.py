@@ -1,9 +1,10 @@
-"""Try every failure on every stack and write docs/versions.md: `make test-versions`.
+"""Run every failure on every stack and write docs/versions.md: `make test-versions`.
 
     python -m versions --folder DIR [--stack 0.15.3 …] [--again]     # in tests/repro
 
-What was seen already is not run again unless asked for. A stack that cannot be installed is told and left
-out. Ends with 1 where something is not as expected (expected.py) or could not be tried.
+Results that exist are not measured again without ``--again``. A stack that cannot be installed is reported
+and left out. The exit code is 1 if a result differs from the expectation (expected.py) or an attempt could
+not run.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main() -> int:
     chosen = [stack for stack in STACKS if not options.stack or stack.deepspeed in options.stack]
     for stack in chosen:
         _try_all(stack, seen, kept, options)
-    everything = results.read() | seen  # what was not tried now stays as it was seen last
+    everything = results.read() | seen  # attempts that were not run keep their last result
     results.write(everything)
     (REPOSITORY / PAGE).write_text(page(everything))
     problems = [problem for stack in chosen for problem in _problems(stack, seen)]
@@ -46,7 +47,7 @@ def main() -> int:
 
 
 def _try_all(stack: Stack, seen: results.Results, kept: Path, options: argparse.Namespace) -> None:
-    """Make the stack's environment and the attempts that are still to make."""
+    """Create the stack's environment and run its remaining attempts."""
     attempts = [each for each in ATTEMPTS if each.fits(stack)]
     open_ones = [each for each in attempts if options.again or (stack.name, each.name) not in seen]
     print(f"\n{stack.name}: {len(open_ones)} of {len(attempts)} attempts to make", flush=True)
@@ -70,7 +71,7 @@ def _try_all(stack: Stack, seen: results.Results, kept: Path, options: argparse.
 
 
 def _problems(stack: Stack, seen: results.Results) -> Iterator[str]:
-    """What is not as expected of a stack, and what is not there."""
+    """Yield the unexpected and missing results of a stack."""
     missing = []
     for attempt in (each for each in ATTEMPTS if each.fits(stack)):
         if (here := seen.get((stack.name, attempt.name))) is None:
@@ -82,7 +83,7 @@ def _problems(stack: Stack, seen: results.Results) -> Iterator[str]:
 
 
 def _try(stack: Stack, attempt: Attempt, python: str, folder: Path) -> Seen:
-    """One attempt; the terminal's output is kept in the folder beside the environments."""
+    """Run one attempt; its output is kept in the folder beside the environments."""
     log = folder / "logs" / stack.name / f"{attempt.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="watched-") as home:

@@ -1,4 +1,4 @@
-"""What is tried on each stack: the five failures, what is near to them, and runs that are well."""
+"""Attempts on each stack: the five failures, similar programs, and healthy runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class Attempt:
     """One program with its options, started by torchrun with two ranks."""
 
     name: str
-    title: str  #: what it is about, as a heading
+    title: str  #: subject of the attempt, as a heading
     program: str
     options: tuple[str, ...] = ()
-    trainer: str = ""  #: which of TRL's trainers it needs; none: plain DeepSpeed
-    since: str = ""  #: the oldest DeepSpeed to which it is something of its own
+    trainer: str = ""  #: the TRL trainer that it needs; empty for plain DeepSpeed
+    since: str = ""  #: the oldest DeepSpeed for which it differs from other attempts
 
     def fits(self, stack: Stack) -> bool:
-        """Whether it is tried on the stack."""
+        """Return True if the stack runs this attempt."""
         if self.since and stack.version < Version(self.since):
             return False
         return not self.trainer or self.trainer in stack.trainers

@@ -1,4 +1,4 @@
-"""A virtual environment for a stack, made once by uv, which links what several environments share."""
+"""Virtual environments for the stacks, made once by uv, which links shared files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from pathlib import Path
 
 from .stacks import Stack
 
-# Old DeepSpeed is built from source and imports torch and these for that; without isolation it finds them.
+# Old DeepSpeed is built from source and imports torch and these packages, which a build without isolation
+# finds.
 _TO_BUILD = ("numpy", "setuptools", "wheel", "ninja", "packaging", "py-cpuinfo", "psutil", "pydantic")
 _STAMP = ".made-of"
 
 
 def environment_of(stack: Stack, folder: Path, torch: str) -> str:
-    """The Python of the stack's environment, made first where it is not there or of other pins.
+    """Return the Python of the stack's environment; create it if it is missing or has other pins.
 
-    `torch` is what pip is told, such as ``torch==2.13.0 --index-url URL``. A `subprocess.CalledProcessError`
-    with uv's output where something cannot be installed; what is half made is made again the next time.
+    `torch` holds pip's arguments, such as ``torch==2.13.0 --index-url URL``. Raises
+    `subprocess.CalledProcessError` with uv's output if the installation fails; an incomplete environment is
+    made again the next time.
     """
     place = folder / stack.name
     python, stamp = place / "bin" / "python", place / _STAMP
@@ -36,7 +38,7 @@ def environment_of(stack: Stack, folder: Path, torch: str) -> str:
 
 
 def _uv(*arguments: str) -> None:
-    """uv as a module of this Python; pip's settings for other places to look at hold for it, too."""
+    """Run uv as a module of this Python, with pip's settings for other indexes."""
     env = {**os.environ, "DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu", "UV_HTTP_TIMEOUT": "180"}
     for ours, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("SSL_CERT_FILE", "PIP_CERT")):
         if pips in env:

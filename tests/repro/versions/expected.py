@@ -1,4 +1,4 @@
-"""What each attempt must show on which versions. Where DeepSpeed changed, a row ends and another begins."""
+"""Expected result of each attempt by version. If DeepSpeed changed, one row ends and another begins."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .stacks import Stack
 
 @dataclass(frozen=True)
 class Expect:
-    """One row; what is not said must not be there."""
+    """One row of expectations; a field that is not set must be empty in the result."""
 
     attempt: str
-    versions: str = ""  #: of DeepSpeed
-    steps: int | None = None  #: what the probe counts on rank 0
-    raises: str = ""  #: in the log and in the probe's event alike
-    messages: bool = False  #: whether DeepSpeed prints its trace-cache messages
+    versions: str = ""  #: versions of DeepSpeed
+    steps: int | None = None  #: steps that the probe counts on rank 0
+    raises: str = ""  #: exception in both the log and the probe's event
+    messages: bool = False  #: True if DeepSpeed prints its trace-cache messages
     mismatch: int = 0
     short: int = 0
     external: int = 0
-    early: str = ""  #: the rule that the probe warns of while the run still goes on
+    early: str = ""  #: rule of which the probe warns while the run continues
     verdict: str = "failed"
     primary: str | None = None
 
@@ -40,12 +40,12 @@ _WELL = {"verdict": "healthy"}
 
 
 def _failure(rule: str, raises: str) -> dict[str, str]:
-    """A failure that the probe warns of, too."""
+    """Return the expectations for a failure of which the probe also warns."""
     return {"early": rule, "raises": raises, "primary": rule}
 
 
 EXPECTED: tuple[Expect, ...] = (
-    # The assertion was taken out in 0.15.4: from then on it is the probe alone that sees it.
+    # 0.15.4 removed the assertion: since then, only the probe detects the failure.
     Expect("eval-mode", "<0.15.4", 3, raises=_EVAL_MODE, primary="zero3-backward-in-eval-mode"),
     Expect(
         "eval-mode",
@@ -56,7 +56,7 @@ EXPECTED: tuple[Expect, ...] = (
         primary="zero3-backward-in-eval-mode",
     ),
     Expect("model-none", **_failure("deepspeed-initialize-model-none", _NO_MODEL)),
-    # TRL asks whether there is a reference model since 0.13.
+    # Since 0.13, TRL checks for a reference model.
     Expect("online-dpo", "<0.19", **_failure("deepspeed-initialize-model-none", _NO_MODEL)),
     Expect("online-dpo", ">=0.19", 6, **_WELL),
     Expect("dummy-loss", **_failure("zero3-dummy-loss-invalid-gradient", _SUM)),
@@ -64,13 +64,13 @@ EXPECTED: tuple[Expect, ...] = (
     Expect("dummy-loss-unused", ">=0.16", **_failure("zero3-dummy-loss-invalid-gradient", _REDUCED)),
     Expect("save-unwrapped", "", 3, **_failure("zero3-save-unwrapped-model", _UNWRAPPED)),
     Expect("ppo", "", 1, **_failure("zero3-save-unwrapped-model", _UNWRAPPED)),
-    # Silent by default since 0.16.4; an invalidation of its own for new hooks since 0.19.2, never printed.
+    # Silent by default since 0.16.4; new hooks count as an invalidation since 0.19.2, without a message.
     Expect("trace", "<0.16.4", 16, messages=True, mismatch=1, short=1, **_WELL),
     Expect("trace", ">=0.16.4,<0.19.2", 16, mismatch=1, short=1, **_WELL),
     Expect("trace", ">=0.19.2", 16, mismatch=1, short=1, external=1, **_WELL),
     Expect("trace-asked", "<0.19.2", 16, messages=True, mismatch=1, short=1, **_WELL),
     Expect("trace-asked", ">=0.19.2", 16, messages=True, mismatch=1, short=1, external=1, **_WELL),
-    # What was prefetched for the old order and is still on its way: an error in 0.14.5, waited for in 0.15.3.
+    # Parameters prefetched for the old order are still on their way: an error in 0.14.5, a wait in 0.15.3.
     Expect(
         "stall",
         "<0.15",
@@ -84,9 +84,9 @@ EXPECTED: tuple[Expect, ...] = (
     ),
     Expect("sft", "", 8, **_WELL),
     Expect("dpo", "", 8, **_WELL),
-    # TRL takes the hooks off to generate, with the trace open: one invalidation a step.
+    # TRL removes the hooks to generate while the trace is open: one invalidation a step.
     Expect("grpo", "<0.16.4", 8, messages=True, short=8, **_WELL),
-    # 0.16.4 renamed the method by which TRL 0.14 puts the hooks on again.
+    # 0.16.4 renamed the method by which TRL 0.14 installs the hooks again.
     Expect("grpo", "==0.16.4", raises=_RENAMED, primary="trl-offload-hooks-renamed"),
     Expect("grpo", ">=0.17,<0.19.2", 8, short=8, **_WELL),
     Expect("grpo", ">=0.19.2", 8, external=8, **_WELL),
@@ -94,7 +94,7 @@ EXPECTED: tuple[Expect, ...] = (
 
 
 def row_of(stack: Stack, attempt: Attempt) -> Expect:
-    """The one row that holds; a `ValueError` where there is none, or more than one."""
+    """Return the one row that applies. Raises `ValueError` if there is none, or more than one."""
     rows = [
         row
         for row in EXPECTED
@@ -106,7 +106,7 @@ def row_of(stack: Stack, attempt: Attempt) -> Expect:
 
 
 def differences(stack: Stack, attempt: Attempt, seen: Seen) -> Iterator[str]:
-    """What is not as the table says."""
+    """Yield the differences between the result and the table."""
     row = row_of(stack, attempt)
     yield from _unlike("DeepSpeed's version", stack.deepspeed, seen.versions.get("deepspeed"))
     yield from _unlike("faults inside the probe", 0, seen.faults)

@@ -1,4 +1,4 @@
-"""docs/versions.md, from what was seen: one table for each failure, one row for each stack."""
+"""docs/versions.md, generated from the results: one table for each failure, one row for each stack."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .attempts import ATTEMPTS, Attempt
 from .stacks import STACKS
 
 PAGE = "docs/versions.md"
-_MOST = 150  #: characters of an exception's text
+_MOST = 150  #: largest number of characters of an exception's text
 
 _HEAD = """# What each version prints, hides or raises
 
@@ -33,7 +33,7 @@ hand.
 
 
 def page(results: Mapping[tuple[str, str], Seen]) -> str:
-    """The whole page; what was not tried is said to be so."""
+    """Return the whole page, which marks the attempts that were not run."""
     parts = [_HEAD, *_stacks(results), *_glance(results)]
     for attempt in ATTEMPTS:
         parts += ["", f"## {attempt.title}", "", f"`{' '.join((attempt.program, *attempt.options))}`", ""]
@@ -54,7 +54,7 @@ def _glance(results: Mapping[tuple[str, str], Seen]) -> Iterator[str]:
 
 
 def _course(seen: Seen) -> str:
-    """What such a run does, in one word."""
+    """Return the outcome of such a run in one word."""
     if seen.raised:
         return "raises"
     if seen.messages:

@@ -1,4 +1,4 @@
-"""What was seen of each attempt on each stack, kept in files, so that a run can be ended and go on."""
+"""Results of each attempt on each stack in files, so that a session can be stopped and continued."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from watched import Seen
 from .attempts import ATTEMPTS, Attempt
 from .stacks import STACKS, Stack
 
-OBSERVED = Path(__file__).with_name("observed.json")  #: what the page was written from
-Results = dict[tuple[str, str], Seen]  #: by names of stack and attempt
+OBSERVED = Path(__file__).with_name("observed.json")  #: results from which the page was written
+Results = dict[tuple[str, str], Seen]  #: results by the names of stack and attempt
 
 
 def wanted() -> list[tuple[Stack, Attempt]]:
-    """All that is tried, stack by stack."""
+    """Return all pairs of stack and attempt, stack by stack."""
     return [(stack, attempt) for stack in STACKS for attempt in ATTEMPTS if attempt.fits(stack)]
 
 
 def read(path: Path = OBSERVED) -> Results:
-    """The results of an earlier run; none where there is no such file."""
+    """Return the results of an earlier session; none if the file does not exist."""
     if not path.exists():
         return {}
     return {
@@ -33,7 +33,7 @@ def read(path: Path = OBSERVED) -> Results:
 
 
 def write(results: Mapping[tuple[str, str], Seen], path: Path = OBSERVED) -> None:
-    """Keep the results, in the order of the tables."""
+    """Write the results in the order of the tables."""
     rows: dict[str, dict[str, object]] = {}
     for stack, attempt in wanted():
         if (seen := results.get((stack.name, attempt.name))) is not None:

@@ -1,4 +1,4 @@
-"""Which stacks are tried: one DeepSpeed each, with a TRL of its time and what that one works with."""
+"""Stacks to test: each has one DeepSpeed, a TRL of the same time, and packages that fit this TRL."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from packaging.version import Version
 
 @dataclass(frozen=True)
 class Stack:
-    """The pins of one environment. All have the torch that the environment is made with."""
+    """Pins of one environment. All stacks use the environment's torch."""
 
     deepspeed: str
     trl: str
@@ -17,7 +17,7 @@ class Stack:
     accelerate: str
     peft: str = "0.13.2"
     datasets: str = "3.6.0"
-    trainers: tuple[str, ...] = ()  #: those of TRL's trainers that are tried with it
+    trainers: tuple[str, ...] = ()  #: TRL trainers that are tested with this stack
 
     @property
     def name(self) -> str:
@@ -28,7 +28,7 @@ class Stack:
         return Version(self.deepspeed)
 
     def pins(self) -> list[str]:
-        """What is installed after torch. TRL 0.11 imports rich without asking for it."""
+        """Return the packages to install after torch. TRL 0.11 imports rich without declaring it."""
         named = ("deepspeed", "trl", "transformers", "accelerate", "peft", "datasets")
         return [*(f"{name}=={getattr(self, name)}" for name in named), "rich"]
 

@@ -1,4 +1,4 @@
-"""The judgement on ranks that hold up others, by what each does and how far it is in its process groups."""
+"""Blame of ranks that hold up others, by their activity and their progress in process groups."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stallwatch_rules.stacks.spans import members_of, ranks_in, spans_of
 from stallwatch_rules.stacks.words import sentence
 
 WORLD = RankGroup("world:0-7", "0-7", "world", "world")
-# Two pipeline stages of two tensor-parallel ranks each, twice.
+# Two replicas of two pipeline stages with two tensor-parallel ranks each.
 TP = [RankGroup(f"tp:{n}-{n + 1}", f"{n}-{n + 1}", "tp", "tp") for n in (0, 2, 4, 6)]
 PP = [RankGroup(f"pp:{n},{n + 4}", f"{n},{n + 4}", "pp", "pp") for n in range(4)]
 
@@ -143,7 +143,7 @@ def test_of_ranks_that_wait_at_many_places_of_a_pipeline_none_is_blamed_by_its_s
 
 
 def test_in_a_circle_of_waits_the_rank_is_blamed_that_contradicts_the_others() -> None:
-    """Rank 1 left out a collective of its four, went on to the next of all, and waits there for them."""
+    """Rank 1 skipped a collective of its group of four, and waits for them in the next one of all ranks."""
     tp = RankGroup("tp:0-3", "0-3", "tp", "tp")
     groups = [
         group("0,2-3", collectives={**at(5, 4, "all_reduce", tp.id), **at(2, 2)}),
@@ -208,7 +208,7 @@ SIXTEEN = {
     **{f"{n},{n + 2}": DATA for n in (0, 1, 4, 5, 8, 9, 12, 13)},
     **{f"{n},{n + 4},{n + 8},{n + 12}": PIPE for n in range(4)},
 }
-# Ranks: what they wait in, the kind of group of that collective, and how many they have joined of each kind.
+# State by rank: the call, the kind of its group, and the number of joined collectives of each kind.
 States = list[tuple[str, str, int | None, tuple[int, int, int]]]
 PIPELINES: dict[str, tuple[dict[str, int], States, list[str], str, str, float]] = {
     "a collective of two hangs, and the stage before waits for its message": (
@@ -316,7 +316,7 @@ def test_ranks_of_groups_without_names_that_hold_up_a_pipeline(
     assert (spans_of(found.ranks), found.why, found.confidence) == (ranks, why, confidence)
 
 
-# One rank's state: in which call it is, and how far in the groups that it is a member of.
+# One rank's state: its call, and its progress in each of its groups.
 AXES: list[tuple[str, Any]] = [("0-7", "world"), ("0-3", "tp"), ("4-7", "tp"), ("0,4", "")]
 GROUPS = [RankGroup(f"g:{spans}", spans, "g", axis) for spans, axis in AXES]
 STATES = st.lists(
@@ -333,7 +333,7 @@ STATES = st.lists(
 
 
 def looked_at(states: list[Any], ranks: list[int], layout: list[RankGroup]) -> StallStacks:
-    """One group for each of these ranks."""
+    """Return stacks with one group for each of these ranks."""
     groups = []
     for rank in ranks:
         (kind, what), condition, counts = states[rank]
@@ -375,7 +375,7 @@ def test_other_numbers_for_the_ranks_change_no_judgement(states: list[Any], othe
 
 
 def test_of_two_that_wait_for_each_other_the_one_that_called_another_operation_is_named() -> None:
-    """Rank 3 gathers over all ranks, in the place of its data-parallel reduction with rank 7."""
+    """Rank 3 gathers over all ranks instead of its data-parallel reduction with rank 7."""
     shift = {rank: RankGroup(f"dp:{rank},{rank + 4}", f"{rank},{rank + 4}", "dp") for rank in range(4)}
 
     def called(rank: int, what: str, joined: int, reduced: int) -> StackGroup:
@@ -423,7 +423,7 @@ def test_a_host_that_answers_without_stacks_is_not_taken_for_the_silent_one() ->
     known = {"n1": "0-7", "n2": "8-15", "n3": "16-23"}
     assert over_hosts(parts, silent=["n2"], world=24).odd == [*range(8, 24)]
     assert over_hosts(parts, silent=["n2"], world=24, ranks=known).odd == [*range(8, 16)]
-    del known["n2"]  # it never reported
+    del known["n2"]  # this host never reported
     assert over_hosts(parts, silent=["n2"], world=24, ranks=known).odd == [*range(8, 16)]
 
 

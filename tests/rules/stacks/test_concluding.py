@@ -1,4 +1,4 @@
-"""A silent hang whose stacks were taken: the place first, and no advice to find it out."""
+"""A silent hang with sampled stacks: the place comes first, and no fix asks the user to find it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dump of torch's flight recorder as what one rank does, and all ranks' dumps judged together."""
+"""A dump of torch's flight recorder as the activity of one rank, and all ranks' dumps judged together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def entry(
 
 
 def dump(*entries: Any, ranks: str = "[0, 1, 2, 3]") -> dict[str, Any]:
-    """As torch 2.13 writes it with NCCL."""
+    """Return a dump as torch 2.13 writes it with NCCL."""
     numbers = [one["collective_seq_id"] for one in entries if not one["is_p2p"]]
     done = [one["collective_seq_id"] for one in entries if one["state"] == "completed"]
     return {
@@ -64,7 +64,7 @@ def test_the_rank_that_did_not_come_is_named_with_where_it_was_last() -> None:
 
 
 def test_programs_that_ran_ahead_of_their_devices_are_no_reason_to_blame_the_others() -> None:
-    """All have joined 6, and none is done with it: how many more a program has joined means nothing."""
+    """All have joined 6 collectives and completed none, so the count of one program means nothing."""
     ahead = dump(entry(5), entry(6, "scheduled"), entry(7, "scheduled"), entry(8, "scheduled"))
     found = judged(WAITS, ahead, WAITS, ahead)
     assert (found.odd, found.why) == ([], "unfinished")

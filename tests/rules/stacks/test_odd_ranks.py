@@ -1,4 +1,4 @@
-"""Who holds up the others, and the sentence that says it: from stacks, torch's counters and the kernel."""
+"""The ranks that hold up others, and their description: from stacks, torch's counters and the kernel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rank(number: int, *frames: Frame, recorded: Any = None, **about: Any) -> Ran
 def recorder(
     joined: int, done: int, operation: str = "all_reduce", world: int = 4, group: int = 0
 ) -> dict[str, Any]:
-    """As torch 2.13 writes it, with what the probe adds."""
+    """Return a record as torch 2.13 writes it, with the additions of the probe."""
     entry = {
         "collective_seq_id": joined,
         "pg_id": group,
@@ -69,7 +69,7 @@ def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
 
 
 def test_a_reward_function_is_told_as_such_under_the_frame_that_also_generates() -> None:
-    """TRL 1.16's own order of frames; the others wait for that rank."""
+    """The order of frames is that of TRL 1.16; the other ranks wait for that rank."""
     trl = f"{SITE}/trl/trainer/grpo_trainer.py"
     scored = (
         Frame(trl, 2451, "GRPOTrainer._generate_and_score_completions"),
@@ -147,7 +147,7 @@ def test_what_a_driver_wants_of_its_actors_says_more_than_that_it_waits() -> Non
 
 
 def test_of_several_that_are_elsewhere_the_recorder_names_the_one_that_is_missed() -> None:
-    """Rank 2 has joined the collective already, asynchronously."""
+    """Rank 2 has already joined the collective asynchronously."""
     found = folded_of(
         rank(0, *WAIT, recorded=recorder(7, 6)),
         rank(1, TRAIN, LOADER, recorded=recorder(6, 6)),
@@ -217,7 +217,7 @@ def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
 
 
 def test_a_rank_whose_compiled_code_waits_is_told_by_the_recorder() -> None:
-    """A synchronisation of a device shows no Python frame but the library's."""
+    """A device synchronization shows no Python frame but the library's."""
     sync = Frame(f"{SITE}/torch/cuda/__init__.py", 1108, "synchronize")
     found = folded_of(rank(0, TRAIN, sync, recorded=recorder(7, 6, "all_gather_base")), rank(1, TRAIN))
     assert found.odd == [1]
@@ -297,7 +297,7 @@ def test_what_is_no_number_of_a_collective_is_left_out(group: Any) -> None:
 
 
 def test_a_rank_has_joined_no_collective_yet() -> None:
-    """Its counters are -1."""
+    """The rank's counters are -1."""
     told = read_recorder({**recorder(-1, -1), "world_size": 4.0})
     assert (told.world_size, told.counts) == (4, {0: Counts(-1, -1)})
     assert told.waiting == ()

@@ -1,4 +1,4 @@
-"""The stall table, row by row: what the ranks are seen to do, and how long the run may stay quiet for it."""
+"""The stall table, row by row: the ranks' activity, and how long the run may stay quiet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOP = Frame("/w/train.py", 40, "main")
 
 
 def rank(number: int, *inner: Frame, **about: Any) -> RankAnswer:
-    """A rank whose main thread is in these calls below the training loop."""
+    """Return a rank whose main thread is in these calls below the training loop."""
     return RankAnswer(
         number, 100 + number, "probe", threads=(ThreadStack((LOOP, *inner), main=True),), **about
     )
@@ -58,7 +58,7 @@ GENERATE = library("transformers/generation/utils.py", "GenerationMixin.generate
 PDB = Frame("/usr/lib/python3.11/pdb.py", 5, "Pdb.interaction")
 
 ROWS = [
-    # what rank 0 does, what is known of the spell, status, reason, seconds
+    # rank 0's activity, facts about the pause, status, reason, seconds
     ("own code while training", rank(0, own("score")), {}, "stalled", "code", FLOOR),
     ("a file lock", rank(0, own("cache"), lock_holder="PID 7"), {}, "stalled", "lock", FLOOR),
     ("a save", rank(0, own("checkpoint"), SAVE), {}, "waiting", "save", LONG * FLOOR),
@@ -279,7 +279,7 @@ def test_a_notebook_is_paused_between_cells_only() -> None:
 
 
 def beside(number: int, joined: int = 47, world: int = 4) -> RankAnswer:
-    """A rank that waits for ranks of other hosts as well."""
+    """Return a rank that waits for ranks of other hosts as well."""
     return msgspec.structs.replace(
         waiting(number, joined),
         recorded=msgspec.structs.replace(waiting(number, joined).recorded, world_size=world),
@@ -287,7 +287,7 @@ def beside(number: int, joined: int = 47, world: int = 4) -> RankAnswer:
 
 
 def view(host: str, *ranks: RankAnswer, threshold: float | None = FLOOR, **about: Any) -> HostView:
-    """What the agent of a host sees, and how it judges that alone."""
+    """Return the view of one host's agent, with its own judgement."""
     spell = Spell(about.pop("phase", "train"), floor=FLOOR, suspicion=threshold or FLOOR, **about)
     found = ruling([Look(0.0, ranks)], spell)
     return HostView(host, found, 40.0, threshold, fold(ranks, time=0.0))
@@ -332,7 +332,7 @@ def test_all_hosts_together_decide_what_none_can_alone(
 
 
 def test_a_host_that_does_not_know_of_others_takes_nobody_for_stalled() -> None:
-    """Without torch's counters it takes its own ranks for all of them."""
+    """Without torch's counters, the host takes its own ranks for all ranks."""
     alone = view("n1", rank(0, ALL_REDUCE), rank(1, ALL_REDUCE))
     assert alone.ruling is not None and alone.ruling.status == "stalled"
     assert run_ruling([alone, EVALUATES], world=4) == EVALUATES.ruling

@@ -1,4 +1,4 @@
-"""Process groups that a rank reports, and what the flight recorder adds to them."""
+"""Process groups that a rank reports, and the additions of the flight recorder."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_recorder_adds_what_is_done_and_groups_keep_the_order_in_which_they_
 
 
 def test_after_a_group_was_given_up_only_entries_say_which_number_is_which() -> None:
-    """The recorder goes on counting: its 1 is the group that is gone."""
+    """The recorder does not reuse numbers: its group 1 is the destroyed group."""
     groups = [group("0", 4, recorded=0), group("2", 9, recorded=1), group("3", 7, recorded=2)]
     numbers = status(g0=(4, 4), g1=(30, 30), g2=(9, 8), g3=(7, 6))
     found = read_recorder({"groups": groups, "status": numbers, "entries": [entry(3, "3", 7)]})
@@ -79,7 +79,7 @@ def test_after_a_group_was_given_up_only_entries_say_which_number_is_which() -> 
 
 
 def test_messages_of_a_pipeline_are_no_collectives() -> None:
-    """NCCL's recorder writes the number of a message where that of a collective is expected."""
+    """NCCL's recorder writes the number of a message in place of a collective's number."""
     groups = [group("0", 4, recorded=0), group("1", 2, recorded=1, description="mesh_pp")]
     found = read_recorder({"groups": groups, "status": status(g0=(4, 4), g1=(640, 639))})
     assert found.counts == {0: Counts(4, 4), 1: Counts(2, None)}

@@ -1,4 +1,4 @@
-"""Three forms of stacks in one: what the probe, faulthandler and py-spy really write."""
+"""Stacks in three forms, as the probe, faulthandler and py-spy really write them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_faulthandler_writes() -> None:
 
 
 def test_of_two_dumps_each_thread_counts_as_it_was_in_the_later_one() -> None:
-    """Two who ask at once read what both made the process write, maybe from the middle of the first."""
+    """Two readers at once get both dumps, perhaps from the middle of the first one."""
     frame, thread = '  File "/w/train.py", line {} in step\n\n', "Thread 0x{} (most recent call first):\n"
     text = frame.format(3) + thread.format(1) + frame.format(8)
     text += thread.format(2) + frame.format(4) + thread.format(1) + frame.format(9)
