@@ -22,9 +22,10 @@ LATE_ELSEWHERE_SECONDS = 100.0  #: the same for an agent on another host: see ``
 def state_of(
     info: AgentInfo, now: float, *, alive: bool | None = None, seen: float | None = None
 ) -> RunState:
-    """Return the state of a run by its agent's record: what an agent recorded that is silent is out of date.
+    """Return the state of a run from its agent's record; the record of a silent agent is out of date.
 
-    `alive`: whether it still runs, if that is known; `seen`: when it was heard of, if not by its record.
+    `alive`: whether the agent is running, if that is known;
+    `seen`: the time of its last report, if not in its record.
     """
     if info.ended_at is not None:
         kind = info.ending.kind if info.ending is not None else ""

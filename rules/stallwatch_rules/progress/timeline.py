@@ -197,7 +197,7 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the steps since the counters stood at ``at``, by those that existed then."""
+        """Return the steps since the counters were at ``at``, by the counters that existed then."""
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
 

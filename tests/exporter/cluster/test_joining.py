@@ -1,4 +1,4 @@
-"""Agents join a run when its first ranks identify it, if environment and command do not."""
+"""Agents join their run when its first ranks name it, if neither the environment nor the command does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WAITS = 20.0
 
 
 class Line:
-    """Connection that carries reports to a coordinator of the test, or loses them."""
+    """Carries reports to a coordinator of the test, or to nobody."""
 
     def __init__(self, merges: Merges | None = None) -> None:
         self.merges = merges
@@ -43,7 +43,7 @@ class Line:
 
     def post(self, report: AgentReport) -> Reply | None:
         reply = self.merges.take(report) if self.merges is not None else None
-        with self._posted:  # notify after the merge, because the test then checks the coordinator
+        with self._posted:  # once it is taken: the test looks at the coordinator then
             self.posts.append(report)
             self._posted.notify_all()
         return reply
@@ -58,7 +58,7 @@ class Line:
 
 
 class Host:
-    """A host's agent in a test: its ranks are processes that the test starts."""
+    """A host's agent under a script: its ranks are processes that the test starts."""
 
     def __init__(self, home: Path, merges: Merges | None = None, identity: RunIdentity | None = None) -> None:
         self.chat, self.lines = Chat(), list[Line]()
@@ -93,7 +93,7 @@ class Host:
 
 @pytest.fixture
 def rank() -> Iterator[Callable[..., int]]:
-    """Yield a function that starts a process with the captured environment of a rank."""
+    """Start a process with the environment of a rank, as it was captured."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, **changes: str) -> int:
@@ -110,7 +110,7 @@ def rank() -> Iterator[Callable[..., int]]:
         )
         stdout = started[-1].stdout
         assert stdout is not None
-        stdout.readline()  # before the program runs, its environment may still be that of this process
+        stdout.readline()  # before it runs, its environment may be that of this process
         return started[-1].pid
 
     yield start
@@ -155,7 +155,9 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     assert [one.id for one in post.incidents] == [found.id]
     coordinator.step()
     assert [one.id for one in people.adopted] == [found.id]
-    assert people.stages in ([], [(found.id, found.stage)])  # an edit of a sent message
+    record = read_journal(host.agent.folder.path, name=RUN_INCIDENTS)
+    assert [(one.id, one.status) for one in record] == [(found.id, "open")]
+    assert people.stages in ([], [(found.id, found.stage)])  # an edit of what was sent
     closed = msgspec.structs.replace(
         found, status="resolved", resolution="recovered", updated_at=9.0, resolved_at=9.0
     )
@@ -183,7 +185,7 @@ def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
     post = host.lines[1].wait(lambda post: bool(post.incidents))
     assert (post.key, [one.id for one in post.incidents]) == (host.keys[1], [found.id])
     host.agent.leave()
-    assert [one.id for one in host.chat.got] == [found.id]  # the report was not acknowledged
+    assert [one.id for one in host.chat.got] == [found.id]  # nobody had acknowledged it
 
 
 def test_two_hosts_of_one_name_have_two_names_in_their_records(
