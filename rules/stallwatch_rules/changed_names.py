@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from stallwatch_rules.decoding import from_json
+
 Kind = Literal["command", "python", "rule", "annotation", "default"]
 
 
@@ -28,7 +30,7 @@ class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def changed_names() -> tuple[ChangedName, ...]:
     """Return the table."""
     data = files("stallwatch_rules").joinpath("changed_names.json").read_bytes()
-    return msgspec.json.decode(data, type=tuple[ChangedName, ...])
+    return from_json(data, tuple[ChangedName, ...])
 
 
 def changed_name(kind: Kind, old: str) -> ChangedName | None:

@@ -170,7 +170,7 @@ def test_an_exception_of_one_host_is_named_first_with_its_host(keep: Keep, diagn
     keep(1, ending, lines=both(PEER_GONE))
     keep(2, ending, lines={**both(PEER_GONE), "ranks/rank1.log": steps(1, *raised)})
     found = diagnose(keep(3, ending, lines=both(PEER_GONE)).path)
-    assert render(headline(found)) == "ValueError: bad sample (rank 3 on n2)"
+    assert render(headline(found)) == "ValueError: bad sample (train.py:9) (rank 3 on n2)"
     assert render(found.digest[0]).startswith("rank 3 on n2: ValueError")
 
 
