@@ -39,12 +39,12 @@ def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
     """Return the timed lines of each run in the log."""
     runs: list[list[tuple[float, Sample | None, Line]]] = [[]]
     words = SEVERAL_RUNS.get(path.name)
-    for told in timed_lines(path):
-        if words is not None and words in told[2].text:
-            moment = [each for each in runs[-1] if each[0] == told[0]]  # lines may share a time
+    for timed in timed_lines(path):
+        if words is not None and words in timed[2].text:
+            moment = [each for each in runs[-1] if each[0] == timed[0]]  # lines may share a time
             runs[-1] = runs[-1][: len(runs[-1]) - len(moment)]
             runs.append(moment)
-        runs[-1].append(told)
+        runs[-1].append(timed)
     return [run for run in runs if run]
 
 

@@ -19,7 +19,7 @@ EVALUATES, SAVES = "***** Running Evaluation *****", "Saving model checkpoint to
 
 
 @dataclass(frozen=True)
-class Told:
+class Report:
     """One signal of a run, `wait` seconds after the previous signal."""
 
     wait: float
@@ -35,7 +35,7 @@ class Run:
     kind: str
     hours: float
     ranks: int
-    told: Iterator[Told]
+    reports: Iterator[Report]
     hooked: bool = True  #: True if the ranks have a probe, and their stacks can be sampled
 
 
@@ -55,47 +55,47 @@ class Course:
         """Return a log-uniform random number between `low` and `high`."""
         return low * (high / low) ** self.draw.random()
 
-    def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Told]:
+    def begin(self, low: float = 20.0, high: float = 2400.0) -> Iterator[Report]:
         """Yield imports until the probe's first signal, then loading, and a first step that compiles."""
-        yield Told(self.between(5, 60), "phase" if self.hooked else "log-line", "init", "load")
-        yield Told(self.between(low, high), "log-line", "loaded", "load")
+        yield Report(self.between(5, 60), "phase" if self.hooked else "log-line", "init", "load")
+        yield Report(self.between(low, high), "log-line", "loaded", "load")
         yield from self.steps(1, lambda: self.between(1, LONGEST_STEP), "compile")
 
-    def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Told]:
+    def steps(self, count: int, seconds: Steps, doing: Doing = "step") -> Iterator[Report]:
         """Yield `count` training steps."""
         waited = 0.0
         for _ in range(count):
             self.step += 1
             waited += min(seconds(), LONGEST_STEP)
             if self.hooked or self.step % self.every == 0:
-                yield Told(waited, "step" if self.hooked else "log-step", self.step, doing)
+                yield Report(waited, "step" if self.hooked else "log-step", self.step, doing)
                 waited = 0.0
 
-    def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Told]:
+    def evaluate(self, batches: int, seconds: Steps, after: float) -> Iterator[Report]:
         """Yield an evaluation: its batches are activity that a probe sees, then its metrics are computed."""
         if self.hooked:
-            yield Told(0.1, "phase", "eval")
+            yield Report(0.1, "phase", "eval")
             for _ in range(batches):
-                yield Told(min(seconds(), LONGEST_STEP), "phase", "eval", "evaluate")
-            yield Told(after, "phase", "train", "metrics")
+                yield Report(min(seconds(), LONGEST_STEP), "phase", "eval", "evaluate")
+            yield Report(after, "phase", "train", "metrics")
         else:
-            yield Told(0.1, "log-line", EVALUATES)
+            yield Report(0.1, "log-line", EVALUATES)
             waited = sum(min(seconds(), LONGEST_STEP) for _ in range(batches))
-            yield Told(waited + after, "log-line", "")
+            yield Report(waited + after, "log-line", "")
 
-    def save(self, seconds: float) -> Iterator[Told]:
+    def save(self, seconds: float) -> Iterator[Report]:
         """Yield the saving of a checkpoint."""
         if self.hooked:
-            yield Told(0.1, "phase", "save")
-            yield Told(seconds, "phase", "train", "save")
+            yield Report(0.1, "phase", "save")
+            yield Report(seconds, "phase", "train", "save")
         else:
-            yield Told(0.1, "log-line", SAVES)
-            yield Told(seconds, "log-line", "")
+            yield Report(0.1, "log-line", SAVES)
+            yield Report(seconds, "log-line", "")
 
 
 def trained(
     course: Course, seconds: Steps, longest_start: float = 2400.0, longest_metrics: float = 180.0
-) -> Iterator[Told]:
+) -> Iterator[Report]:
     """Yield an endless run of steps with evaluations and checkpoints."""
     draw = course.draw
     yield from course.begin(high=longest_start)
@@ -158,26 +158,26 @@ def drifting(course: Course) -> Steps:
     return seconds
 
 
-def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Told]]:
+def _trains(steps: Callable[[Course], Steps]) -> Callable[[Course], Iterator[Report]]:
     return lambda course: trained(course, steps(course))
 
 
 # ---- other kinds of runs
 
 
-def reinforced(course: Course) -> Iterator[Told]:
+def reinforced(course: Course) -> Iterator[Report]:
     """Yield rollouts of minutes up to more than an hour, each followed by a weight sync and a few steps."""
     draw, usual, spread = course.draw, course.between(60, 2400), course.draw.uniform(0.05, 0.5)
     updates, step = draw.randint(1, 8), course.between(2, 60)
     yield from course.begin()
     while True:
-        yield Told(0.5, "phase", "rollout")
-        yield Told(min(usual * draw.lognormvariate(0, spread), 5400), "phase", "weight-sync", "rollout")
-        yield Told(draw.uniform(1, 30), "phase", "train", "sync")
+        yield Report(0.5, "phase", "rollout")
+        yield Report(min(usual * draw.lognormvariate(0, spread), 5400), "phase", "weight-sync", "rollout")
+        yield Report(draw.uniform(1, 30), "phase", "train", "sync")
         yield from course.steps(updates, lambda: step * draw.lognormvariate(0, 0.1))
 
 
-def restarted(course: Course) -> Iterator[Told]:
+def restarted(course: Course) -> Iterator[Report]:
     """Yield a run whose ranks are lost and restarted from the last checkpoint."""
     draw, seconds = course.draw, even(course)
     while True:
@@ -188,21 +188,21 @@ def restarted(course: Course) -> Iterator[Told]:
             yield from course.save(course.between(2, 300))
         yield from course.steps(draw.randint(1, 40), seconds)
         course.step = saved
-        yield Told(course.between(1, 3), "gone", "")  # the launcher restarts the ranks after some time
-        yield Told(course.between(1, 60), "log-line", "", "load")
+        yield Report(course.between(1, 3), "gone", "")  # the launcher restarts the ranks later
+        yield Report(course.between(1, 60), "log-line", "", "load")
 
 
-def compiled(course: Course) -> Iterator[Told]:
+def compiled(course: Course) -> Iterator[Report]:
     """Yield a run with new shapes from time to time, each of which takes minutes to compile."""
     draw, seconds = course.draw, even(course)
     yield from course.begin()
     while True:
         yield from course.steps(draw.randint(1, 200), seconds)
-        yield Told(0.1, "phase", "init")
-        yield Told(course.between(5, 600), "phase", "train", "compile")
+        yield Report(0.1, "phase", "init")
+        yield Report(course.between(5, 600), "phase", "train", "compile")
 
 
-def logged_every_half_hour(course: Course) -> Iterator[Told]:
+def logged_every_half_hour(course: Course) -> Iterator[Report]:
     """Yield a healthy run that logs one line every 33 minutes."""
     course.every = course.draw.randint(20, 200)
     step = 1980.0 / course.every
@@ -210,33 +210,33 @@ def logged_every_half_hour(course: Course) -> Iterator[Told]:
     yield from course.steps(1 << 60, lambda: step * course.draw.lognormvariate(0, 0.1))
 
 
-def logged_rollouts(course: Course) -> Iterator[Told]:
+def logged_rollouts(course: Course) -> Iterator[Report]:
     """Yield reinforcement learning whose log holds only steps."""
     usual, spread = course.between(60, 2400), course.draw.uniform(0.05, 0.4)
     yield from course.begin(20, 600)
     while True:
         course.step += 1
         seconds = min(usual * course.draw.lognormvariate(0, spread), 5400)
-        yield Told(seconds, "log-step", course.step)
+        yield Report(seconds, "log-step", course.step)
 
 
-def logged(course: Course) -> Iterator[Told]:
+def logged(course: Course) -> Iterator[Report]:
     """Yield a trainer's log: a line every few steps, and messages about evaluations and checkpoints."""
     course.every = course.draw.choice((1, 1, 5, 10, 25))
     steps = course.draw.choice((even, lognormal, pareto, weibull))
     return trained(course, steps(course), longest_start=1200.0)
 
 
-def untold(course: Course) -> Iterator[Told]:
+def untold(course: Course) -> Iterator[Report]:
     """Yield a log without a line for the start of an evaluation."""
     seconds, pause, every = even(course), course.between(60, 1200), course.draw.randint(50, 500)
     yield from course.begin()
     while True:
         yield from course.steps(every, seconds)
-        yield Told(pause * course.draw.lognormvariate(0, 0.1), "log-line", "")
+        yield Report(pause * course.draw.lognormvariate(0, 0.1), "log-line", "")
 
 
-KINDS: dict[str, Callable[[Course], Iterator[Told]]] = {
+KINDS: dict[str, Callable[[Course], Iterator[Report]]] = {
     "even steps": _trains(even),
     "lognormal steps": _trains(lognormal),
     "Pareto steps": _trains(pareto),
@@ -252,7 +252,7 @@ KINDS: dict[str, Callable[[Course], Iterator[Told]]] = {
 
 #: Pauses that are unlike any earlier part of the run, and longer than the threshold for a first wait. A watch
 #: that reports hangs within a minute or two calls these pauses stalls, and reports their end.
-UNFORESEEN: dict[str, Callable[[Course], Iterator[Told]]] = {
+UNFORESEEN: dict[str, Callable[[Course], Iterator[Report]]] = {
     "stragglers": _trains(stragglers),
     "evaluations that nothing tells of": untold,
     "metrics of up to 15 minutes": lambda course: trained(course, even(course), longest_metrics=900.0),

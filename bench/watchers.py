@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from simulated import LONGEST_STEP, Doing, Run, Told
+from simulated import LONGEST_STEP, Doing, Run, Report
 
 from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
@@ -139,32 +139,32 @@ class Watched:
         # stall.
         return quiet > 30.0 and quiet > self.watch.longest and self.watch.check(now).stalled
 
-    def tell(self, now: float, told: Told, ranks: int) -> None:
+    def take(self, now: float, report: Report, ranks: int) -> None:
         """Feed a signal of the run at `now`."""
-        if told.what == "gone":
+        if report.what == "gone":
             self.progress.ended(now)
             self.advance.seen(now)
             return
-        if told.what in ("step", "phase"):
+        if report.what in ("step", "phase"):
             for rank in range(ranks):
                 at = now + rank * _RANKS_APART
-                self.progress.hooked(self._record(told, rank, at))
+                self.progress.hooked(self._record(report, rank, at))
                 self.advance.seen(at)
             return
         self.progress.heard_at = now
-        line = Line(str(told.value), "train.log", 1, None, now)
-        if told.what == "log-step":
-            self.progress.add(Sample(None, now, step=int(told.value), series="dict"), line)
+        line = Line(str(report.value), "train.log", 1, None, now)
+        if report.what == "log-step":
+            self.progress.add(Sample(None, now, step=int(report.value), series="dict"), line)
         else:
             self.progress.add(None, line)
         self.advance.seen(now)
 
-    def _record(self, told: Told, rank: int, at: float) -> Record:
-        if told.what == "step":
-            values = {"step": float(told.value), "phase": float(PHASES.index("train"))}
+    def _record(self, report: Report, rank: int, at: float) -> Record:
+        if report.what == "step":
+            values = {"step": float(report.value), "phase": float(PHASES.index("train"))}
         else:
             self._beats += 1
-            values = {"phase": float(PHASES.index(str(told.value))), "beats": float(self._beats)}
+            values = {"phase": float(PHASES.index(str(report.value))), "beats": float(self._beats)}
         return Record(rank, 0, at, values)
 
 
@@ -175,23 +175,23 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
     if seen is not None:
         seen.ranks = run.ranks
     now = sign = STARTED
-    for told in run.told:
-        began, now = now, now + told.wait
-        verdict.hangs_in = told.doing
+    for report in run.reports:
+        began, now = now, now + report.wait
+        verdict.hangs_in = report.doing
         if now > STARTED + run.hours * 3600:
             break
-        if watched.waits(began, now, told.doing) is not None:
+        if watched.waits(began, now, report.doing) is not None:
             verdict.false_learnt += 1
             state = watched.watch.check(now)
             verdict.wrongly.append(
-                f"{told.doing} in {state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s"
+                f"{report.doing} in {state.phase} {state.seconds:.0f} s > {state.threshold:.0f} s"
             )
-        if told.what != "log-line":  # a fixed timeout on steps sees no other signal
+        if report.what != "log-line":  # a fixed timeout on steps sees no other signal
             for seconds in FIXED:
                 verdict.false_fixed[seconds] += now - sign > seconds
-        if told.what in ("step", "log-step"):
+        if report.what in ("step", "log-step"):
             sign = now
-        watched.tell(now, told, run.ranks)
+        watched.take(now, report, run.ranks)
     last = watched.watch.last_sign
     if seen is not None:
         seen.inside = verdict.hangs_in

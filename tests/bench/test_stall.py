@@ -30,20 +30,20 @@ def test_a_watch_that_is_too_hasty_would_be_found_out() -> None:
 
 @pytest.mark.parametrize("kind", sorted({**KINDS, **UNFORESEEN}))
 def test_runs_go_on_for_ever_and_their_time_only_forwards(kind: str) -> None:
-    told = list(islice(simulate(kind, random.Random(1)).told, 300))
-    assert len(told) == 300
-    assert all(each.wait >= 0 for each in told)
-    assert all(isinstance(each.value, int) for each in told if each.what in ("step", "log-step"))
+    report = list(islice(simulate(kind, random.Random(1)).reports, 300))
+    assert len(report) == 300
+    assert all(each.wait >= 0 for each in report)
+    assert all(isinstance(each.value, int) for each in report if each.what in ("step", "log-step"))
 
 
 def test_messages_of_the_simulated_log_are_read_as_phases() -> None:
     watched_log = Watched()
     course = Course(random.Random(1), hooked=False)
     now = 1_790_000_000.0
-    for told in [*course.begin(), *course.steps(3, lambda: 1.0), *course.save(5.0)]:
-        now += told.wait
-        watched_log.tell(now, told, 1)
-        if told.value == SAVES:
+    for report in [*course.begin(), *course.steps(3, lambda: 1.0), *course.save(5.0)]:
+        now += report.wait
+        watched_log.take(now, report, 1)
+        if report.value == SAVES:
             assert watched_log.progress.phase == "save"
 
 
@@ -51,9 +51,9 @@ def test_a_hang_is_found_within_three_times_the_usual_step() -> None:
     watched_run = Watched()
     course = Course(random.Random(1))
     now = 1_790_000_000.0
-    for told in [*course.begin(), *course.steps(400, lambda: 20.0)]:
-        now += told.wait
-        watched_run.tell(now, told, 2)
+    for report in [*course.begin(), *course.steps(400, lambda: 20.0)]:
+        now += report.wait
+        watched_run.take(now, report, 2)
     assert found_after(watched_run, watched_run.watch.last_sign) <= 62
 
 

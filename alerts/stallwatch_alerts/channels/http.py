@@ -100,7 +100,7 @@ def _post(request: Request, line: Line) -> Answer:
 
 
 def failure_of(error: Exception, line: Line) -> ChannelError:
-    """Return an error for the library's exception, whose own message holds the URL."""
+    """Return an error without the URL that the library's own message contains."""
     text = str(error)
     if isinstance(error, requests.Timeout):
         return ChannelError(f"no answer within {max(line.timeout):g} s", code="timeout")
