@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from simulated import LONGEST_STEP, Doing, Run, Report
+from simulated import LONGEST_STEP, Doing, Report, Run
 
 from stallwatch_exporter.probe.layout import PHASES
 from stallwatch_exporter.rings.reader import Record
