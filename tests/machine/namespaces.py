@@ -41,10 +41,9 @@ def lacking() -> str:
     done = subprocess.run(tried, capture_output=True, text=True, check=False)
     if done.returncode:
         return f"namespaces are not allowed here: {done.stderr.strip()}"
-    bridge = subprocess.run(
-        ["ip", "link", "add", "swtry", "type", "bridge"], capture_output=True, check=False
-    )
-    subprocess.run(["ip", "link", "del", "swtry"], capture_output=True, check=False)
+    name = f"swtry{os.getpid()}"  # its own name: two test processes that try at once would refuse each other
+    bridge = subprocess.run(["ip", "link", "add", name, "type", "bridge"], capture_output=True, check=False)
+    subprocess.run(["ip", "link", "del", name], capture_output=True, check=False)
     return "" if bridge.returncode == 0 else "bridges are not allowed here"
 
 
