@@ -76,7 +76,10 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
             headline = reader.render(report_headline(found))
         if behind and not found.in_trouble:
             level = "warning"
-        return Verdict(level, headline, facts)
+        if found.verdict != "unknown-failure" or not found.unknown:
+            return Verdict(level, headline, facts)
+        exception, advice = reader.render(report_headline(found)), reader.render(found.unknown[0].advice)
+        return Verdict(level, headline, (exception, *facts), fixes=(advice,) if advice else ())
     return Verdict(
         level=level,
         headline=headline,

@@ -8,7 +8,8 @@ import pytest
 
 from stallwatch_dashboard.verdict import of_diagnosis
 from stallwatch_dashboard.words import Reader
-from stallwatch_rules.records import Diagnosis, Progress, Verdict
+from stallwatch_rules.messages import message
+from stallwatch_rules.records import Diagnosis, Place, Progress, UnknownException, Verdict
 
 
 @pytest.mark.parametrize("verdict", get_args(Verdict))
@@ -34,3 +35,14 @@ def test_a_log_that_just_ends_is_not_good(language: str) -> None:
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning"
     assert "7 of 9" in found.headline or "7 / 9" in found.headline
+
+
+def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> None:
+    place = Place(0, "train.log", 6, None, None, "KeyError: 'label'")
+    frames = ["~/data.py:7 in __getitem__"]
+    advice = message("diagnosis.advice-key", key="'label'")
+    unknown = UnknownException("KeyError", "'label'", [0], 1, place, frames, advice=advice)
+    found = of_diagnosis(Diagnosis("unknown-failure", unknown=[unknown]), {}, Reader("en"))
+    assert found.headline == "Failed, cause unknown"
+    assert found.facts[0].startswith("KeyError: 'label' (data.py:7)")
+    assert len(found.fixes) == 1 and "The key 'label' is missing" in found.fixes[0]
