@@ -300,3 +300,36 @@ def test_the_count_of_rays_folded_lines_is_no_part_of_the_message() -> None:
     end = "ValueError: odd [repeated 7x across cluster]"
     text = f'Traceback (most recent call last):\n  File "a.py", line 5, in f\n{end}\n'
     assert only(text).message == "odd"
+
+
+STEPS = "".join(f"step {n} loss {2 - n / 50}\n" for n in range(40))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        'Exception in thread "Thread-3" java.io.IOException: the file system is closed\n'
+        "\tat com.example.Store.read(Store.java:7)\n",
+        "thread 'tokio-runtime-worker' panicked at src/pool.rs:7:3:\nthe queue is full\n",
+        "Error in save(x) : the disk is full\n",
+    ],
+)
+def test_an_error_that_its_program_outlives_is_no_failure(lines: str) -> None:
+    assert diagnosed(f"{STEPS}{lines}Saved the checkpoint\n").verdict != "unknown-failure"
+
+
+@pytest.mark.parametrize("quoted", ["Error in fit(x) : 3 levels", "panic: no route", "lua: a.lua:3: no file"])
+def test_an_error_within_a_python_exceptions_message_is_part_of_it(quoted: str) -> None:
+    text = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\nRuntimeError: it failed\n'
+    assert only(f"{text}{quoted}\n").exception == "RuntimeError"
+
+
+def test_a_panic_that_python_raises_again_is_listed_after_the_users_line() -> None:
+    text = (
+        "thread '<unnamed>' panicked at src/lib.rs:10:5:\nno token 9\n"
+        'Traceback (most recent call last):\n  File "train.py", line 30, in <module>\n'
+        "pyo3_runtime.PanicException: no token 9\n"
+    )
+    diagnosis = diagnosed(STEPS + text)
+    assert diagnosis.verdict == "unknown-failure"
+    assert diagnosis.unknown[0].exception.endswith("PanicException")

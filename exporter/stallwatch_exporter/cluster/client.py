@@ -96,6 +96,7 @@ class HttpBacking:
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
         self._members: tuple[Member, ...] = ()
+        self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
         self._used: tuple[Peer, float] | None = None  # last agent to accept reports, and time of its answer
@@ -172,7 +173,7 @@ class HttpBacking:
         """Post the reports of this host's agents to the first agent of the run that accepts them."""
         end = time.monotonic() + POST_SECONDS
         signed = self._open()
-        known = {"address": self.address, "members": digest_of(self._members)}
+        known = {"address": self.address, "members": self._members_digest}
         reports = [msgspec.structs.replace(report, **known) for report in reports]
         answer: Answer | None = None
         for part in _parts(reports, self._notices):
@@ -183,6 +184,7 @@ class HttpBacking:
             answer = msgspec.structs.replace(given, refused=refused)
         if answer is not None and answer.reply.members is not None:
             self._members = tuple(answer.reply.members)
+            self._members_digest = digest_of(self._members)
         return answer
 
     def _post(self, reports: Sequence[AgentReport], signed: Signed, end: float) -> Answer | None:

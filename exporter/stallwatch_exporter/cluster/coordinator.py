@@ -260,10 +260,11 @@ class Coordinator:
     def note_shown(self, incident: Incident) -> None:
         """Record that our sinks got this state of an incident, from us or from this agent alone."""
         with self._lock:
-            self._shown[incident.id] = incident
             if incident.status == "resolved":
-                del self._shown[incident.id]
+                self._shown.pop(incident.id, None)
                 self._passed_on.pop(incident.id, None)
+            else:
+                self._shown[incident.id] = incident
 
     def _no_episodes(self) -> RunEpisodes:
         return RunEpisodes(self._report, self._view, self._is_complete, self._clock)

@@ -70,18 +70,25 @@ _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
 #: An error of Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
 #: From R, MATLAB, Rust, Go and Java; of the first three, the message may be on the next line.
+#: R prints the same for an error that a script handles; an unhandled error ends in `_R_END`.
 _R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
+_R_END = "Execution halted"
 _MATLAB = lazy(r"^(?P<name>Error using [\w./>]{1,80})(?: \(line \d+\))?$")
 _RUST = lazy(
-    r"^thread '[^']{0,80}' (?:\(\d+\) )?(?P<name>panicked) at (?P<path>\S{1,200}?):(?P<line>\d+):\d+:$"
+    r"^thread '(?P<thread>[^']{0,80})' (?:\(\d+\) )?(?P<name>panicked)"
+    r" at (?P<path>\S{1,200}?):(?P<line>\d+):\d+:$"
 )
 _GO = lazy(r"^(?P<name>panic): (?P<m>\S.{0,300})$")
-_JAVA = lazy(r'^Exception in thread "[^"]{1,80}" (?P<name>(?:[\w$]+\.)+[\w$]+)(?:: (?P<m>.{0,300}))?$')
+_JAVA = lazy(
+    r'^Exception in thread "(?P<thread>[^"]{1,80})" (?P<name>(?:[\w$]+\.)+[\w$]+)(?:: (?P<m>.{0,300}))?$'
+)
 _BEGINNINGS = (
     *(_THROWN, _THROWN_LIBCXX, _PLAIN, _FATAL, _SIGNAL, _MPI, _CHECK, _FATAL_LEVEL, _ASCEND),
     *(_ASSERT, _LUA, _LUA_ERROR, _JULIA, _HYDRA, _R, _MATLAB, _RUST, _GO, _JAVA),
 )
 _BELOW = (_LUA_ERROR, _R, _MATLAB, _RUST)
+#: The message of a Python exception may quote these: what a child or an embedded interpreter printed.
+_QUOTED = (_ASCEND, _LUA, _LUA_ERROR, _JULIA, _R, _MATLAB, _RUST, _GO)
 
 _WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
 _MPI_SIGNAL = lazy(r"(?:\[[\w.:-]+\] )?Signal: (?P<m>.+)")
@@ -123,7 +130,7 @@ class CrashReader:
     ) -> Raised | None:
         """Read the next line and the rules that matched it; return the crash that has ended, if any.
 
-        ``in_message``: the line may be part of a Python exception's message, as Ascend's error blocks are.
+        ``in_message``: the line may be part of a Python exception's message, which may quote `_QUOTED`.
         """
         ended: Raised | None = None
         if self._open is not None:
@@ -154,6 +161,9 @@ class CrashReader:
         self._lines += 1
         if self._lines > BLOCK_LINES or not crash.native:
             return False
+        if text.strip() == _R_END:
+            crash.kind = "failure"
+            return True
         reason = _WHAT.match(text) or (_MPI_SIGNAL.match(text) if crash.exception == "signal" else None)
         if reason is not None:
             crash.message = crash.message or reason["m"][:MAX_MESSAGE]
@@ -202,7 +212,7 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.
         return read_error_file(line, mark), None
     for beginning in _BEGINNINGS:
         found = beginning.search(line.text)
-        if found is not None and not (in_message and beginning is _ASCEND):
+        if found is not None and not (in_message and beginning in _QUOTED):
             parts = found.groupdict()
             name = parts.get("name") or ("terminate called" if beginning is _PLAIN else "signal")
             raised = Raised(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
@@ -211,6 +221,8 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.
                 raised.frames.append(Frame(parts["path"], int(parts["line"]), ""))
             if name in ASKED:
                 raised.kind = "interrupt"
+            elif beginning is _R or parts.get("thread", "main") != "main":
+                raised.kind = "ignored"  # the program may handle it, or outlives the thread
             return raised, beginning
     return None, None
 

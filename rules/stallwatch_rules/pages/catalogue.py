@@ -45,6 +45,7 @@ def folder_of_pack(name: str) -> Path:
     return Path(str(_PACKS / name))
 
 
+@functools.cache
 def packs_by_rule() -> dict[str, str]:
     """Return the pack of each rule that has a page only in a pack, or is extended there."""
     return {path.stem: name for name in packs() for path in folder_of_pack(name).rglob("*.md")}
