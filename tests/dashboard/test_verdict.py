@@ -395,17 +395,17 @@ def test_a_stall_that_ctrl_c_ended_did_not_recover(
 
 @pytest.mark.parametrize("spoken", ["en", "zh"])
 @pytest.mark.parametrize(
-    ("language", "lead"),
+    ("language", "blame"),
     [
-        ("en", "Rank 1 is at ddp.py:5 in reward_fn; also: "),
-        ("zh", "rank 1 停在 ddp.py:5 的 reward_fn；另外："),
+        ("en", ": rank 1 holds up the run at ddp.py:5 in reward_fn"),
+        ("zh", "：rank 1 拖住了任务（ddp.py:5 的 reward_fn）"),
     ],
 )
-def test_the_odd_rank_comes_before_the_cause_in_the_readers_language(
-    make_incident: Callable[..., Incident], spoken: str, language: str, lead: str
+def test_a_stall_of_a_known_rule_is_titled_with_its_rank_and_place(
+    make_incident: Callable[..., Incident], spoken: str, language: str, blame: str
 ) -> None:
     page = load_catalogue().pages[RULE]
     titles = {"en": page.title, "zh": page.title_zh}
-    apart = [StackGroup([1], "code", place="ddp.py:5 in reward_fn")]
-    stall = make_incident(rule=RULE, primary=primary(title=titles[spoken], apart=apart))
-    assert told(row("stalled"), stall, language=language).cause == lead + titles[language]
+    stacks = StallStacks(0.0, 0.1, [StackGroup([1], "code", place="ddp.py:5 in reward_fn")], odd=[1])
+    stall = make_incident(rule=RULE, primary=primary(title=titles[spoken]), stacks=stacks)
+    assert told(row("stalled"), stall, language=language).cause == titles[language] + blame

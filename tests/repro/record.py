@@ -50,7 +50,7 @@ def record(scenario: Scenario, target: Path) -> None:
             "command": shlex.join(command),
             "versions": versions(scenario),
             "exit_code": code,
-            "expected": {"verdict": scenario.verdict, "primary": scenario.primary},
+            "expected": scenario.expected,
         }
         (fresh / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
         if target.exists():
