@@ -140,9 +140,9 @@ def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..
 
 def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[..., Incident]) -> None:
     over = make_incident(host="n77", hosts=["n1", "n77", "n9"])
-    table = incident_table([over, make_incident(host="lab")], Reader("en"))
+    table = incident_table([over, make_incident(host="lab")], Reader("en"), {})
     assert list(table["Hosts"]) == ["n77 / 3", "lab"]
-    assert "Hosts" not in incident_table([make_incident(host="lab")], Reader("en"))
+    assert "Hosts" not in incident_table([make_incident(host="lab")], Reader("en"), {})
 
 
 def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Callable[..., Incident]) -> None:
@@ -380,7 +380,7 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
         reader = Reader(language, timezone.utc, NOW)
         about = of_incident(found, {}, reader)
         assert about.headline == f"stuck: {state}"
-        shown = str(incident_table([found], reader).iloc[0, 0])
+        shown = str(incident_table([found], reader, {}).iloc[0, 0])
         assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
 
 
@@ -389,7 +389,7 @@ def test_a_stall_that_ctrl_c_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
     stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
-    states = incident_table([stall], Reader(language, timezone.utc, NOW)).iloc[0].tolist()
+    states = incident_table([stall], Reader(language, timezone.utc, NOW), {}).iloc[0].tolist()
     assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)
 
 
