@@ -96,7 +96,7 @@ def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
     whole = source.row("sft")
     assert whole is not None and row.incident == whole.incident
     assert (row.step, whole.step, row.total_steps, row.hosts) == (62, 62, 900, ("n1", "n2"))
-    (shown,) = table([row], Reader(now=NOW))["rows"]
+    (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "nccl-collective-timeout" in shown["cells"]
     assert of_run(whole, {}, Reader(now=NOW), None).rule == "nccl-collective-timeout"
 
@@ -149,14 +149,14 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     folder.write_json("diagnosis.json", unknown)
     row = source.row("done")
     assert row is not None and (row.step, row.cause) == (149, UNKNOWN_FAILURE)
-    (shown,) = table([row], Reader(now=NOW))["rows"]
+    (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "ValueError: bad batch (t.py:8)" in shown["cells"]
     rule = "gloo-collective-timeout"
     primary = Primary(rule, "T", "symptom", "fatal", 0.6, 1, "x", 1, None, 149, [], {}, "", [])
     folder.write_json("diagnosis.json", Diagnosis("failed", primary, progress=Progress(1, 149, 400)))
     (row,) = source.rows()
     assert (row.step, row.cause) == (149, "gloo-collective-timeout")
-    (shown,) = table([row], Reader(now=NOW))["rows"]
+    (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "gloo-collective-timeout" in shown["cells"] and "gloo-collective-timeout" in shown["found"]
 
 
@@ -307,7 +307,7 @@ def test_a_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: Ma
     assert source.run_names() == ["sft-1"]
     (row,) = source.rows()
     assert (row.run, row.state, row.host, row.hosts) == ("sft-1", "stalled", "n1", ("n1", "n2", "n3"))
-    told = table([row], Reader("en", now=NOW))["rows"][0]
+    told = table([row], Reader("en", now=NOW), {})["rows"][0]
     assert "n1–n3" in told["cells"] and "n2" in told["found"]
 
 

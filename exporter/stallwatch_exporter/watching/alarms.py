@@ -385,7 +385,8 @@ class Alarms:
         where["rank"] = line.rank if line else None
         if place is not None:  # use the values of the diagnosis, so that notifications and pages agree
             where["rank"] = where["rank"] if place.rank is None else place.rank
-            where["step"] = where["step"] if place.step is None else place.step
+            if place.step is not None and place.step != where["step"]:
+                where["step"], where["last_loss"] = place.step, None  # the last loss is of a later step
         facts: IncidentUpdate = {
             "harm": finding.harm if finding else "fatal",
             "count": finding.count if finding else 1,

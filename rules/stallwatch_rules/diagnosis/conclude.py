@@ -182,7 +182,7 @@ def _snapshot(
         phase=tracker.phase,
         ended=clock.ended,
         last_sign=clock.last_sign,
-        elsewhere=context.elsewhere,
+        missed=context.elsewhere,
     )
     run = Snapshot(
         streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts, hosts
