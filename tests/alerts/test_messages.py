@@ -134,9 +134,9 @@ def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> N
     """An interrupted run is not an incident, so its end is not sent."""
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] stopped by hand, after a stall of 48 s"
-    assert chinese.title == "[myrun] 停滞 48 秒后被人为中断"
-    assert "stopped by hand (Ctrl-C)" in english.text and "被人为中断（Ctrl-C）" in chinese.text
+    assert english.title == "[myrun] stopped from outside, after a stall of 48 s"
+    assert chinese.title == "[myrun] 停滞 48 秒后被外部终止"
+    assert "stopped from outside" in english.text and "被外部终止" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text
     assert incident_notice(stopped, "en", None).level == "info"

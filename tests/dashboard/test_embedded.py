@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
@@ -265,6 +267,45 @@ def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..
         source.scraper.scrape_once()
         assert [(row.run, row.state, row.step) for row in source.rows()] == [("far", "training", 3)]
         assert source.run_names() == ["far"]
+    finally:
+        source.close()
+
+
+def test_a_run_elsewhere_is_stale_by_its_last_answer_unless_its_record_is_newer(
+    home: Path, make_run: MakeRun, serve_metrics: Callable[..., str]
+) -> None:
+    start = time.time()  # an agent elsewhere is gone by the real clock
+    now = start
+    metrics = RunMetrics("far")
+    metrics.progress(3, None)
+    run = {"host": "n2", "state": "training", "updated_at": start - 4}
+    folder = make_run("far", endpoint=serve_metrics(metrics), **run)
+    make_run("unreachable", step=7, **run)
+    source = Source(DashboardSettings(home=home), clock=lambda: now)
+
+    def states() -> tuple[str, str]:
+        rows = {row.run: row.state for row in source.rows()}
+        return rows["far"], rows["unreachable"]
+
+    try:
+        source.scraper.scrape_once()
+        now = start + 9
+        assert states() == ("training", "training")
+        now = start + 11
+        assert states() == ("stale", "training")
+        folder.write_info(updated_at=now)
+        assert states() == ("training", "training")
+    finally:
+        source.close()
+
+
+def test_a_run_that_prometheus_asks_every_30_seconds_is_not_stale_between(home: Path) -> None:
+    source = Source(DashboardSettings(home=home, prometheus_url="http://127.0.0.1:9"), clock=lambda: NOW)
+    try:
+        for age, state in ((59.0, "training"), (101.0, "stale")):
+            source.store.last_seen = lambda age=age: {"far": NOW - age}
+            source.store.summaries = lambda runs, now: {run: Numbers(step=3.0) for run in runs}
+            assert [row.state for row in source.rows()] == [state]
     finally:
         source.close()
 

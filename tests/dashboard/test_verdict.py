@@ -367,7 +367,7 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     ("resolution", "english", "chinese"),
     [
         ("run-failed", "ended with the run: failed", "随任务结束：任务失败"),
-        ("run-stopped", "ended with the run: stopped by hand", "随任务结束：被人为中断"),
+        ("run-stopped", "ended with the run: stopped from outside", "随任务结束：被外部终止"),
         ("unknown", "no longer watched", "无人监视"),
         ("recovered", "resolved", "已结束"),
     ],
@@ -384,8 +384,8 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
         assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
 
 
-@pytest.mark.parametrize(("language", "state"), [("en", "stopped by hand"), ("zh", "人为中断")])
-def test_a_stall_that_ctrl_c_ended_did_not_recover(
+@pytest.mark.parametrize(("language", "state"), [("en", "stopped from outside"), ("zh", "外部终止")])
+def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
     stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)

@@ -171,6 +171,8 @@ def _snapshot(
         stopped=exceptions.interrupted_at,
         ended=end_from_outside(matched, streams),
     )
+    if context.stalled and context.stopped:
+        clock = replace(clock, ended=True)
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
