@@ -26,7 +26,7 @@ from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_exporter.runs.run_state import LATE_INDIRECTLY_SECONDS, LATE_SECONDS
 from stallwatch_exporter.runs.runfolder import AgentInfo
-from stallwatch_rules.endings import Ending
+from stallwatch_rules.endings import Ending, EndingKind
 from stallwatch_rules.records import Progress
 
 NOW = 1_795_000_000.0
@@ -67,9 +67,24 @@ def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
     assert row.host == "hf_***"
 
 
-def test_a_run_that_was_stopped_by_hand_did_not_fail() -> None:
-    ending = Ending(kind="interrupted", exit_code=130, signal="SIGINT", detail="Ctrl-C")
-    assert state(info(state="failed", ended_at=NOW, ending=ending)) == "interrupted"
+@pytest.mark.parametrize(
+    ("kind", "sign", "shown"),
+    [
+        ("interrupted", "SIGINT", "interrupted"),
+        ("killed", "SIGTERM", "interrupted"),
+        ("time-limit", "SIGTERM", "interrupted"),
+        ("killed", "SIGKILL", "failed"),
+        ("finished", None, "finished"),
+    ],
+)
+def test_a_run_that_was_stopped_from_outside_did_not_fail(
+    kind: EndingKind, sign: str | None, shown: str
+) -> None:
+    ending = Ending(kind=kind, exit_code=143, signal=sign)
+    assert state(info(state="failed", ended_at=NOW, ending=ending)) == shown
+
+
+def test_a_scraped_run_that_was_stopped_by_hand_did_not_fail() -> None:
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="interrupted")
     assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "interrupted"
 

@@ -11,7 +11,8 @@ RunState = Literal[State, "interrupted", "unwatched", "gone", "stale"]
 #: States by the kind of the recorded end; any other end is a failure.
 ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
     "finished": "finished",
-    "interrupted": "interrupted",  # by a person, not a failure, whatever the exit code is
+    "interrupted": "interrupted",  # from outside, not a failure, whatever the exit code is
+    "time-limit": "interrupted",
     "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
 }
 #: A running agent writes and answers more often: after a longer silence, the facts about it are outdated.
@@ -36,6 +37,8 @@ def state_of(
     `late`: the seconds after which that report of an agent on another host is out of date.
     """
     if info.ended_at is not None:
+        if info.ending is not None and info.ending.stopped:
+            return "interrupted"
         kind = info.ending.kind if info.ending is not None else ""
         return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
     if not (agent_alive(info, now) if alive is None else alive):
