@@ -309,27 +309,23 @@ def cold(folder: Path) -> dict[str, Costs]:
     return found
 
 
-def rendering_milliseconds() -> tuple[float, float, int]:
-    """Return the milliseconds of a scrape by the agent and by the library alone, and the number of series.
+def rendering_milliseconds() -> tuple[float, int]:
+    """Return the milliseconds of a scrape, and the number of series.
 
     Every value of the ten thousand series changed since the previous scrape. The unit is processor time.
     """
     metrics = RunMetrics("bench")
-    own, library = [], []
+    took = []
     for scrape in range(15):
         for rank in range(SERIES // SERIES_OF_A_RANK):
             values = {name: value + 0.37 * scrape for name, value in VALUES.items()}
             metrics.hooked(Record(rank, 1, 1.0, {**values, "step": float(scrape)}))
             metrics.stepped(rank, 1e9 + scrape)
-        for took, render in (
-            (own, metrics.registry.page),
-            (library, lambda: generate_latest(metrics.registry)),
-        ):
-            begin = time.thread_time()
-            page = render()
-            took.append((time.thread_time() - begin) * 1000)
+        begin = time.thread_time()
+        page = generate_latest(metrics.registry)
+        took.append((time.thread_time() - begin) * 1000)
     series = sum(not line.startswith(b"#") for line in page.splitlines())
-    return statistics.median(own), statistics.median(library), series
+    return statistics.median(took), series
 
 
 def main() -> None:
@@ -349,8 +345,8 @@ def main() -> None:
         print(f"{COMPARED} steps of each kind with cold caches, beside one that calls nothing; % of 50 ms")
         for kind, costs in cold(folder).items():
             print(f"  {kind:16} {costs}")
-        rendering, library, series = rendering_milliseconds()
-        print(f"one scrape of {series:,} series: {rendering:.1f} ms; by the library {library:.1f} ms")
+        rendering, series = rendering_milliseconds()
+        print(f"one scrape of {series:,} series: {rendering:.1f} ms")
 
 
 if __name__ == "__main__":

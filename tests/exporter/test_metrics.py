@@ -172,7 +172,7 @@ def test_a_number_of_the_log_goes_when_the_ranks_tell_it() -> None:
     shown = {name: value for name, value in found.items() if name.startswith("stallwatch_loss")}
     assert shown == {"stallwatch_loss{rank=0}": 0.5, "stallwatch_loss{rank=1}": 0.6}
     assert found["stallwatch_learning_rate"] == 0.1  # only the log contains the learning rate
-    assert metrics.registry.page().count(b"stallwatch_loss{") == 2
+    assert page(metrics).count("stallwatch_loss{") == 2
 
 
 def test_a_rank_that_began_anew_counts_on() -> None:

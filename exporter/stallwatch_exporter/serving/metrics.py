@@ -7,13 +7,14 @@ text of a log. An unknown rank is the empty label, which Prometheus treats as no
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, get_args
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from prometheus_client import Enum, Histogram, Info
+from prometheus_client import Counter, Enum, Gauge, Histogram, Info
 
 from stallwatch_exporter import steady
 from stallwatch_exporter.rings.reader import Record
-from stallwatch_exporter.serving.page import Kind, RunRegistry, Series
+from stallwatch_exporter.serving.registry import RunRegistry
 from stallwatch_rules import __version__
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.records import Match, Phase, Sample
@@ -27,7 +28,7 @@ _MOST_RANKS = 100_000
 MOST_LABELS = 20_000  #: most distinct ranks: a log may claim any number, and each has a dozen series
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
-_FAMILIES: Mapping[tuple[Kind, tuple[str, ...]], Mapping[str, str]] = {
+_FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[str, str]] = {
     ("counter", _BY_RUN): {
         "steps": "Optimizer steps done; steps that a restart repeats count again.",
         "stalled_seconds": "Time spent in stalls.",
@@ -102,8 +103,10 @@ class RunMetrics:
     def __init__(self, run: str) -> None:
         self.run = run
         self.registry = RunRegistry(run)
-        self._families = {
-            name: self.registry.family(kind, f"stallwatch_{name}", text, labels)
+        self._families: dict[str, Any] = {
+            name: {"gauge": Gauge, "counter": Counter}[kind](
+                f"stallwatch_{name}", text, labels, registry=self.registry
+            )
             for (kind, labels), families in _FAMILIES.items()
             for name, text in families.items()
         }
@@ -137,7 +140,8 @@ class RunMetrics:
         self.stalled_now(False)
         self.phase("init")
 
-    def _series(self, name: str, *labels: str) -> Series:
+    def _series(self, name: str, *labels: str) -> Any:
+        """Return the child of a gauge or a counter with these labels."""
         return self._families[name].labels(self.run, *labels)
 
     # ---- what was read
@@ -287,7 +291,8 @@ class RunMetrics:
             if count is not None:
                 self._series("hosts", state).set(count)
             else:
-                self._families["hosts"].forget(self.run, state)
+                with suppress(KeyError):  # prometheus-client 0.21 raises it without the series
+                    self._families["hosts"].remove(self.run, state)
 
     def slowdown(self, cost: float) -> None:
         """Set the share of the throughput lost by waiting for a slow host."""

@@ -6,7 +6,6 @@ If the requested port is in use, the server takes the next free port.
 from __future__ import annotations
 
 import errno
-import gzip
 import socket
 import ssl
 import threading
@@ -17,16 +16,14 @@ from http import HTTPStatus
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
-from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from stallwatch_exporter.serving.authentication import Access, problems
 from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_exporter.serving.discovery import announce, withdraw
-from stallwatch_exporter.serving.page import RunRegistry
+from stallwatch_exporter.serving.registry import RunRegistry
 from stallwatch_exporter.settings import ExporterSettings
 
 
@@ -54,8 +51,7 @@ class MetricsServer(ServerThread):
     ) -> None:
         self.url = url
         self._announced = announced
-        app: WSGIApp = make_wsgi_app(registry)
-        self._scrapes = Scrapes(Endpoint(app, registry) if isinstance(registry, RunRegistry) else app)
+        self._scrapes = Scrapes(make_wsgi_app(registry))
         server.set_app(Gate(self._scrapes, access))
         super().__init__(server, "stallwatch-metrics")
 
@@ -245,37 +241,3 @@ class Scrapes:
         patience = self.patience(limit)
         with self._changed:
             return self._changed.wait_for(lambda: self._served >= began, patience)
-
-
-_QUICKLY = 1  # compression level: a page shrinks to a twelfth; level 9 gives a sixteenth, but far slower
-_TEXT = "text/plain; version={}; charset=utf-8"
-_OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-# Content types for which this page equals the library's answer, and whether they are OpenMetrics. Names
-# outside the legacy set are escaped by several schemes: all names here are within it, and stay unchanged.
-_OURS = {_TEXT.format("0.0.4"): False, _OPEN: True}
-for _escaping in ("underscores", "allow-utf-8"):
-    _OURS[f"{_TEXT.format('1.0.0')}; escaping={_escaping}"] = False
-    _OURS[f"{_OPEN}; escaping={_escaping}"] = True
-
-
-class Endpoint:
-    """Wrapper of the application with which ``prometheus_client`` serves a registry."""
-
-    def __init__(self, app: WSGIApp, registry: RunRegistry) -> None:
-        self._app = app
-        self._registry = registry
-
-    def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Return the page; pass on any request except a plain request for the page."""
-        _, content_type = choose_encoder(environ.get("HTTP_ACCEPT") or "")
-        simple = environ["REQUEST_METHOD"] == "GET" and environ.get("PATH_INFO") != "/favicon.ico"
-        some = "name[]" in parse_qs(environ.get("QUERY_STRING", ""))
-        if not simple or some or content_type not in _OURS:
-            return self._app(environ, start_response)
-        page = self._registry.page(open_metrics=_OURS[content_type])
-        headers = [("Content-Type", content_type)]
-        if gzip_accepted(environ.get("HTTP_ACCEPT_ENCODING", "")):
-            page = gzip.compress(page, _QUICKLY)
-            headers.append(("Content-Encoding", "gzip"))
-        start_response("200 OK", headers)
-        return [page]
