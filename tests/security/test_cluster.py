@@ -8,7 +8,6 @@ import socket
 import subprocess
 import threading
 import tracemalloc
-import zlib
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -148,29 +147,23 @@ def test_a_malformed_post_is_refused_in_one_line(body: bytes, two: Cluster, vict
 
 
 @pytest.mark.parametrize(
-    ("body", "encoding"),
-    [
-        (zstandard.compress(bytes(128 << 20)), "zstd"),
-        (zstandard.compress(b'"' + b" " * MOST_BYTES), "zstd"),
-        (zlib.compressobj(9, zlib.DEFLATED, 31).compress(bytes(64 << 20)), "gzip"),
-    ],
+    "body", [zstandard.compress(bytes(128 << 20)), zstandard.compress(b'"' + b" " * MOST_BYTES)]
 )
-def test_a_bomb_is_not_expanded(body: bytes, encoding: str, two: Cluster, victim: Host) -> None:
+def test_a_bomb_is_not_expanded(body: bytes, two: Cluster, victim: Host) -> None:
     tracemalloc.start()
     try:
         with pytest.raises(Malformed):
-            unpack(body, encoding)
+            unpack(body, "zstd")
         assert tracemalloc.get_traced_memory()[1] < 16 * MOST_BYTES
     finally:
         tracemalloc.stop()
-    assert send(two.port, body, f"Content-Encoding: {encoding}").status == 413
+    assert send(two.port, body, "Content-Encoding: zstd").status == 413
     assert victim.notes == ["refused a post of eve at 127.0.0.1: it is larger than 1,048,576 bytes"]
 
 
 def test_other_compressions_and_broken_ones_are_refused(two: Cluster, victim: Host) -> None:
     assert statuses(two.port, b"not packed", headers=("Content-Encoding: zstd",)) == [400]
-    assert send(two.port, b"not packed", "Content-Encoding: gzip", number=2).status == 400
-    assert send(two.port, b"not packed", "Content-Encoding: br", number=3).status == 415
+    assert send(two.port, b"not packed", "Content-Encoding: gzip", number=2).status == 415
 
 
 def test_an_oversized_post_is_refused_unread(two: Cluster, victim: Host) -> None:
