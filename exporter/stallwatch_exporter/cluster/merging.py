@@ -66,10 +66,6 @@ class RunEpisodes(Episodes):
         self._view = view
         self._is_complete = is_complete
         self._clock = clock
-        self._began: dict[int, float] = {}  # arrival time of the first incident, by episode
-        self._closed: dict[int, float] = {}
-        self._ids: dict[int, str] = {}  # id of the run's incident, by episode
-        self._merged: dict[int, dict[str, float]] = {}  # other ids of sent incidents, and opening times
         self._known: dict[str, Incident] = {}  # incidents of an earlier coordinator, by qualified id
         self._numbers: dict[tuple[str, str], int] = {}  # highest number in use, by kind and rule
         super().__init__(report)
@@ -96,12 +92,17 @@ class RunEpisodes(Episodes):
                 self._recognise(episode, known)
         if not self.has(known.id) and (known.status == "open" or ago < LATE_SECONDS):
             over = known.status == "resolved"
-            episode = Episode({known.id: known}, list(known.history), known, changed=False, closed=over)
+            episode = Episode(
+                {known.id: known},
+                list(known.history),
+                known,
+                changed=False,
+                closed=over,
+                id=known.id,
+                began=self._clock(),
+                closed_at=self._clock() - ago if over else None,
+            )
             self._episodes.append(episode)
-            self._ids[id(episode)], self._merged[id(episode)] = known.id, {}
-            self._began[id(episode)] = self._clock()
-            if over:
-                self._closed[id(episode)] = self._clock() - ago
         return True
 
     def awaits(self, name: str) -> bool:
@@ -119,20 +120,17 @@ class RunEpisodes(Episodes):
 
     def has(self, name: str) -> bool:
         """Return whether the run has an incident with this id."""
-        return any(name == own or name in self._merged[key] for key, own in self._ids.items())
+        return any(name == one.id or name in one.merged for one in self._episodes)
 
     def begin(self, trouble: Incident) -> Episode:
         """Begin an episode under a new id of the run, or under the id of the reported incident."""
-        episode = Episode()
-        self._began[id(episode)] = self._clock()
-        kind, rule = trouble.began_as
         known = self._known.get(trouble.id)
-        if known is None:
-            number = max(trouble.episode, self._numbers.get((kind, rule), 0) + 1)
-            self._numbers[kind, rule] = number
-        self._ids[id(episode)] = f"{trouble.run}/{kind}/{rule}/{number}" if known is None else known.id
-        self._merged[id(episode)] = {}
-        return episode
+        if known is not None:
+            return Episode(id=known.id, began=self._clock())
+        kind, rule = trouble.began_as
+        number = max(trouble.episode, self._numbers.get((kind, rule), 0) + 1)
+        self._numbers[kind, rule] = number
+        return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
         """Add a change of an agent's incident to its episode."""
@@ -149,8 +147,8 @@ class RunEpisodes(Episodes):
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
         """Continue the episode as the reported incident; of two ids, the earlier one stays."""
-        mine, before = self._ids[id(episode)], episode.reported
-        merged, over = self._merged[id(episode)], known.status == "resolved"
+        mine, before = episode.id, episode.reported
+        merged, over = episode.merged, known.status == "resolved"
         rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
         if over and known.id != mine and (rest or before is not None):
             merged[known.id] = known.opened_at  # an isolated host closed its part of the incident
@@ -158,22 +156,22 @@ class RunEpisodes(Episodes):
         if before is None or (known.id != mine and known.opened_at < before.opened_at):
             if before is not None:
                 merged[mine] = before.opened_at
-            self._ids[id(episode)] = known.id
+            episode.id = known.id
             episode.reported = known
         elif known.id != mine:
             merged[known.id] = known.opened_at
         if over and not rest and not episode.closed:
-            episode.closed, self._closed[id(episode)] = True, self._clock()
+            episode.closed, episode.closed_at = True, self._clock()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
         """Return whether an agent's new incident is part of this episode of the run."""
         known = self._known.get(trouble.id)
         if known is not None:
-            return known.id in {self._ids[id(episode)], *self._merged[id(episode)]}
+            return known.id in {episode.id, *episode.merged}
         if is_about_checkpoints(trouble) and is_about_checkpoints(episode.first):
             return not episode.closed and trouble.rule == episode.first.rule
         if episode.closed:
-            since = self._clock() - self._closed.get(id(episode), -KEPT_SECONDS)
+            since = self._clock() - (-KEPT_SECONDS if episode.closed_at is None else episode.closed_at)
             failed = any(
                 one.kind == "ended" or one.resolution == "run-failed" for one in episode.troubles.values()
             )
@@ -183,7 +181,7 @@ class RunEpisodes(Episodes):
 
     def is_due(self, episode: Episode) -> bool:
         """Return whether all other hosts have replied to the episode, or had time to reply."""
-        waited = self._clock() - self._began[id(episode)]
+        waited = self._clock() - episode.began
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
@@ -221,7 +219,7 @@ class RunEpisodes(Episodes):
             return (*order, -RANKS[incident.severity], incident.opened_at)
 
         folded = folded_episode(episode, precedence)
-        folded.id = self._ids[id(episode)]
+        folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts may use different names for the run
         if episode.reported is not None:  # the opening time identifies sent notifications; clock offsets vary
             folded.opened_at = episode.reported.opened_at
@@ -259,16 +257,13 @@ class RunEpisodes(Episodes):
 
     def outlives(self, episode: Episode) -> bool:
         """Return whether to keep a closed episode, for as long as agents may still report it."""
-        closed = self._closed.setdefault(id(episode), self._clock())
-        kept = self._clock() - closed < KEPT_SECONDS or super().outlives(episode)
-        if not kept:
-            for known in (self._began, self._closed, self._ids, self._merged):
-                known.pop(id(episode), None)
-        return kept
+        now = self._clock()
+        episode.closed_at = now if episode.closed_at is None else episode.closed_at
+        return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
 
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
         """Return the other ids under which isolated hosts reported the incident, with their opening times."""
-        return next((self._merged[key] for key, name in self._ids.items() if name == incident.id), {})
+        return next((one.merged for one in self._episodes if one.id == incident.id), {})
 
 
 def _blamed(stacks: StallStacks | None) -> object:

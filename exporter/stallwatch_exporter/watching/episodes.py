@@ -40,6 +40,11 @@ class Episode(msgspec.Struct):
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
     closed: bool = False
+    # Only of a run over several hosts:
+    id: str = ""  # id of the run's incident
+    began: float = 0.0  # arrival time of the first incident
+    closed_at: float | None = None
+    merged: dict[str, float] = {}  # other ids of sent incidents, and their opening times
 
     @property
     def first(self) -> Incident:
