@@ -247,15 +247,9 @@ def test_log_that_is_gone_before_it_is_read(tmp_path: Path, catalogue: Catalogue
 FORMULAS = ["=cmd()|x", "+1+1", "-2+3", "@SUM(A1)", "\uff1dHYPERLINK(1)"]
 
 
-@pytest.mark.parametrize("arrow", [True, False])
 @pytest.mark.parametrize("start", FORMULAS)
-def test_file_name_that_is_a_formula(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str, arrow: bool
-) -> None:
+def test_file_name_that_is_a_formula(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: str) -> None:
     """A spreadsheet that opens the table of samples computes nothing."""
-    if arrow:
-        pytest.importorskip("pyarrow")
-    monkeypatch.setattr("stallwatch_exporter.sampling.files.has_arrow", lambda: arrow)
     monkeypatch.chdir(tmp_path)
     Path(f"{start}.log").write_bytes(LOG)
     out = io.BytesIO()

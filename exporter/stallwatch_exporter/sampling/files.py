@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from stallwatch_exporter.sampling.rows import Sampling
 from stallwatch_rules.samples.table import COLUMNS, FIELDS, Row
@@ -29,20 +30,17 @@ def has_arrow() -> bool:
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
     """Write all samples as CSV; return their number."""
-    if has_arrow():  # the same bytes, but faster
-        from pyarrow import csv
-
-        from stallwatch_exporter.sampling.tables import SCHEMA, write_tables
-
-        options = csv.WriteOptions(quoting_style="needed", quoting_header="none")
-        with csv.CSVWriter(out, SCHEMA, write_options=options) as writer:
-            return write_tables(sampling, writer, for_spreadsheet)
-    out.write(HEADER.encode())
-    count = 0
-    for rows in sampling.rows(for_spreadsheet):
-        count += len(rows)
-        out.write("".join(map(row_text, rows)).encode())
-    return count
+    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
+    try:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        count = 0
+        for rows in sampling.rows(for_spreadsheet):
+            count += len(rows)
+            writer.writerows(map(cells, rows))
+        return count
+    finally:
+        text.detach()
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
@@ -57,15 +55,19 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
         return write_tables(sampling, writer)
 
 
-HEADER = ",".join(COLUMNS) + "\n"
-
+_TIME = COLUMNS.index("time")
 _EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
-_LEAST = -5  # digits before the point: below, an exponent is shorter
 
 
-def row_text(row: Row) -> str:
-    """Return the row's line in CSV, including its newline."""
-    return ",".join(["" if value is None else write(value) for write, value in zip(_WRITERS, row)]) + "\n"  # noqa: B905 - hot
+def cells(row: Row) -> list[object]:
+    """Return the row with its time as text and its whole numbers as integers."""
+    found: list[object] = [
+        int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e16 else value
+        for value in row
+    ]
+    time = row[_TIME]
+    found[_TIME] = None if time is None else seconds_text(float(time))
+    return found
 
 
 def seconds_text(time: float) -> str:
@@ -74,37 +76,6 @@ def seconds_text(time: float) -> str:
         return ""
     moment = _EPOCH + timedelta(microseconds=round(time * 1e6))
     return moment.isoformat(" ", "microseconds") + "Z"
-
-
-def number_text(value: float) -> str:
-    """Return the shortest text for this number, with an exponent if it is small or large."""
-    value = float(value)
-    if not math.isfinite(value):
-        return str(value)
-    text = repr(value).removesuffix(".0")
-    if not value or 1e-4 <= abs(value) < 1e10:
-        return text
-    sign, numbers, exponent = Decimal(text).normalize().as_tuple()
-    digits = "".join(map(str, numbers))
-    before = len(digits) + int(exponent)
-    if _LEAST <= before <= 0:
-        text = "0." + "0" * -before + digits
-    else:
-        text = f"{digits[0]}{'.' * (len(digits) > 1)}{digits[1:]}e{before - 1:+d}"
-    return "-" * sign + text
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace('"', '""') + '"'
-
-
-_OTHERS: dict[str, Callable[[Any], str]] = {
-    "time": seconds_text,
-    "phase": _quoted,
-    "file": _quoted,
-    **dict.fromkeys(("rank", "step", "total_steps", "line"), str),
-}
-_WRITERS = tuple(_OTHERS.get(name, number_text) for name in COLUMNS)
 
 
 if TYPE_CHECKING:

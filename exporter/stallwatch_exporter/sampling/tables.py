@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,10 +24,10 @@ SCHEMA = pa.schema(
 )
 
 
-def write_tables(sampling: Sampling, writer: Any, named: Callable[[str], str] = str) -> int:
-    """Write all samples with a writer of Arrow tables; return their number. `named` returns file names."""
+def write_tables(sampling: Sampling, writer: Any) -> int:
+    """Write all samples with a writer of Arrow tables; return their number."""
     count = 0
-    for rows in sampling.rows(named):
+    for rows in sampling.rows():
         count += len(rows)
         writer.write_table(table_of(rows))
     return count
