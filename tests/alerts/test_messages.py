@@ -133,7 +133,7 @@ def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> N
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
     assert english.title == "[myrun] stopped by hand, after a stall of 48 s"
-    assert chinese.title == "[myrun] 卡住 48 秒后被手动中断"
+    assert chinese.title == "[myrun] 卡住 48 秒后，任务被手动中断"
     assert "stopped by hand (Ctrl-C)" in english.text and "被手动中断（Ctrl-C）" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text

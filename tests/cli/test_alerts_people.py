@@ -222,7 +222,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("language", "how"), [("en", "not fixed when the run ended"), ("zh", "到任务结束也没有解决")]
+    ("language", "how"), [("en", "not fixed when the run ended"), ("zh", "任务结束时仍未解决")]
 )
 def test_what_a_run_left_unmended_is_listed_as_such_and_can_be_acknowledged(
     stallwatch: Stallwatch,

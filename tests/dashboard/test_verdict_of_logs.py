@@ -34,7 +34,7 @@ def test_a_log_that_just_ends_is_not_good(language: str) -> None:
     diagnosis = Diagnosis("unfinished", progress=Progress(last_step=7, total_steps=9))
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning"
-    assert "7 of 9" in found.headline or "7 / 9" in found.headline
+    assert "7 of 9" in found.headline or "第 7 步（共 9 步）" in found.headline
 
 
 def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> None:
