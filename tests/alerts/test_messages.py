@@ -319,10 +319,10 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
     assert english.title == "[myrun] fatal: a rank's process is gone while the others continue (rank 1)"
-    assert chinese.title == "[myrun] 致命：有 rank 的进程已经不在，其余 rank 仍在运行（rank 1）"
+    assert chinese.title == "[myrun] 致命：有 rank 的进程已退出，其余 rank 仍在运行（rank 1）"
     for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
         assert fact in english.text
-    for fact in ("rank 1 的进程已经不在", "dmesg", "--kill-on-bad-exit"):
+    for fact in ("rank 1 的进程已退出", "dmesg", "--kill-on-bad-exit"):
         assert fact in chinese.text
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)

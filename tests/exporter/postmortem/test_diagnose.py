@@ -324,7 +324,7 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     assert diagnosis.verdict == "failed"
     assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others continue without it.")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
-    assert chinese.notes[0].endswith("rank 1 的进程已经不在，其余 rank 仍在运行。")
+    assert chinese.notes[0].endswith("rank 1 的进程已退出，其余 rank 仍在运行。")
 
     survived = incident("finding/unknown-failure", step=12, evidence=["ValueError: odd"])
     keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))
