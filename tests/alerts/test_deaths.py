@@ -113,8 +113,8 @@ def test_a_warning_that_turns_critical_is_sent_once_more(
             "run-stopped",
             "[myrun] ended with the run (stopped from outside): CUDA out of memory (rank 1)",
         ),
-        ("zh", "run-failed", "[myrun] 随任务结束（任务失败）："),
-        ("zh", "run-stopped", "[myrun] 随任务结束（被外部终止）："),
+        ("zh", "run-failed", "[myrun] 任务失败，随之结束："),
+        ("zh", "run-stopped", "[myrun] 任务被外部终止，随之结束："),
     ],
 )
 def test_what_ends_with_its_run_is_not_over_or_well(
@@ -132,7 +132,7 @@ def test_what_ends_with_its_run_is_not_over_or_well(
     ("language", "title"),
     [
         ("en", "[myrun] ended with the run (failed), after a stall of 1 min 40 s"),
-        ("zh", "[myrun] 停滞 1 分 40 秒后任务失败，随任务结束"),
+        ("zh", "[myrun] 卡住 1 分 40 秒后，任务失败"),
     ],
 )
 def test_a_stall_that_the_failure_ended_says_how_long_it_was(

@@ -48,8 +48,8 @@ def test_the_rank_is_named_with_its_host_and_how_many_answered(stall: Stall) -> 
 
 def test_in_chinese(stall: Stall) -> None:
     message = render(over_hosts(stall), "zh", None)
-    assert "n2 上的 rank 1 拖住了任务" in message.title
-    assert "3 台主机中 3 台已应答。" in message.text
+    assert "卡在 n2 上的 rank 1" in message.title
+    assert "共 3 台主机，3 台有响应。" in message.text
     assert "任务：myrun（3 台主机）" in message.text
 
 

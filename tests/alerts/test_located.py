@@ -63,11 +63,11 @@ THERE = " at ‹!channel›:30 in main"  #: place of the odd ranks with escaped 
             ", ranks 0, 1 took different paths at ‹!channel›:30 in main",
         ),
         (located([], ""), "en", ", at train.py:42 in step"),
-        (located([1]), "zh", "，rank 1 拖住了任务（‹!channel›:30 的 main）"),
+        (located([1]), "zh", "，卡在 rank 1（‹!channel›:30 的 main）"),
     ],
 )
 def test_the_title_names_the_odd_ranks_and_their_place(incident: Incident, language: str, title: str) -> None:
-    stalled = {"en": "[r] stalled: no step for 42 s", "zh": "[r] 停滞：已 42 秒没有新的步"}[language]
+    stalled = {"en": "[r] stalled: no step for 42 s", "zh": "[r] 卡住：已 42 秒没有新的 step"}[language]
     assert incident_notice(incident, language, None).message.title == stalled + title
 
 
@@ -116,7 +116,7 @@ def test_what_is_no_cause_is_background() -> None:
     incident.background = ["zero3-trace-cache-invalidated"]
     for language, line in (
         ("en", "Also seen, as background: zero3-trace-cache-invalidated"),
-        ("zh", "同时出现（背景信息）：zero3-trace-cache-invalidated"),
+        ("zh", "同时出现（仅供参考）：zero3-trace-cache-invalidated"),
     ):
         text = incident_notice(incident, language, None).message.text
         assert line in text.splitlines() and "Likely cause" not in text and "可能的原因" not in text

@@ -75,7 +75,7 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "This run's own rhythm" not in english
     assert "The run is too young to have a known rhythm; until then, the limit is 1 min 30 s." in english
-    assert "自己的节奏" not in chinese and "在此之前上限是 1 分 30 秒" in chinese
+    assert "自己的节奏" not in chinese and "在此之前卡住阈值是 1 分 30 秒" in chinese
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -89,7 +89,7 @@ def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
     told.status = "resolved" if over else "open"
     english, chinese = render(told, "en", None).text, render(told, "zh", None).text
     assert "The record of the run is in /tmp/stallwatch-0-1/runs/myrun" in english
-    assert "/tmp/stallwatch-0-1/runs/myrun" in chinese and "状态文件夹无法写入" in chinese
+    assert "/tmp/stallwatch-0-1/runs/myrun" in chinese and "状态目录无法写入" in chinese
 
 
 def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
@@ -97,13 +97,13 @@ def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     message = render(incident, "en", None)
     assert message.title == "[myrun] recovered after 3 min 10 s"
     assert "advancing again" in message.text
-    assert render(incident, "zh", None).title == "[myrun] 已恢复，停滞了 3 分 10 秒"
+    assert render(incident, "zh", None).title == "[myrun] 已恢复，卡住了 3 分 10 秒"
 
 
 def test_a_stall_that_is_told_at_its_threshold_is_told_as_longer(stall: Stall) -> None:
     incident = stall(stalled_seconds=3.04, threshold_seconds=3.0)
     assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
-    assert "已 超过 3 秒没有完成" in render(incident, "zh", None).text
+    assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
 
 
 def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_page: RulePage) -> None:
@@ -112,7 +112,7 @@ def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_p
     assert message.title == "[myrun] no longer watched: stalled when last seen"
     assert "unknown" in message.text and "3 min 10 s after" in message.text
     assert "recovered" not in message.text and "over" not in message.text
-    assert render(stall(**gone), "zh", None).title == "[myrun] 已无人监视：任务曾停滞"
+    assert render(stall(**gone), "zh", None).title == "[myrun] 监控已中断：失联前处于卡住状态"
     found = render(stall(kind="finding", rule="cuda-oom", **gone), "en", oom_page)
     assert found.title == "[myrun] no longer watched: fatal: CUDA out of memory (rank 1)"
     assert incident_notice(stall(**gone), "en", None).level == "warning"
@@ -135,7 +135,7 @@ def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> N
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
     assert english.title == "[myrun] stopped from outside, after a stall of 48 s"
-    assert chinese.title == "[myrun] 停滞 48 秒后被外部终止"
+    assert chinese.title == "[myrun] 卡住 48 秒后，任务被外部终止"
     assert "stopped from outside" in english.text and "被外部终止" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text
@@ -238,8 +238,8 @@ def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage)
         (Ending("oom-killed", 137, "SIGKILL"), "killed by the kernel's OOM killer", "OOM killer"),
         (Ending("killed", 143, "SIGTERM"), "killed by SIGTERM", "被 SIGTERM 终止"),
         (Ending("time-limit", 143, "SIGTERM"), "stopped at its time limit", "时间上限"),
-        (Ending("interrupted", 130, "SIGINT"), "interrupted", "被中断"),
-        (Ending("finished", 0, None, "", 3900), "finished after 1 h 5 min", "已完成，用时 1 小时 5 分"),
+        (Ending("interrupted", 130, "SIGINT"), "interrupted", "被手动中断"),
+        (Ending("finished", 0, None, "", 3900), "finished after 1 h 5 min", "已完成，耗时 1 小时 5 分"),
         (Ending("unknown", None), "cause unknown", "原因不明"),
     ],
 )
@@ -321,10 +321,10 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
     )
     english, chinese = (render(gone, language, None) for language in ("en", "zh"))
     assert english.title == "[myrun] fatal: a rank's process is gone while the others continue (rank 1)"
-    assert chinese.title == "[myrun] 致命：某个 rank 的进程已不在，其余 rank 仍在运行（rank 1）"
+    assert chinese.title == "[myrun] 致命：有 rank 的进程已退出，其余 rank 仍在运行（rank 1）"
     for fact in ("The process of rank 1 is gone", "dmesg", "--kill-on-bad-exit"):
         assert fact in english.text
-    for fact in ("rank 1 的进程已不在", "dmesg", "--kill-on-bad-exit"):
+    for fact in ("rank 1 的进程已退出", "dmesg", "--kill-on-bad-exit"):
         assert fact in chinese.text
     assert "process" not in chinese.text.replace("killed process", "")
     over = render(stall(kind="finding", rule="rank-gone", primary=None, status="resolved"), "en", None)

@@ -60,7 +60,7 @@ def test_strange_names_reach_a_webhook_unchanged(
     sink(stall(run=run))
     assert sink.close(120)
     assert chat_server.bodies[0]["run"] == run
-    assert "停滞" in chat_server.bodies[0]["title"]
+    assert "卡住" in chat_server.bodies[0]["title"]
 
 
 def test_fields_that_the_url_asks_for_win(chat_server: Any, stall: Stall, catalogue: Catalogue) -> None:

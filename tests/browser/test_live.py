@@ -217,8 +217,8 @@ def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str
             page.get_by_role("heading", name="训练中").wait_for(timeout=30_000)
             break
     page.get_by_role("link", name="训练任务").click()
-    page.get_by_text("点击一行").wait_for()
-    page.locator(".runs td", has_text="停滞").first.wait_for()
+    page.get_by_text("点击某一行").wait_for()
+    page.locator(".runs td", has_text="卡住").first.wait_for()
     choose_run(page, run, search=run)
-    page.get_by_role("heading", name="停滞").wait_for()
+    page.get_by_role("heading", name="卡住").wait_for()
     assert watched.outside(scene.urls[source]) == set() and watched.failures == []

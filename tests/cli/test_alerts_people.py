@@ -149,8 +149,8 @@ def test_answers_and_errors_are_in_the_language_of_the_terminal(
     assert stallwatch("alerts", "ack", ID).stdout == f"已确认 {ID}\n"
     assert "没有事件 nothing" in stallwatch("alerts", "ack", "nothing").stderr
     assert "编号" in stallwatch("alerts", "list").stdout
-    assert "请说明静默什么" in stallwatch("alerts", "silence").stderr
-    assert "尚未配置聊天软件" in stallwatch("alerts", "test").stderr
+    assert "请指明静默什么" in stallwatch("alerts", "silence").stderr
+    assert "还没有配置通知渠道" in stallwatch("alerts", "test").stderr
     assert stallwatch("alerts", "send", "--wait", "0.1").stdout == "已发送 0 条\n"
 
 
@@ -222,7 +222,7 @@ def test_a_database_that_cannot_be_opened_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("language", "how"), [("en", "not fixed when the run ended"), ("zh", "任务结束时未解决")]
+    ("language", "how"), [("en", "not fixed when the run ended"), ("zh", "任务结束时仍未解决")]
 )
 def test_what_a_run_left_unmended_is_listed_as_such_and_can_be_acknowledged(
     stallwatch: Stallwatch,

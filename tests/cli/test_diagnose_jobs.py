@@ -153,7 +153,7 @@ def test_the_other_forms_have_the_table_on_top(stallwatch: Stallwatch, logs: Pat
     brief = stallwatch("diagnose", "logs", "--brief").stdout.splitlines()
     assert brief[0].startswith("FAILED: ") and brief[-2].startswith("1002 · FAILED · cuda-oom")
     chinese = stallwatch("diagnose", "logs", "--language", "zh").stdout
-    assert "按文件名分为 3 个作业" in chinese and "日志停在训练途中" in chinese
+    assert "从文件名看有 3 个作业" in chinese and "日志停在训练途中" in chinese
 
 
 def test_all_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
@@ -206,7 +206,7 @@ def test_the_command_for_another_is_whole_and_asks_for_the_same(
     _, _, command = line.partition("：")
     words = shlex.split(command)
     assert words[2:4] == ["--language", "zh"] and words[-1].endswith("it's/logs/slurm-1003.out")
-    assert "未完成" in process(*words[1:]).stdout
+    assert "未跑完" in process(*words[1:]).stdout
 
 
 def test_a_name_that_acts_on_a_terminal_is_in_no_command(stallwatch: Stallwatch, tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_only_a_mistake_in_where_it_listens_keeps_it_from_telling_anybody(
         result = stallwatch("--config", str(file), "relay", "--port", port)
     assert result.exit_code == 2 and result.stderr
     assert ("cannot be had" in result.stderr) is not ends  # the command reached the bind call
-    assert ("relay 已启动，但上面被忽略的聊天渠道收不到消息" in result.stderr) is ("[alerts" in toml)
+    assert ("relay 已启动，但上面忽略的聊天渠道收不到消息" in result.stderr) is ("[alerts" in toml)
 
 
 def test_it_says_where_it_listens_and_ends_when_it_is_asked_to(tmp_path: Path) -> None:

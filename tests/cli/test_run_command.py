@@ -300,7 +300,7 @@ def test_a_stall_is_told_while_it_lasts_and_when_it_is_over(
     opened = chat.wait_for(kind="stall", status="open")
     over = chat.wait_for(kind="stall", status="resolved")
     assert opened["id"] == over["id"]
-    assert opened["title"].startswith("[s] 停滞") and over["title"].startswith("[s] 已恢复")
+    assert opened["title"].startswith("[s] 卡住") and over["title"].startswith("[s] 已恢复")
     assert "stallwatch: [s] stalled: no " in result.stderr
     assert "stallwatch: [s] recovered after " in result.stderr
 

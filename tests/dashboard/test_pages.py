@@ -295,8 +295,8 @@ def test_an_incident_tells_what_is_wrong_and_takes_what_people_say(
 
 def test_chinese(stuck: RunFolder) -> None:
     app = page("run", run="stuck", lang="zh")
-    assert not app.exception and "停滞" in texts(app, "markdown")
-    assert [row["状态"] for row in runs_shown(page("runs", lang="zh"))] == ["■ 停滞"]
+    assert not app.exception and "卡住" in texts(app, "markdown")
+    assert [row["状态"] for row in runs_shown(page("runs", lang="zh"))] == ["■ 卡住"]
     app = page("health", lang="zh")
     del app.query_params["lang"]  # links to other pages do not repeat the language
     assert "自检" in texts(app.run(), "markdown")

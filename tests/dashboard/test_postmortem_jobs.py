@@ -98,7 +98,7 @@ def test_an_archive_of_several_jobs_and_one_in_chinese() -> None:
             archive.writestr(f"logs/{name}", data)
     app = upload(page("postmortem", lang="zh"), ("logs.zip", packed.getvalue()))
     assert not app.exception and app.selectbox(key=CHOICE).value == "1002"
-    assert list(app.dataframe[0].value) == ["作业", "结论", "原因", "最后一步", "最后写入", "文件数"]
+    assert list(app.dataframe[0].value) == ["作业", "结论", "原因", "最后一步", "最后写入时间", "文件数"]
     assert "▶" in texts(app, "code")
     app.selectbox(key=CHOICE).set_value("1001").run()
     assert not app.exception and "CUDA" not in texts(app, "code")

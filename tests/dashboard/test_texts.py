@@ -146,7 +146,7 @@ def test_a_rule_pages_own_sentences_keep_their_markdown_and_others_do_not() -> N
 
 def test_an_unknown_language_is_english() -> None:
     assert words.Reader("fr").say("stalled") == "stalled"
-    assert words.Reader("zh").say("stalled") == "停滞"
+    assert words.Reader("zh").say("stalled") == "卡住"
 
 
 @pytest.mark.parametrize(

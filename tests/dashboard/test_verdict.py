@@ -83,7 +83,7 @@ def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..
     ("language", "sentence"),
     [
         ("en", "Rank 0 waits in all_reduce; rank 1 is at ddp.py:5 in reward_fn."),
-        ("zh", "rank 0 在 all_reduce 中等待；rank 1 停在 ddp.py:5 的 reward_fn。"),
+        ("zh", "rank 0 在等 all_reduce；rank 1 停在 ddp.py:5 的 reward_fn。"),
     ],
 )
 def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
@@ -111,7 +111,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     ("language", "facts"),
     [
         ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "confidence 97%"]),
-        ("zh", ["n77 上的 rank 611", "128 台主机中 127 台已响应", "失联：n100", "置信度 97%"]),
+        ("zh", ["n77 上的 rank 611", "已响应 127 台主机，共 128 台", "失联：n100", "置信度 97%"]),
     ],
 )
 def test_a_run_over_hosts_says_which_host_and_how_many_answered(
@@ -205,7 +205,7 @@ def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident])
     )  # as version 0.1 stored it
     found = told(row("stalled"), make_incident(rule=RULE, primary=one), language="zh")
     assert (found.cause, found.why) == (page.title_zh, page.sections.zh_why)
-    assert found.headline.startswith("停滞")
+    assert found.headline.startswith("卡住")
     assert found.fixes and found.fixes[0] == page.sections.zh_fixes[0]
 
 
@@ -341,7 +341,7 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
     found = told(stopped)
     assert (found.level, found.headline) == ("quiet", "Stopped by hand at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
-    assert told(stopped, language="zh").headline == "被手动中断，停在第 57 / 900 步"
+    assert told(stopped, language="zh").headline == "已手动中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
     assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
@@ -366,9 +366,9 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
 @pytest.mark.parametrize(
     ("resolution", "english", "chinese"),
     [
-        ("run-failed", "ended with the run: failed", "随任务结束：任务失败"),
-        ("run-stopped", "ended with the run: stopped from outside", "随任务结束：被外部终止"),
-        ("unknown", "no longer watched", "无人监视"),
+        ("run-failed", "ended with the run: failed", "任务失败，随之结束"),
+        ("run-stopped", "ended with the run: stopped from outside", "任务被外部终止，随之结束"),
+        ("unknown", "no longer watched", "监控已停止"),
         ("recovered", "resolved", "已结束"),
     ],
 )

@@ -17,7 +17,7 @@ def test_every_verdict_has_words(verdict: Any) -> None:
     assert of_diagnosis(Diagnosis(verdict), {}, Reader("zh")).headline
 
 
-@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 远早于")])
+@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 比其他 rank 早停")])
 def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, word: str) -> None:
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
     found = of_diagnosis(diagnosis, {}, Reader(language))
@@ -34,7 +34,7 @@ def test_a_log_that_just_ends_is_not_good(language: str) -> None:
     diagnosis = Diagnosis("unfinished", progress=Progress(last_step=7, total_steps=9))
     found = of_diagnosis(diagnosis, {}, Reader(language))
     assert found.level == "warning"
-    assert "7 of 9" in found.headline or "7 / 9" in found.headline
+    assert "7 of 9" in found.headline or "第 7 步（共 9 步）" in found.headline
 
 
 def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> None:

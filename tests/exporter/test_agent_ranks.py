@@ -178,7 +178,7 @@ def test_a_kill_that_the_kernel_counted_is_told_with_the_rank(run: Any, ranks: R
 
 @pytest.mark.parametrize(
     ("code", "told", "chinese"),
-    [(7, "Exit code 7.", "退出码为 7。"), (-9, "Ended by SIGKILL.", "被 SIGKILL 终止。"), (0, "", "")],
+    [(7, "Exit code 7.", "退出码 7。"), (-9, "Ended by SIGKILL.", "被 SIGKILL 终止。"), (0, "", "")],
 )
 def test_how_a_rank_ended_is_told_where_it_was_seen(
     run: Any, ranks: Ranks, code: int, told: str, chinese: str

@@ -115,20 +115,20 @@ def test_a_real_sigkill_is_told() -> None:
 @pytest.mark.parametrize(
     ("ending", "told"),
     [
-        (classify(0), "命令以退出码 0 退出。"),
-        (classify(3), "命令以退出码 3 退出。"),
+        (classify(0), "命令退出，退出码 0。"),
+        (classify(3), "命令退出，退出码 3。"),
         (classify(-9), "命令被 SIGKILL 终止。"),
         (
             classify(-9, passed_on=signal.SIGTERM),
-            "stallwatch 收到 SIGTERM 并转给了命令；命令被 SIGKILL 终止。",
+            "stallwatch 收到 SIGTERM 并转发给命令；命令被 SIGKILL 终止。",
         ),
-        (classify(124), "timeout(1) 的时间到了（退出码 124）。"),
-        (classify(-2), "命令被中断（Ctrl-C，SIGINT）；命令被 SIGINT 终止。"),
+        (classify(124), "timeout(1) 设定的时间到了（退出码 124）。"),
+        (classify(-2), "命令被手动中断（Ctrl-C，SIGINT）；命令被 SIGINT 终止。"),
         (
             classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})),
-            "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。",
+            "内核 OOM killer 杀掉了本次任务 cgroup 里的一个进程；命令被 SIGKILL 终止。",
         ),
-        (Ending("unknown", None, detail=message("run.stopped-watching")), "监视已停止。"),
+        (Ending("unknown", None, detail=message("run.stopped-watching")), "监控已停止。"),
         (Ending("unknown", None, detail="As version 0.1 wrote it."), "As version 0.1 wrote it."),
     ],
 )

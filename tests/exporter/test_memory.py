@@ -68,7 +68,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     told = run.agent.ending
     assert "Rank 0 held the most memory, up to 8.8 KiB." in render(told.detail)
     assert "held up to 10.8 MiB, of a limit of 128.0 GiB." in render(told.detail)
-    assert "最高占用 10.8 MiB，可用上限为 128.0 GiB。" in render(told.detail, "zh")
+    assert "最高占用 10.8 MiB，上限为 128.0 GiB。" in render(told.detail, "zh")
     assert "0.011 GiB, of a limit of 128.0 GiB" in render(diagnosis.findings[0].note)
     # the run's length is not the reading time
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
@@ -111,10 +111,10 @@ def test_in_kubernetes_the_pod_is_named() -> None:
 def test_all_of_it_is_said_in_chinese_too() -> None:
     told = held().with_memory(classify(-9, oom=({"cgroup": 0}, {"cgroup": 1})), [], POD)
     assert render(told.detail, "zh") == (
-        "内核的 OOM killer 杀死了本次运行控制组中的一个进程；命令被 SIGKILL 终止。"
+        "内核 OOM killer 杀掉了本次任务 cgroup 里的一个进程；命令被 SIGKILL 终止。"
         "rank 3 占用内存最多，最高 61.2 GiB。"
-        "该命令的所有进程合计最高占用 100.0 GiB，可用上限为 128.0 GiB。"
-        "Kubernetes 将其记为 OOMKilled：容器达到了内存上限（pod sft-worker-0）。"
+        "该命令的所有进程合计最高占用 100.0 GiB，上限为 128.0 GiB。"
+        "这就是 Kubernetes 里的 OOMKilled：容器达到了内存上限（pod sft-worker-0）。"
     )
     asked = MemoryHeld().with_memory(classify(-9), [], POD)
     assert "kubectl describe pod sft-worker-0" in render(asked.detail, "zh")

@@ -98,7 +98,7 @@ def test_the_meaning_is_told_in_the_users_language(watch: Callable[..., Any], tm
     run.agent._probing = Probing(tmp_path / "rings")
     warn_of_saving([Probe(tmp_path / "rings", {"RANK": "0"}, lambda: run.now)])
     run.wait(3)
-    assert render(run.told[0].note, "zh").startswith("将在保存第一个 checkpoint 时失败")
+    assert render(run.told[0].note, "zh").startswith("保存第一个 checkpoint 时会失败")
 
 
 def test_warnings_of_rules_and_kinds_that_are_not_known_are_passed_over(probed: Any) -> None:

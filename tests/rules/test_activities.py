@@ -112,7 +112,7 @@ def test_interleaved_ranks_with_times(catalogue: Catalogue, matcher: Matcher) ->
     one = cause(diagnose(catalogue, matcher, {"run.log": log + "\n".join(rows) + "\n"}))
     english = "Rank 0 was still saving a checkpoint, for 31 min, when the others' ALLREDUCE timed out"
     assert render(one.title) == english
-    assert "rank 0 仍在保存 checkpoint，已持续 31 min" in render(one.title, "zh")
+    assert "rank 0 还在保存 checkpoint，已持续 31 min" in render(one.title, "zh")
     assert (one.rank, one.step) == (0, 20)
     assert one.captures["activity"] == "saving" and one.captures["activity_seconds"] == "1860"
     assert "before the launch" in render(one.fixes[0]) and "checkpoint-20" in one.evidence[0]

@@ -203,7 +203,7 @@ def test_the_root_cause_is_a_step_of_its_own(diagnose: Diagnose) -> None:
         "does more harm than grad-norm-nan",
         "comes before secondary-sigterm-cascade, child-failed because of its role",
     ]
-    assert ("根本原因", "可解释 collective-timeout") in list(explanation(diagnosis, "zh"))
+    assert ("根因", "能解释 collective-timeout") in list(explanation(diagnosis, "zh"))
 
 
 def test_an_unknown_exception_is_a_root_cause_too(diagnose: Diagnose) -> None:

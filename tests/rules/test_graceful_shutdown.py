@@ -46,7 +46,7 @@ def test_it_is_an_end_and_no_failure(diagnose: Ask, said: str) -> None:
     assert "without a word" not in " ".join(found.notes)
     facts = diagnose(stamped(STEPS + end), language=None)
     assert render(headline(facts)).startswith("A signal asked the run to end")
-    assert render(headline(facts), "zh").startswith("训练应信号要求结束")
+    assert render(headline(facts), "zh").startswith("训练收到信号后退出")
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_real_stall_with_its_charts(stalled: Diagnosis) -> None:
     assert seen.tags.count("svg") == 2
     charts = [value for name, value in seen.attributes if name == "aria-label"]
     assert charts == ["Loss (rank 0)", "Seconds per step (ranks 0, 1)"]
-    assert "数值曲线" in to_html(stalled, "zh")
+    assert "指标曲线" in to_html(stalled, "zh")
 
 
 def test_it_loads_and_runs_nothing(stalled: Diagnosis) -> None:

@@ -67,7 +67,7 @@ def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catal
     ends = diagnose(catalogue, STEPS)
     assert ends.verdict == "unfinished"
     assert "but its log ends mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
-    assert "第 59 / 500 步" in render(headline(ends), "zh")
+    assert "第 59 步（共 500 步）" in render(headline(ends), "zh")
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
     assert "its log stops at step 59 without an end" in render(headline(somewhere), "en")
     for over in (

@@ -184,7 +184,7 @@ def test_a_limit_that_is_not_surely_the_killed_containers_is_not_told(
 ) -> None:
     logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": described}
     one = first(diagnose(catalogue, matcher, logs, "zh"))
-    assert one.title == "容器的主机内存超过上限，被内核杀死（OOMKilled）" and "limit" not in one.captures
+    assert one.title == "容器的主机内存超限，被内核杀掉（OOMKilled）" and "limit" not in one.captures
 
 
 def test_a_launcher_that_was_told_to_end_was_ended_from_outside(

@@ -125,7 +125,7 @@ def test_the_same_on_all_ranks_is_told_of_all(read: Read) -> None:
     found = read(steps(1, 9) + on_ranks(*((rank, "") for rank in range(4))))
     assert found.digest == []
     assert where(found, "en").startswith("ranks 0–3 · ")
-    assert where(found, "zh").startswith("ranks 0–3 · ")
+    assert where(found, "zh").startswith("rank 0–3 · ")
 
 
 def test_where_times_tell_which_rank_was_first_it_is_named(read: Read) -> None:
@@ -136,7 +136,7 @@ def test_where_times_tell_which_rank_was_first_it_is_named(read: Read) -> None:
     )
     found = read(text)
     assert where(found, "en").startswith("rank 2, the first of ranks 0–2 · ")
-    assert where(found, "zh").startswith("rank 2（ranks 0–2 中最早） · ")
+    assert where(found, "zh").startswith("rank 2（rank 0–2 中最早） · ")
 
 
 def test_where_ranks_ended_differently_the_digest_tells_of_the_others(read: Read) -> None:

@@ -257,7 +257,7 @@ def test_new_lines_and_near_pages_in_every_form() -> None:
         12,
         [3, 4],
     )
-    assert "结束前新出现的日志行" in unfamiliar("zh")[0]
+    assert "结尾前新出现的日志" in unfamiliar("zh")[0]
 
 
 # ---- the digest of ranks
@@ -311,7 +311,7 @@ def test_a_run_that_was_stopped_by_hand_says_so() -> None:
     found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
     assert "INTERRUPTED   The run was stopped by hand" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
-    assert "已中断   训练被人为中断" in printed(found, "zh").splitlines()[0]
+    assert "已中断   训练被手动中断" in printed(found, "zh").splitlines()[0]
 
 
 def test_the_brief_report() -> None:

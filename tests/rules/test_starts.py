@@ -257,7 +257,7 @@ def test_every_report_shows_the_starts(catalogue: Catalogue, matcher: Matcher) -
     assert told in to_markdown(found)
     assert "| 1 | FAILED | cuda-oom | 20 of 90 | 1–29 |" in to_markdown(found)
     assert told in to_html(found)
-    assert "本报告针对 2 次启动中最新的第 2 次。" in to_markdown(found, "zh")
+    assert "日志里有 2 次启动，本报告针对最新的第 2 次。" in to_markdown(found, "zh")
 
 
 def test_a_start_says_who_stopped_it(catalogue: Catalogue, matcher: Matcher) -> None:

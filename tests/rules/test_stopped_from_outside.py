@@ -59,7 +59,7 @@ def test_the_exception_of_a_rank_that_nobody_missed_is_named(known: Catalogue, e
 
 def test_it_is_named_in_chinese(known: Catalogue) -> None:
     note = ended(known, split(CRASH), language="zh").findings[0].note
-    assert note.startswith("外部信号要求它结束。") and "ValueError: no reward for batch 24" in note
+    assert note.startswith("命令收到外部信号后退出。") and "ValueError: no reward for batch 24" in note
 
 
 def test_without_an_exception_the_sender_is_all_there_is_to_look_for(known: Catalogue) -> None:

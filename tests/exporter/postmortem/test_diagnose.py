@@ -260,7 +260,7 @@ def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
     assert diagnosis.findings[0].note.startswith("No step for 135 s; this run's threshold is 90 s.")
     assert diagnosis.notes[0].startswith("A stall was reported at 1970-01-01T00:00:30.000Z while")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
-    assert chinese.notes[0].startswith("监视期间于 1970-01-01T00:00:30.000Z 报出停滞")
+    assert chinese.notes[0].startswith("监控期间于 1970-01-01T00:00:30.000Z 报告卡住")
 
     keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
     found, _ = diagnose_paths([path], Options(catalogue))
@@ -324,7 +324,7 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     assert diagnosis.verdict == "failed"
     assert diagnosis.notes[0].endswith("The process of rank 1 is gone; the others continue without it.")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
-    assert chinese.notes[0].endswith("rank 1 的进程已不在，其余 rank 仍在运行。")
+    assert chinese.notes[0].endswith("rank 1 的进程已退出，其余 rank 仍在运行。")
 
     survived = incident("finding/unknown-failure", step=12, evidence=["ValueError: odd"])
     keep(path, msgspec.structs.replace(gone, status="resolved", resolved_at=40.0, resolution="recovered"))

@@ -56,7 +56,7 @@ def test_it_counts_where_the_copies_show_no_cause(
     lines = 20 if left else 0
     assert found.notes[0].startswith(f"The copies of its output hold {lines} of the 21 lines that were seen")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
-    assert chinese.notes[0].startswith(f"输出副本中只剩 {lines} 行")
+    assert chinese.notes[0].startswith(f"当时读到 21 行输出，副本里只留下 {lines} 行")
 
 
 def test_an_exception_that_no_rule_knows_is_kept_too(tmp_path: Path, catalogue: Catalogue) -> None:

@@ -61,7 +61,7 @@ def test_a_command_gets_the_incident_in_words(tmp_path: Path) -> None:
     stall = msgspec.structs.replace(STALL, note=message("diagnosis.nothing-says-why"))
     run_line("cat", stall, {}, lambda _: None, folder=str(tmp_path), language="zh")
     (kept,) = tmp_path.glob("on-stall-*.txt")
-    assert msgspec.json.decode(kept.read_bytes())["note"] == "日志没有说明原因。"
+    assert msgspec.json.decode(kept.read_bytes())["note"] == "日志里找不到原因。"
 
 
 def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21)
 WAITS = StackGroup([0], "collective", what="all_reduce", place="ddp.py:7 in step")
 STUCK = StackGroup([1], "code", place="ddp.py:5 in reward_fn")
 SILENT = StackGroup([1], "unknown")
-RIDDLES = ("py-spy", "Nothing in the log says why", "日志没有说明原因")
+RIDDLES = ("py-spy", "Nothing in the log says why", "日志里找不到原因")
 
 
 @pytest.fixture(scope="module")

@@ -63,7 +63,7 @@ def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
         "rank 1 is in DataLoader.__next__ (data loading, train.py:42 in step)."
     )
     assert render(sentence(found), "zh") == (
-        "rank 0, 2, 3 都在 all_reduce 中等待（train.py:42 的 step）；"
+        "rank 0, 2, 3 都在等 all_reduce（train.py:42 的 step）；"
         "rank 1 停在 DataLoader.__next__（数据加载，train.py:42 的 step）。"
     )
 
