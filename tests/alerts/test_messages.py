@@ -345,7 +345,7 @@ def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, languag
 
 
 @pytest.mark.parametrize(
-    ("language", "blame"), [("en", ": rank 1 holds up the run (at |在)"), ("zh", "：rank 1 拖住了任务")]
+    ("language", "blame"), [("en", ": rank 1 holds up the run (at |在)"), ("zh", "：卡在 rank 1")]
 )
 @pytest.mark.parametrize("name", ["step", "step" * 200])
 def test_the_cause_of_a_stall_names_its_rank_and_place_once(

@@ -398,7 +398,7 @@ def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
     ("language", "blame"),
     [
         ("en", ": rank 1 holds up the run at ddp.py:5 in reward_fn"),
-        ("zh", "：rank 1 拖住了任务（ddp.py:5 的 reward_fn）"),
+        ("zh", "：卡在 rank 1（ddp.py:5 的 reward_fn）"),
     ],
 )
 def test_a_stall_of_a_known_rule_is_titled_with_its_rank_and_place(

@@ -67,7 +67,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
     assert primary is not None and primary.rule == "gloo-collective-timeout"
     shown = rendered(primary, language)
     assert (primary.rank, primary.file) == (1, "")
-    blame = {"en": ": rank 1 holds up the run at ddp.py:5", "zh": "：rank 1 拖住了任务（ddp.py:5"}[language]
+    blame = {"en": ": rank 1 holds up the run at ddp.py:5", "zh": "：卡在 rank 1（ddp.py:5"}[language]
     assert (
         blame in shown.title
         and shown.title == to_brief(found, language).partition(": ")[2].partition("\n")[0]
