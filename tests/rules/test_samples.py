@@ -301,11 +301,6 @@ def test_loss_scales_and_skipped_steps(text: str, scale: float | None, overflow:
         ("2026-05-01T10:00:00 - 0 - levanter.callbacks - progress.py:44 - INFO :: Progress on:train "
          "1.25kit/10.0kit rate:4.0it/s remaining:48:33 elapsed:05:20 postfix:loss=3.5", 1250, 10000,
          {"loss": 3.5, "step_seconds": 0.25}),
-        # YOLO's losses are added up
-        ("   3/100    2.5G   1.25   2.5   1.0     12    640: 100%|████| 4/4 [00:01<00:00,  4.0it/s]",
-         16, 404, {"step_seconds": 0.25, "loss": 4.75, "epoch": 3, "memory_peak_bytes": 2.5 * GIB}),
-        ("   3/100    2.5G   1.25   nan   1.0     12    640: 50% ━━━━━━────── 2/4 4.0it/s 0.5s<0.5s",
-         14, 404, {"step_seconds": 0.25, "loss": NAN, "epoch": 3, "memory_peak_bytes": 2.5 * GIB}),
     ],
 )  # fmt: skip
 def test_training_bars(text: str, step: int, total: int | None, values: dict[str, float]) -> None:

@@ -47,7 +47,6 @@ LINES = [
     "\r",
     "训练 loss：{f}",
     "steps: {i} loss: {f} samples/sec: {f}",
-    "     {i}/100   {f}G     {f}      {f}      {f}         {d}        640: 100%|███| {i}/{d} [00:{s}<00:{s},  {f}it/s]",
     "{d}|{i}|Loss: {f}: 12%|█▏   | {i}/{i} [00:{s}<00:{s},  {f}it/s]",
     "INFO Progress on:train {i}it/{i}it rate:{f}it/s remaining:00:{s} elapsed:00:{s} postfix:loss={f}",
     "iteration: {i} / 100 | elapsed_time_per_iteration_ms: {f}K | tokens_per_sec: {f}K | lm_loss: {f}",

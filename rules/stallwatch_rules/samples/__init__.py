@@ -12,7 +12,6 @@ from stallwatch_rules.samples.bars import (
     from_counted_bar,
     from_rich_bar,
     from_written_bar,
-    from_yolo_bar,
     may_be_counted,
 )
 from stallwatch_rules.samples.dicts import MARK, from_dict, from_mlperf
@@ -33,7 +32,7 @@ def extract(line: Line) -> Sample | None:
     elif text.startswith("s:"):
         found = from_short(text)
     elif "━" in text:
-        found = from_rich_bar(text) if "•" in text else from_counted_bar(text) or from_yolo_bar(text)
+        found = from_rich_bar(text) if "•" in text else from_counted_bar(text)
     elif may_be_counted(text):
         found = from_counted_bar(text)
     elif "Progress on:" in text:

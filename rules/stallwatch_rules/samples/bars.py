@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from stallwatch_rules.records import EVALUATION
-from stallwatch_rules.samples.fields import GIB, Found
+from stallwatch_rules.samples.fields import Found
 from stallwatch_rules.samples.pairs import keyed, rates
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
@@ -82,11 +82,8 @@ _RICH = lazy(
     r"Epoch (?P<epoch>\d{1,9})/(?P<last>\d{1,9}|-\d) +[━╸╺ ]+ +(?P<done>\d{1,15})/(?P<total>\d{1,15}|--) +"
     r"(?P<elapsed>[\d:]+) •(?: +[\d:-]+)? +(?P<rate>" + NUMBER + r")it/s(?: (?P<more>.*))?$"
 )
-# Bars that follow their loss: torchtune's "1|25|Loss: 0.85" (epoch and step of the run), and a row of YOLO's
-# table, "3/100  2.1G  1.23  2.34  1.10  12  640" (epoch, memory, losses to be added up, labels, size).
+# torchtune's bar follows its loss: "1|25|Loss: 0.85" (epoch and step of the run).
 _TORCHTUNE = lazy(r"(\d{1,9})\|(\d{1,15})\|Loss: (" + NUMBER + r"):")
-_YOLO = lazy(r"(\d{1,9})/(\d{1,9})\s+(?:([\d.]+)G|0)\s+((?:" + NUMBER + r"\s+){2,6})\d+\s+\d+:")
-_YOLO_BAR = lazy(r" +\d{1,3}% [━─╸╺]* ?(\d{1,9})/(\d{1,9}) (" + NUMBER + r")(it/s|s/it)")
 # Keras' bar of an epoch, and similar bars. Keras 2: "20/60 [====>....] - ETA: 3s - loss: 0.51", Keras 3:
 # "20/60 ━━━━━━━━ 3s 30ms/step - loss: 0.51". Without a known length, no bar is drawn.
 _COUNTED = lazy(
@@ -104,8 +101,6 @@ def from_bar(text: str) -> Found | None:
     """Read one drawing of tqdm's bar; return its numbers, or ``None``."""
     if "|Loss: " in text:
         return _from_torchtune(text)
-    if "G  " in text and _YOLO.match(text.lstrip()):
-        return from_yolo_bar(text)
     bar = read_bar(text)
     if bar is None:
         return None
@@ -146,31 +141,6 @@ def _from_torchtune(text: str) -> Found | None:
     if bar.seconds is not None:
         values["step_seconds"] = bar.seconds
     return Found(int(found[2]), None, values, "bar epoch")
-
-
-def from_yolo_bar(text: str) -> Found | None:
-    """Read the bar that ultralytics draws after a row of its table: tqdm's, or one of its own."""
-    found = _YOLO.match(text.lstrip())
-    if found is None:
-        return None
-    rest = found.string[found.end() :]
-    own, bar = _YOLO_BAR.match(rest), read_bar(rest)
-    if own is not None:
-        done, length, seconds = int(own[1]), int(own[2]), _pace(own[3], own[4]) or None
-    elif bar is not None:
-        done, length, seconds = bar.done, bar.total, bar.seconds
-    else:
-        return None
-    if not length:
-        return None
-    epoch, last = int(found[1]), int(found[2])
-    values = {"loss": sum(map(number, found[4].split())), "epoch": float(epoch)}
-    if found[3]:
-        values["memory_peak_bytes"] = number(found[3]) * GIB
-    if seconds is not None:
-        values["step_seconds"] = seconds
-    total = (last + 1) * length if epoch <= last else None
-    return Found(epoch * length + done, total, values, "bar epoch")
 
 
 def may_be_counted(text: str) -> bool:
