@@ -27,7 +27,6 @@ from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks, take_rank
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.stamps import own_time
 from stallwatch_rules.lines.unescape import as_printed, pieces, unfolded, with_ascii_colon
-from stallwatch_rules.lines.wrapped import as_pasted, likely_fold, wrap_width
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.progress.phases import is_answer, sign_of
@@ -114,13 +113,10 @@ def parse_line_reader(data: bytes) -> None:
         raise Broken("the lines depend on where the bytes were cut")
 
 
-def parse_wrapped_lines(data: bytes) -> None:
-    as_pasted(data)
-    wrap_width(data)
-    width = likely_fold(data)
+def parse_prefixed_lines(data: bytes) -> None:
     leads = likely_prefixes(data)
     lead = certain_prefix(data) or next(iter(leads), None)
-    reader = LineReader("fuzz.log", 3, width or 80, bool(width), lead).look_ahead(data)
+    reader = LineReader("fuzz.log", 3, lead).look_ahead(data)
     for at in range(0, len(data), 999):
         reader.feed(data[at : at + 999], 1.7e9)
     reader.idle(1.8e9)

@@ -43,7 +43,7 @@ class Target:
 # fmt: off
 TARGETS: tuple[Target, ...] = (
     Target("line-reader", line_parsers.parse_line_reader, of.logs, 170, tokens=forms.LINE_TOKENS, size=line_parsers.size_of_lines),
-    Target("wrapped-lines", line_parsers.parse_wrapped_lines, of.logs, 300, tokens=forms.LINE_TOKENS, size=line_parsers.size_of_lines),
+    Target("prefixed-lines", line_parsers.parse_prefixed_lines, of.logs, 300, tokens=forms.LINE_TOKENS, size=line_parsers.size_of_lines),
     Target("line-prefixes", line_parsers.parse_prefixes, of.lines, 100, tokens=forms.LINE_TOKENS),
     Target("timestamps", line_parsers.parse_timestamps, of.lines, 5, tokens=forms.LINE_TOKENS),
     Target("iso-times", line_parsers.iso_times, lambda: forms.ISO, 3, (ValueError,)),

@@ -4,7 +4,7 @@
   of one job)
 * Read bytes: `archives`, `decompress`, `json_files` (notebooks, trainer_state.json), `portions`; `inputs`
   (limits, and inputs that could not be read)
-* Read lines: `line_format` (line breaks and line prefixes), `file_reading` (one file)
+* Read lines: `line_format` (line prefixes), `file_reading` (one file)
 * Read in parallel: `parallel_reading` (all files of a run), `sharing` (files among processes), `workers` (the
   processes)
 """

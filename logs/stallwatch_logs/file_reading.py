@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stallwatch_logs.inputs import InputProblem, Limits, TimeIsUp
-from stallwatch_logs.line_format import fold_of, prefix_of
+from stallwatch_logs.line_format import prefix_of
 from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expand
 from stallwatch_logs.portions import HEAD
 from stallwatch_rules.lines.reader import LineReader
@@ -66,9 +66,9 @@ def read_file(
     read = FileRead(None)
     chunks = in_time(file.chunks(read.problems, read.binary, size=sizes.chunk), read)
     head = next(chunks, b"")
-    fold = fold_of(head, engines.matcher)
-    lines = LineReader(file.name, file.rank, *fold, local_ranks=file.local_ranks).look_ahead(head)
-    whole = fold.lead is not None and fold.lead.quoted  # a sampled scan does not undo the quoting
+    lead = prefix_of(head)
+    lines = LineReader(file.name, file.rank, lead, local_ranks=file.local_ranks).look_ahead(head)
+    whole = lead is not None and lead.quoted  # a sampled scan does not undo the quoting
     source = SourceReading(reading, lines, engines.scan if not whole else lambda: None, sizes)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)
@@ -137,9 +137,9 @@ class Matching:
         head = next(portions, b"")
         portions = itertools.chain([head], portions)
         short = len(head) < HEAD or head[:2] in UTF16_MARKS
-        lead = None if short else prefix_of(head)
+        lead = prefix_of(head)
         if self._patterns is None or short or (lead is not None and lead.quoted):
-            reader = LineReader(file.name, file.rank, *fold_of(head, self._matcher))
+            reader = LineReader(file.name, file.rank, lead)
             yield from self._line_by_line(reader, portions)
             return
         scan = MatchScan(self._patterns, file.name, file.rank, lead)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 
 from stallwatch_logs.inputs import InputError
-from stallwatch_rules.lines.wrapped import MAX_LINE, wrap_width
+from stallwatch_rules.lines.long_lines import MAX_LINE
 from stallwatch_rules.scan.chunks import chunk_end
 
 HEAD = 256 * 1024  #: number of bytes in a head
@@ -39,14 +39,6 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
     if broken is not None:
         raise broken
     yield from portions
-
-
-def broken_at(head: bytes) -> int | None:
-    """Return the width in characters at which a terminal broke the lines of a text copied from it.
-
-    Such a text is short: a file that is longer than its head was not copied from a terminal.
-    """
-    return wrap_width(head) if len(head) < HEAD else None
 
 
 def _edge(file: int, boundary: int) -> int:

@@ -13,12 +13,11 @@ import pytest
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_logs.inputs import InputError, InputProblem
 from stallwatch_logs.log_files import LogFile
-from stallwatch_logs.portions import HEAD, broken_at, head_first
+from stallwatch_logs.portions import HEAD, head_first
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
-WIDTH = 80
 SENTENCE = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
     "79.15 GiB of which 1.25 GiB is free. Including non-PyTorch memory, this process has 77.88 GiB memory in "
@@ -26,11 +25,6 @@ SENTENCE = (
 )
 PLAIN = b"".join(b"step %d/900 loss 1.5\n" % step for step in range(60))
 NOISE = bytes(range(256)) * 512
-
-
-def wrapped(text: str) -> bytes:
-    """Return the text as a terminal of 80 columns breaks it."""
-    return "\n".join(text[at : at + WIDTH] for at in range(0, len(text), WIDTH)).encode() + b"\n"
 
 
 def portions(data: bytes, size: int) -> Iterator[bytes]:
@@ -65,12 +59,6 @@ def test_what_came_before_a_break_is_given_before_it() -> None:
     assert next(parts) == b"one\ntwo\n"
 
 
-def test_only_what_is_shorter_than_a_head_was_pasted() -> None:
-    pasted = b"".join(wrapped(f"{number} {SENTENCE} {number}") for number in range(5))
-    assert broken_at(pasted) == WIDTH
-    assert broken_at((pasted * 300)[:HEAD]) is None
-
-
 @pytest.mark.parametrize("size", [7, 512, 65536, HEAD])
 def test_noise_is_told_by_the_same_bytes_whatever_the_portions(size: int) -> None:
     """The first 512 bytes alone would pass for text."""
@@ -87,11 +75,11 @@ def test_noise_is_told_by_the_same_bytes_whatever_the_portions(size: int) -> Non
 def test_a_log_says_the_same_by_every_way(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A terminal broke the log's lines, which shows only after the first portion of every input."""
+    """The failure follows the first portion of every input, but is within its head."""
     steps = b"".join(
         b"step %4d/900 loss 1.5000 lr 0.00100000 grad_norm 0.7500\n" % step for step in range(1300)
     )
-    data = steps + b"".join(wrapped(f"{number} {SENTENCE} {number}") for number in range(8))
+    data = steps + b"".join(f"{number} {SENTENCE}\n".encode() for number in range(200))
     assert 65536 < len(data) < HEAD
     (tmp_path / "x.log").write_bytes(data)
     (tmp_path / "x.log.gz").write_bytes(gzip.compress(data))

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from stallwatch_rules.lines.long_lines import GOES_ON, HEAD, MAX_LINE, TAIL
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.wrapped import GOES_ON, HEAD, MAX_LINE, TAIL
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Line

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from stallwatch_logs.inputs import Limits
 from stallwatch_logs.line_format import prefix_of
 from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expand
-from stallwatch_logs.portions import broken_at
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.samples.bulk import BulkReader
 from stallwatch_rules.samples.series import SeriesReader
@@ -66,7 +65,7 @@ def _rows_of(file: LogFile, chunks: Iterator[bytes], name: str) -> Iterator[list
 
 
 def _reader(file: LogFile, head: bytes) -> LineReader:
-    return LineReader(file.name, file.rank, broken_at(head), lead=prefix_of(head)).look_ahead(head)
+    return LineReader(file.name, file.rank, prefix_of(head)).look_ahead(head)
 
 
 def _head(chunks: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:

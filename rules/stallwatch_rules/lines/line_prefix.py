@@ -8,6 +8,7 @@ the prefix. A progress bar is no evidence, because a bar's own name precedes eac
 
 from __future__ import annotations
 
+import codecs
 import functools
 import itertools
 import re
@@ -17,7 +18,6 @@ from typing import NamedTuple
 from stallwatch_rules.lines.containers import record_of
 from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.lines.stamps import own_time
-from stallwatch_rules.lines.wrapped import as_pasted
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
@@ -26,7 +26,6 @@ _BEGINNING = 64 * 1024  # bytes that are searched for these lines
 _PROBED = 12  # lines that are tried as the source of the prefix
 _LONGEST = 120  # maximum length of a prefix, in characters
 _NEARLY_ALL = 0.9  # minimum share of the lines that have the prefix
-_LONG_NUMBER = 10  # numbers with this many digits do not count lines
 
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
 _LEVELS = "\x01"  # placeholder for any level, with the blanks that fill its column
@@ -64,7 +63,6 @@ class LinePrefix(NamedTuple):
 
     form: re.Pattern[str]
     quoted: bool = False  #: the prefix opens a quote that the line's end closes, as in a table cell
-    counts: bool = False  #: the first number grows from line to line, as in a list
 
     def take(self, text: str) -> tuple[str, str]:
         """Return the prefix and the line after it; an empty prefix if the line has none."""
@@ -106,16 +104,15 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes of a short text without proof: the caller must have a reason to believe one of them.
+    """Return prefixes of a text without proof: the caller must have a reason to believe one of them.
 
     A single line has no likely prefix: a note written by hand looks the same.
     """
     lines, common = _looked_at(head)
-    leads = list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
-    return [lead._replace(counts=_counts(lead, lines)) for lead in leads]
+    return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
 
 
-@functools.lru_cache(maxsize=2)  # called up to three times in a row for a short text
+@functools.lru_cache(maxsize=2)  # called twice in a row
 def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
     lines = _lines(head)
     return tuple(lines), tuple(_common(lines))
@@ -125,7 +122,7 @@ def _lines(head: bytes) -> list[str]:
     """Return the first lines that are not blank, without text that is removed before the prefix."""
     lines = []
     coded = b"\x1b" in head
-    for text in as_pasted(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
+    for text in _as_utf8(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
         if not text or text.isspace():
             continue
         record = record_of(text)
@@ -134,6 +131,13 @@ def _lines(head: bytes) -> list[str]:
         if len(lines) == _LOOKED_AT:
             break
     return lines
+
+
+def _as_utf8(head: bytes) -> bytes:
+    """Return a text in UTF-8 with line feeds, from text in any encoding and with any line ends."""
+    if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+        head = head.decode("utf-16", "replace").encode("utf-8", "replace")
+    return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")
 
 
 def _masked(text: str) -> str:
@@ -177,13 +181,6 @@ def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
     """Return whether the prefix of some lines contains more than the known prefixes."""
     some = [taken for taken, _ in map(lead.take, lines) if taken]
     return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
-
-
-def _counts(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether the prefix's first number grows from line to line."""
-    firsts = [_DIGITS.search(taken) for taken, _ in map(lead.take, lines) if taken]
-    counted = [int(number[0]) for number in firsts if number is not None and len(number[0]) < _LONG_NUMBER]
-    return len(counted) == len(firsts) and all(one < other for one, other in itertools.pairwise(counted))
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.line_prefix import LinePrefix, first_lines, rank_in, time_in
+from stallwatch_rules.lines.long_lines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
 from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
 from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
 from stallwatch_rules.lines.unescape import (
@@ -23,7 +24,6 @@ from stallwatch_rules.lines.unescape import (
     unfolded,
     with_ascii_colon,
 )
-from stallwatch_rules.lines.wrapped import CUT, GOES_ON, MAX_LINE, Joiner, decoded, hold, joined
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.encodings import decode_foreign
@@ -43,19 +43,15 @@ class LineReader:
     """Reader of one source. ``rank`` is the rank of all its lines, unless a line names its own.
 
     A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
-    reading); else the line's own timestamp; else the last time of its rank in this source. ``width`` is the
-    width at which a terminal broke the lines (``wrapped.wrap_width``), which are then joined again;
-    ``spaced``: it broke them between words (``wrapped.likely_fold``). ``lead`` is the prefix of the lines
-    (``line_prefix``). ``local_ranks`` are the ranks of the host, in their order, if lines may number those
-    from 0, as torchrun's ``[default0]:`` does.
+    reading); else the line's own timestamp; else the last time of its rank in this source. ``lead``
+    is the prefix of the lines (``line_prefix``). ``local_ranks`` are the ranks of the host, in their order,
+    if lines may number those from 0, as torchrun's ``[default0]:`` does.
     """
 
     def __init__(
         self,
         source: str,
         rank: int | None = None,
-        width: int | None = None,
-        spaced: bool = False,
         lead: LinePrefix | None = None,
         local_ranks: Sequence[int] = (),
     ) -> None:
@@ -76,7 +72,6 @@ class LineReader:
         self._near: float | None = None  # the last time of any rank, for timestamps without a year
         self._zoned = False  # the last timestamp in a line had a zone
         self.contained = False  #: True if container records were among the lines
-        self._joiner = Joiner(width, spaced) if width else None
         self._labels = TaskLabels()
         self._tables = MetricTables()
         self.lead = lead
@@ -101,7 +96,7 @@ class LineReader:
     @property
     def ordinary(self) -> bool:
         """True if, after the first lines, each line can be read without the lines around it."""
-        odd = self._utf16 or self._joiner or self.lead or self.contained
+        odd = self._utf16 or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     def carried(self, rank: int | None, time: float | None) -> float | None:
@@ -135,7 +130,6 @@ class LineReader:
         skipped. A partial record is not continued over a gap.
         """
         out: list[Line] = []
-        self._joined(self._joiner.left() if self._joiner else [], None, out)
         if raw := self._unfinished():
             self._segment(raw, True, None, out)
         self._end_partials(None, out)
@@ -170,8 +164,7 @@ class LineReader:
             data = self._utf16.decode(data, True).encode("utf-8", "replace")
         out = self._feed(data, time)
         if raw := self._unfinished():
-            self._physical(raw, time, out)
-        self._joined(self._joiner.left() if self._joiner else [], time, out)
+            self._whole(raw, time, out)
         self._end_partials(time, out)
         return self._tables.take(out)
 
@@ -202,9 +195,7 @@ class LineReader:
         if b"\b" in data:  # Keras erases its bar with as many backspaces as it drew characters
             data = data.replace(b"\b", b"\r")
         out: list[Line] = []
-        end = data.rfind(b"\n") + 1
-        if self._joiner is None:  # the joiner takes whole lines, whose end a portion may split
-            end = max(end, data.rfind(b"\r") + 1)
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
             hold(self._held, data)
             return out
@@ -212,25 +203,14 @@ class LineReader:
         hold(self._held, data[end:])
         self._redrawn = data[end - 1 : end] == b"\r"
         *ended, last = complete.split(b"\n")
-        take = self._whole if self._joiner is None else self._physical
         for physical in ended:
-            take(physical, time, out)
+            self._whole(physical, time, out)
         for raw in filter(None, last.split(b"\r")[:-1]):
             self._segment(raw, False, time, out)
         return out
 
-    def _physical(self, raw: bytes, time: float | None, out: list[Line]) -> None:
+    def _whole(self, raw: bytes, time: float | None, out: list[Line]) -> None:
         """Read a line, or its rest after the carriage returns that were read before."""
-        if self._joiner is None:
-            self._whole(raw, time, out)
-        else:
-            self._joined(self._joiner.take(raw), time, out)
-
-    def _joined(self, broken: list[list[bytes]], time: float | None, out: list[Line]) -> None:
-        for parts in broken:
-            self._whole(b"".join(parts), time, out, len(parts))
-
-    def _whole(self, raw: bytes, time: float | None, out: list[Line], parts: int = 1) -> None:
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
             for segment in filter(None, redrawn):
@@ -239,7 +219,7 @@ class LineReader:
         labelled = labels.searching or labels.found or self.lead is not None
         if raw and not (self._line_start and not labelled and self._plain(raw, time, out)):
             self._segment(raw, True, time, out)
-        self.number += parts
+        self.number += 1
         self._line_start = True
         self._record = None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stallwatch_rules.lines.wrapped import MAX_LINE
+from stallwatch_rules.lines.long_lines import MAX_LINE
 from stallwatch_rules.text.lazy import lazy
 
 _LINE_END = lazy(rb"[\r\n]")

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from stallwatch_rules.lines.line_prefix import LinePrefix
+from stallwatch_rules.lines.long_lines import HEAD, TAIL
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.wrapped import HEAD, TAIL
 from stallwatch_rules.matching.literal_index import literal_index
 from stallwatch_rules.pages.catalogue import scanned_patterns, scanned_rules
 from stallwatch_rules.records import Line

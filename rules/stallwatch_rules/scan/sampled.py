@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stallwatch_rules.lines.line_prefix import LinePrefix
+from stallwatch_rules.lines.long_lines import TAIL
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
-from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.scan.chunks import Chunk
 from stallwatch_rules.scan.heads import AFTER, BEFORE, head_scanner, heads_in

@@ -7,8 +7,8 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from stallwatch_rules.lines.long_lines import TAIL
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.reading import Aside, RunReading
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter, line_end

@@ -1,0 +1,44 @@
+"""Shorten lines that are too long to be kept.
+
+Of a line of a megabyte (a dumped array, a bar drawn endlessly, a log whose line ends were lost), the
+beginning and the end are kept: the line may still end in an important error.
+"""
+
+from __future__ import annotations
+
+from stallwatch_rules.text.encodings import decode_cut, decode_rest
+
+MAX_LINE = 64 * 1024  #: maximum number of bytes kept of a line
+TAIL = 16 * 1024  #: bytes kept from the end of a longer line
+HEAD = MAX_LINE - TAIL
+CUT = "\n"  #: marks omitted text in a line; occurs in no line
+GOES_ON = "…"  #: put before the end of a cut line, which is no start of a line
+
+
+def hold(held: bytearray, data: bytes) -> None:
+    """Add the part of ``data`` that is to be kept to an unfinished line.
+
+    One byte more than ``MAX_LINE`` shows that text was omitted.
+    """
+    if len(held) + len(data) <= MAX_LINE + 1:
+        held += data
+        return
+    if len(data) > MAX_LINE + 1:
+        held += data[: max(0, HEAD - len(held))]
+        data = data[-TAIL - 1 :]
+    held += data
+    del held[HEAD : len(held) - TAIL - 1]
+
+
+def decoded(raw: bytes) -> str:
+    """Return the text of a line longer than ``MAX_LINE``, with ``CUT`` between its beginning and its end."""
+    return decode_cut(raw[:HEAD]) + CUT + decode_rest(raw[-TAIL:])
+
+
+def joined(begun: str, text: str) -> str:
+    """Return both parts of a line as one line, cut if it is too long."""
+    whole = begun + text
+    if len(whole) <= MAX_LINE:
+        return whole
+    whole = whole.replace(CUT, "")
+    return whole[:HEAD] + CUT + whole[-TAIL:]
