@@ -20,23 +20,6 @@ def steps(first: int, last: int, total: int | None = None, hour: int = 9) -> str
     )
 
 
-OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-
-
-def losses(first: float, start: int = 0, norm: float = 1.1, prefix: str = "") -> str:
-    """The dicts of the transformers Trainer."""
-    return "".join(
-        f"{prefix}{{'loss': {first - n / 50:.4f}, 'grad_norm': {norm + n / 90:.4f}, 'learning_rate': 2e-05,"
-        f" 'epoch': {n / 100}}}\n"
-        for n in range(start, start + 20)
-    )
-
-
-def own_losses(first: float) -> str:
-    """What each rank prints of its own batch."""
-    return "".join(f"{{'loss': {first - n / 50:.4f}, 'epoch': {n / 100}}}\n" for n in range(20))
-
-
 def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
     reading = RunReading(catalogue, matcher)
     for name, text in files.items():
@@ -55,12 +38,6 @@ def note(catalogue: Catalogue, matcher: Matcher, files: dict[str, str]) -> str:
         ({"a.log": steps(1, 20, 100), "b.log": steps(1, 20, 500)}, "100 and 500 total steps"),
         ({"a.log": steps(1, 20), "b.log": steps(1, 20, hour=11)}, "consecutive runs"),
         ({"b.log": steps(1, 20), "a.log": steps(5, 20, hour=7)}, "consecutive runs"),
-        ({"a.log": losses(2.0), "b.log": losses(0.9, norm=2.0)}, "their losses differ from the first epoch"),
-        ({"a.log": losses(2.0), "b.log": losses(0.9, norm=2.0, prefix="[rank0]: ")}, "their losses differ"),
-        (
-            {"slurm-71_0.out": losses(2.0), "slurm-71_1.out": losses(2.01, norm=1.2) + OOM},
-            "their losses differ",
-        ),
     ],
 )
 def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sign: str) -> None:
@@ -78,13 +55,6 @@ def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sig
         {"attempt_0/0/stdout.log": steps(1, 20), "attempt_1/0/stdout.log": steps(10, 30, hour=10)},
         {"train.log.1": steps(1, 20), "train.log": steps(20, 40, hour=10)},
         {"part1.log": steps(1, 20), "part2.log": steps(20, 40, hour=10)},  # it went on
-        {"node0.log": losses(2.0), "node1.log": losses(2.0)},  # the mean over all ranks
-        {"node0.log": losses(2.0), "node1.log": losses(2.0) + OOM},
-        {"a.log": losses(2.0), "b.log": losses(1.2, start=10, norm=2.0)},  # it went on, from a checkpoint
-        {"rank0.log": losses(2.0), "rank1.log": losses(2.1, norm=2.0)},
-        {"node0.log": own_losses(2.0), "node1.log": own_losses(2.1)},
-        {"node0.log": losses(2.0), "node1.log": losses(2.1)},  # each its own loss, with the norm of all
-        {"train.log.1": losses(2.0), "train.log": losses(1.0, norm=2.0)},
         {"a.log": steps(1, 20), "notes.txt": "step aside\n"},
     ],
 )

@@ -5,11 +5,9 @@ Only clear signs count: most folders contain one run's ranks, and the logs of tw
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from itertools import combinations, islice
-from statistics import median
+from collections.abc import Mapping
+from itertools import combinations
 
 import msgspec
 
@@ -18,9 +16,6 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.lazy import lazy
 
 MAX_SOURCES = 200  #: maximum number of files that are compared pairwise
-ENOUGH = 8  #: losses that two files must both contain for a difference to count
-MOST = 256  #: maximum number of losses compared per file
-OTHERWISE = 0.001  #: minimum relative difference between losses that counts
 
 _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123456.log
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
@@ -57,63 +52,7 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
                 return message("diagnosis.other-run-time", **names)
             first, second = (one.job, other.job) if sign == "job" else (one.total or 0, other.total or 0)
             return message(f"diagnosis.other-run-{sign}", **names, first=first, second=second)
-    losses = [found for key, stream in streams.items() if (found := _losses(key, stream)) is not None]
-    for mine, theirs in combinations(sorted(losses, key=lambda each: each.source)[:MAX_SOURCES], 2):
-        if _train_apart(mine, theirs):
-            return message("diagnosis.other-run-losses", one=mine.source, other=theirs.source)
     return ""
-
-
-class Losses(msgspec.Struct, frozen=True):
-    """The losses and gradient norms, by epoch, that the transformers Trainer printed in one file."""
-
-    source: str
-    rank: int | None
-    first: float
-    at: Mapping[float, tuple[float, float]]
-
-
-def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None:
-    """Return the losses in a stream's dicts that also have norm, rate and epoch, if there are enough.
-
-    Their loss is the mean over all ranks (transformers 5.23.0, trainer.py, ``nested_gather``): two files of
-    one training that both print it print equal losses.
-    """
-    curve = stream.curves.by_series.get("dict")
-    if curve is None or stream.in_part:
-        return None
-    values = {
-        point.epoch: (point.loss, point.grad_norm)
-        for point in islice(curve.points, MOST)
-        if point.epoch is not None
-        and point.learning_rate is not None
-        and point.loss is not None
-        and point.grad_norm is not None
-    }
-    return Losses(*key, next(iter(values)), values) if len(values) >= ENOUGH else None
-
-
-def _train_apart(one: Losses, other: Losses) -> bool:
-    """Return whether two files began at the same epoch, and printed different losses from then on.
-
-    Ranks that print their own dicts, each with the loss of its own batch, still print the same gradient norm.
-    """
-    if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
-        return False
-    if one.first != other.first or (one.rank is not None and other.rank is not None):
-        return False
-    both = [(*values, *other.at[epoch]) for epoch, values in one.at.items() if epoch in other.at]
-    both = [numbers for numbers in both if all(map(math.isfinite, numbers))]
-    if len(both) < ENOUGH:
-        return False
-    norms = [(norm, others) for _, norm, _, others in both]
-    shared = len(set(norms)) > 1 and not _apart(norms)
-    return not shared and _apart([(loss, others) for loss, _, others, _ in both])
-
-
-def _apart(pairs: Sequence[tuple[float, float]]) -> bool:
-    """Return whether most of these pairs contain two different numbers."""
-    return median(abs(one - other) / max(abs(one), abs(other), 1e-9) for one, other in pairs) > OTHERWISE
 
 
 def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None:
