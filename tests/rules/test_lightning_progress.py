@@ -19,6 +19,21 @@ def test_lightning_says_that_it_is_done(why: str) -> None:
     assert not track(log("Epoch 1: " + bar(9, 100), "`Trainer.fit` stopped: No training batches.")).finished
 
 
+def test_lightning_1_draws_a_bar_that_never_advances_and_shows_the_next_epoch_too_early() -> None:
+    drawn = [(0, 0), (0, 20), (0, 40), (1, 40), (1, 20), (1, 40), (2, 40), (2, 20)]
+    tracker = track(
+        log("Training: 0it [00:00, ?it/s]", *(f"Epoch {epoch}: {bar(n, 40)}" for epoch, n in drawn))
+    )
+    assert (tracker.attempt, tracker.last_step, tracker.trained) == (1, 100, True)
+
+
+def test_early_stopping_ends_a_training_unless_its_metric_is_not_finite() -> None:
+    patience = "Monitored metric val_mae did not improve in the last 7 records. Best score: 0.12."
+    broken = "Monitored metric val_mae = nan is not finite. Previous best value was 0.12."
+    assert track(log(f"{patience} Signaling Trainer to stop.")).finished
+    assert not track(log(f"{broken} Signaling Trainer to stop.")).finished
+
+
 def test_richs_bar_counts_the_epochs_before_and_tells_the_end() -> None:
     tracker = track(log("Epoch 1/1  ━━━━━━━━━━━━━━━━ 100/100 0:00:01 •        50.29it/s train_loss: 0.003"))
     assert (tracker.last_step, tracker.total_steps, tracker.finished) == (200, 200, True)

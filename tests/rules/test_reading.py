@@ -39,6 +39,8 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
         ("ERROR: the store is gone\n" + "one line\nand another\n" * 5, "no-training-log"),
         ("Failure to do this will result in skipping the first value\n", "no-training-log"),  # advice
         ("WARNING: the store is slow\n", "no-training-log"),
+        ("ERROR: page 7 is gone\nINFO: GET /page/8 HTTP/1.1 200\n", "no-training-log"),  # it served the next
+        ("INFO: GET /page/8 HTTP/1.1 200\nERROR: the store is gone\n", "unknown-failure"),
         (
             "E0000 00:00:1.5 9 cuda_blas.cc:1418] Unable to register cuBLAS factory: one is there\n",
             "no-training-log",

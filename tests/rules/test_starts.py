@@ -66,6 +66,10 @@ CASES = {
         head(9) + steps(1, 20, total=90) + raised(OOM) + head(10) + WHOLE,
         [("failed", "cuda-oom"), ("finished", None)],
     ),
+    "ended twice without a word, failed, then went on": Case(
+        head(7) + head(8) + head(9) + raised(OOM) + head(10) + steps(1, 20, total=90),
+        [("failed", "cuda-oom"), ("unfinished", None)],
+    ),
     "well, then failed at import": Case(
         head(9) + WHOLE + head(10) + raised("ModuleNotFoundError: No module named 'flash_attn'"),
         [("finished", None), ("failed", "flash-attn-missing")],

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside
 from stallwatch_rules.diagnosis.findings import Found, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
-from stallwatch_rules.failures.templates import states_error
+from stallwatch_rules.failures.templates import states_error, states_info
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import SERVED, RunFacts
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
+from stallwatch_rules.stream import StreamReading
 
 LAST_LINES = 3  #: last lines in which an error decides the verdict on a log without recognized text
 WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
@@ -140,8 +141,13 @@ def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
 
 def _ends_in_error(streams: Streams) -> bool:
     """Return whether the last output of a stream is an error by its logger's level."""
-    return any(
-        entry.last_index >= stream.index - LAST_LINES and states_error(entry.last.text)
-        for stream in streams.values()
-        for entry in stream.templates.entries.values()
+    return any(_ends_so(stream) for stream in streams.values())
+
+
+def _ends_so(stream: StreamReading) -> bool:
+    last = [one for one in stream.templates.entries.values() if one.last_index >= stream.index - LAST_LINES]
+    error = max((one.last_index for one in last if states_error(one.last.text)), default=None)
+    # A program that logs its work after the error has survived it.
+    return error is not None and not any(
+        one.last_index > error and states_info(one.last.text) for one in last
     )

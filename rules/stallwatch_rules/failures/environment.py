@@ -73,7 +73,8 @@ _RUN = lazy(
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
     r"|torch/distributed/(?:run|elastic/\S+)\.py:\d+\]|\*{5} Running training \*{5}"
     r"|Total optimization steps = |trainable params: [\d,]+ \|\||Loading checkpoint shards: +\d+%"
-    r"|Loading extension module \w+"
+    r"|Loading extension module \w+|^LOCAL_RANK: \d+ - CUDA_VISIBLE_DEVICES: \["
+    r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+"
 )
 RUN_WORDS: tuple[str, ...] = (
     "DeepSpeed",
@@ -90,6 +91,8 @@ RUN_WORDS: tuple[str, ...] = (
     "trainable params",
     "shards:",
     "extension module",
+    "LOCAL_RANK: ",
+    "odel checkpoint to",
 )
 
 

@@ -95,8 +95,8 @@ class Counter:
         rose = self.last is None or step > self.last
         if self.last is None:
             self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
-        if epoch is not None:
-            self._epoch = epoch
+        if epoch is not None and (rose or not sample.from_bar):
+            self._epoch = epoch  # a bar may show the next epoch before it is cleared
         self._epochs = sample.values.get("epochs", self._epochs)
         self._ended = self._ends(sample)
         elapsed = sample.values.get("elapsed_seconds")

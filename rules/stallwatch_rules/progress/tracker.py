@@ -108,9 +108,11 @@ class _Stream:
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
                 counter.evaluates = False  # the bar begins again without an announcement
             # The training's bar is drawn first; a bar inside it, or a shorter later bar, belongs to an
-            # evaluation.
+            # evaluation. Lightning 1 first draws another one, "Training: 0it", that never advances.
             if not counter.evaluates and (
-                main is None or (main.complete and (sample.total_steps or 0) > (main.total or 0))
+                main is None
+                or (main.complete and (sample.total_steps or 0) > (main.total or 0))
+                or (not main.last and main.total is None and sample.step and "epoch" in sample.values)
             ):
                 if main is not None:
                     main.nested = True
