@@ -202,6 +202,13 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
     return (text if len(text) <= room else f"{text[: room - 1].rstrip()}…") + place
 
 
+def marked_frames(frames: Sequence[str]) -> list[str]:
+    """Return the calls of an exception, with a mark before the user's own innermost call: the place."""
+    own = own_frame(frames)
+    last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
+    return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
+
+
 def exception_where(unknown: UnknownException, language: str) -> str:
     """Return the ranks that raised an exception, and the place of its first occurrence."""
     parts = [ranks_of(unknown.ranks, language), f"{unknown.first.file}:{unknown.first.line}"]
