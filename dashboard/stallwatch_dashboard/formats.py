@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import datetime, tzinfo
 
+from stallwatch_rules.text.digest import short_duration
+
 NOTHING = "–"
 
 
@@ -27,23 +29,10 @@ def number(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration: 83 ms, 2.31 s, 4 min 10 s, 3 h 05 min, 2 d 4 h."""
+    """Format a duration: 0.21 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    if value < 0:
-        return "−" + seconds(-value)
-    if value < 0.9995:
-        return f"{value * 1000:.0f} ms"
-    if value < 9.995:
-        return f"{value:.2f} s"
-    if value < 59.5:
-        return f"{value:.0f} s"
-    whole = round(value)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    return f"−{short_duration(-value)}" if value < 0 else short_duration(value)
 
 
 def byte_size(value: float | None) -> str:

@@ -156,7 +156,7 @@ class UnknownException(msgspec.Struct):
     ranks: list[int]
     count: int
     first: Place
-    frames: list[str]  #: innermost frame last; user frames before library frames
+    frames: list[str]  #: innermost frame last
     #: the first exception of the chain, if this exception was raised while another was handled
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first

@@ -27,7 +27,7 @@ Stall = Callable[..., Incident]
 @pytest.mark.parametrize(
     ("seconds", "english", "chinese"),
     [
-        (0.2, "0 s", "0 秒"),
+        (0.2, "0.2 s", "0.2 秒"),
         (42, "42 s", "42 秒"),
         (60, "1 min", "1 分钟"),
         (190, "3 min 10 s", "3 分 10 秒"),

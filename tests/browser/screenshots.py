@@ -20,7 +20,7 @@ _SETTLE_MS = 1500  # time for a chart's fonts and the last redraw
 _PATIENCE_MS = 180_000
 _MARGIN = 16
 _HEIGHTS = {"incident": 724}  #: height in pixels; below it are stacks with paths of this machine
-_END_OF_THE_HANG = "2026-11-21T01:49"  #: time in the recording, after a minute of the hang
+_END_OF_THE_HANG = "2026-11-28T16:19"  #: time in the recording, after a minute of the hang
 
 
 def _run(page: Page, url: str) -> None:

@@ -16,7 +16,7 @@ import pytest
 from stallwatch_dashboard.charts.base import Drawing, Span, milliseconds
 from stallwatch_dashboard.charts.by_step import compared, of_diagnosis
 from stallwatch_dashboard.charts.lag import blamed_hosts, lag, silent_hosts
-from stallwatch_dashboard.charts.run import BOARD, ranks_of_host, top
+from stallwatch_dashboard.charts.run import BOARD, OPTIONAL, ranks_of_host, top
 from stallwatch_dashboard.data.frames import COLUMNS, RunFrames
 from stallwatch_dashboard.theme import DARK, LIGHT, Look
 from stallwatch_dashboard.words import Reader
@@ -79,9 +79,7 @@ def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
     """A drawn threshold would flatten the steps."""
     steps = RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(600, 600))
     chart = draw("step_time", steps, live=False)
-    assert [note.text for note in chart.layout.annotations] == [
-        "stall threshold 10 min 00 s: above this picture"
-    ]
+    assert [note.text for note in chart.layout.annotations] == ["stall threshold 10 min: above this picture"]
     near = draw("step_time", RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(1, 1)), live=False)
     assert not near.layout.annotations and len(near.data) == 2
 
@@ -90,6 +88,11 @@ def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
 def test_no_chart_minds_that_there_is_nothing(key: str) -> None:
     assert not CHARTS[key].drawable(RunFrames())
     assert not draw(key, RunFrames()).data
+
+
+def test_a_run_without_invalidations_has_no_chart_of_them(stalled: RunFrames) -> None:
+    assert CHARTS["progress"].drawable(stalled) and "progress" in OPTIONAL
+    assert not CHARTS["progress"].drawable(RunFrames(steps=stalled.steps, loss=stalled.loss))
 
 
 def test_the_picture_of_the_failure(stalled: RunFrames) -> None:

@@ -24,16 +24,16 @@ from stallwatch_rules.pages.fixes import fixes_for
     [
         (None, "–"),
         (math.nan, "–"),
-        (0.0834, "83 ms"),
-        (0.9999, "1.00 s"),
-        (2.3149, "2.31 s"),
+        (0.0834, "0.083 s"),
+        (0.9999, "1 s"),
+        (2.3149, "2.3 s"),
         (59.4, "59 s"),
-        (59.6, "1 min 00 s"),
+        (59.6, "1 min"),
         (250, "4 min 10 s"),
-        (3599.9, "1 h 00 min"),
-        (11_100, "3 h 05 min"),
+        (3599.9, "1 h"),
+        (11_100, "3 h 5 min"),
         (187_200, "2 d 4 h"),
-        (-3, "−3.00 s"),
+        (-3, "−3 s"),
     ],
 )
 def test_durations(value: float | None, shown: str) -> None:

@@ -151,7 +151,7 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
     diagnosis = run.end("interrupted", 130)
     assert (run.told, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
-        "The run was stopped by hand, 25 s after its last step; a step had taken 1.0 s:"
+        "The run was stopped by hand, 25 s after its last step; a step had taken 1 s:"
         " it may have been stalled."
     ]
 

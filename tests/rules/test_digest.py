@@ -27,7 +27,14 @@ def test_neighbours_fold_into_ranges(ranks: list[int], folded: str) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.213, "0.21 s"), (4.26, "4.3 s"), (412.4, "412 s"), (1800, "30 min"), (9000, "2.5 h")],
+    [
+        (0.213, "0.21 s"),
+        (4.26, "4.3 s"),
+        (5.0, "5 s"),
+        (9.96, "10 s"),
+        (84, "1 min 24 s"),
+        (9000, "2 h 30 min"),
+    ],
 )
 def test_durations_are_short(seconds: float, text: str) -> None:
     assert short_duration(seconds) == text

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from smallruns import steps
 
+from stallwatch_rules.failures.raised import Frame, shown_frames
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -17,7 +18,7 @@ from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.json import to_json
 from stallwatch_rules.report.markdown import to_markdown
-from stallwatch_rules.report.phrases import where
+from stallwatch_rules.report.phrases import marked_frames, where
 
 Read = Callable[[str], Diagnosis]
 
@@ -54,8 +55,8 @@ def test_the_users_own_innermost_call_stands_under_the_line(read: Read) -> None:
     assert found.primary.evidence == [ERROR, "  ~/sft/data.py:52 in collate"]
     assert found.primary.frames == [
         "~/sft/train.py:140 in <module>",
-        "~/sft/data.py:52 in collate",
         f"{SITE}/transformers/trainer.py:2100 in train",
+        "~/sft/data.py:52 in collate",
         f"{SITE}/torch/utils/data/_utils/collate.py:398 in default_collate",
     ]
 
@@ -63,7 +64,7 @@ def test_the_users_own_innermost_call_stands_under_the_line(read: Read) -> None:
 def test_every_report_shows_it_but_the_shortest(read: Read) -> None:
     found = read(steps(1, 9) + traceback())
     own = "~/sft/data.py:52 in collate"
-    assert json.loads(to_json(found))["primary"]["frames"][1] == own
+    assert json.loads(to_json(found))["primary"]["frames"][2] == own
     assert own in to_markdown(found) and own in to_html(found)
     assert own not in to_brief(found)
 
@@ -148,3 +149,18 @@ def test_where_ranks_ended_differently_the_digest_tells_of_the_others(read: Read
     found = read(steps(1, 9) + on_ranks((2, "")) + others)
     assert len(found.digest) == 2
     assert where(found, "en").startswith("rank 2 · ")
+
+
+def test_frames_are_in_the_order_of_the_calls_and_the_place_is_marked() -> None:
+    own = [Frame(path="/w/train.py", line=12, name="<module>"), Frame(path="/w/data.py", line=8, name="get")]
+    library = [
+        Frame(path="/v/site-packages/torch/utils/data/dataloader.py", line=700, name="__next__"),
+        Frame(path="/v/site-packages/pandas/core/frame.py", line=99, name="get"),
+    ]
+    frames = shown_frames([own[0], library[0], own[1], library[1]])
+    assert marked_frames(frames) == [
+        f"  {own[0]}",
+        f"  {library[0]}",
+        f"▶ {own[1]}",
+        f"  {library[1]}",
+    ]

@@ -50,7 +50,7 @@ def test_stalled_as_told_live(diagnose: Diagnose) -> None:
     text = stamped(hang(1)[:-1])
     diagnosis = diagnose(text, stalled=True, now=START.timestamp() + 500, threshold=60.0)
     assert (diagnosis.verdict, primary(diagnosis)) == ("stalled", "silent-hang-no-error")
-    assert "60 s" in finding(diagnosis, "silent-hang-no-error").note
+    assert "threshold is 1 min." in finding(diagnosis, "silent-hang-no-error").note
     assert diagnose(text, now=START.timestamp() + 50, threshold=60.0).verdict == "healthy"
 
 

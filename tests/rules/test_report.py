@@ -88,7 +88,7 @@ def test_the_verdict_comes_first_and_everything_is_there() -> None:
         "rule cuda-oom · cause, fatal, confidence 95%",
         "rank 7 · logs/rank7.log:1204 · step 100 · 2026-05-02 09:00:00 UTC",
         "1. Halve the micro batch.",
-        "symptom, fatal; 8 times; ranks 0–6, 8; step 100; 412 s later",
+        "symptom, fatal; 8 times; ranks 0–6, 8; step 100; 6 min 52 s later",
         "train.py:12 in main",
         "began with: KeyError: 'x'",
         "step 0 – 100 of 900, last loss 0.8125",
@@ -264,13 +264,13 @@ def test_new_lines_and_near_pages_in_every_form() -> None:
 
 
 def test_which_ranks_ended_in_what_stands_in_every_report() -> None:
-    digest = ["rank 7: The GPU ran out of memory", "ranks 0–6, 8: A [timeout], 412 s later"]
+    digest = ["rank 7: The GPU ran out of memory", "ranks 0–6, 8: A [timeout], 6 min 52 s later"]
     found = diagnosis(digest=digest)
     text = printed(found)
     assert "\nRanks\n" in text
     assert all(line in text for line in digest)
     assert text.index("Ranks") < text.index("Other findings")
-    assert "- ranks 0–6, 8: A \\[timeout\\], 412 s later" in to_markdown(found)
+    assert "- ranks 0–6, 8: A \\[timeout\\], 6 min 52 s later" in to_markdown(found)
     assert json.loads(to_json(found))["digest"] == digest
     assert "Ranks" not in printed(diagnosis())
     assert "各 rank" in printed(found, "zh")

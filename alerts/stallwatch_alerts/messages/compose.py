@@ -23,7 +23,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import language_of, say, span, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import message
-from stallwatch_rules.stacks.words import blamed, names_ranks, sentence
+from stallwatch_rules.stacks.words import blamed, names_ranks, place_of, sentence
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -144,6 +144,9 @@ def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
         :40
     ]  # the message already contains this advice
     fixes = [fix for fix in cause.fixes if not (looked and looked in fix)]
+    if place := place_of(incident.stacks):
+        shown = neutralise(in_words(place, language), _LINE_LIMIT)
+        first = say("alerts.look-at", language, place=shown, advice=first)
     return replace(cause, fixes=tuple([first, *fixes] if first else fixes)[:_FIXES])
 
 

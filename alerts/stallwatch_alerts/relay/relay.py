@@ -23,6 +23,7 @@ from stallwatch_alerts.relay.stories import WATCHDOG, Story, doubt, stories
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_exporter import steady
 from stallwatch_exporter.serving.authentication import Access, problems
+from stallwatch_rules.text.digest import short_duration
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.planning import Draft, Escalated, Notified
@@ -200,7 +201,8 @@ class Relay:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
         silent = self._clock() - watchdog_at
         if silent > self._settings.watchdog_seconds:
-            return f"StallwatchWatchdog was not heard for more than {self._settings.watchdog_seconds:.0f} s"
+            limit = short_duration(self._settings.watchdog_seconds)
+            return f"StallwatchWatchdog was not heard for more than {limit}"
         return self.unhealthy()
 
     def close(self) -> None:

@@ -193,7 +193,7 @@ def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say)
 
 
 BOARD = (
-    Chart("progress", "chart_progress", ("steps", "invalidations"), _progress),
+    Chart("progress", "chart_progress", ("invalidations",), _progress),
     Chart("step_time", "chart_step_time", ("step_seconds", "steps"), _step_time),
     _of_ranks("loss", "%{y:.4g}", from_zero=False),
     _of_ranks("grad_norm", "%{y:.4g}"),
@@ -203,8 +203,9 @@ BOARD = (
     Chart("phases", "phases", ("phases",), _phases),
     LagChart("lag", "chart_lag", ("rank_steps",)),
 )
-#: Charts of full width. They need a probe in the ranks, so the page does not list them as missing.
-WIDE = ("phases", "lag", "lag_ranks")
+WIDE = ("phases", "lag", "lag_ranks")  #: charts of full width
+#: Charts that need a probe in the ranks, or DeepSpeed, so the page does not list them as missing.
+OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:

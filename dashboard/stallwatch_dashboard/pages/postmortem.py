@@ -39,6 +39,8 @@ from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.report.phrases import (
     counted_times,
     environment_line,
+    exception_line,
+    marked_frames,
     new_line_where,
     progress_line,
     stats_line,
@@ -107,7 +109,7 @@ def _unknown(found: Diagnosis) -> None:
             facts.append(f"× {failure.count}")
         st.caption(markdown(" · ".join(facts)))
         st.code(
-            verbatim("\n".join([*failure.frames, f"{failure.exception}: {failure.message}"])),
+            verbatim("\n".join([*marked_frames(failure.frames), exception_line(failure, language())])),
             language=None,
             wrap_lines=True,
         )

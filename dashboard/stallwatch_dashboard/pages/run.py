@@ -10,7 +10,7 @@ from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.charts.base import Span
 from stallwatch_dashboard.charts.by_step import compared
 from stallwatch_dashboard.charts.lag import blamed_hosts, is_folded, silent_hosts
-from stallwatch_dashboard.charts.run import BOARD, WIDE, ranks_of_host
+from stallwatch_dashboard.charts.run import BOARD, OPTIONAL, WIDE, ranks_of_host
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stalled_since
@@ -162,7 +162,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     if drawn and (clicked := draw_board(drawn, key=f"board-{row.run}", say=say, wide=WIDE)):
         st.session_state["open_incident"] = clicked
         st.rerun()
-    missing = [say(one.title) for one in BOARD if one not in ready and one.key not in WIDE]
+    missing = [say(one.title) for one in BOARD if one not in ready and one.key not in OPTIONAL]
     if missing:
         st.caption(say("no_numbers_of_this", say("list_comma").join(missing)))
 

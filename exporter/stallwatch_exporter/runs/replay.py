@@ -7,6 +7,7 @@ import heapq
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
@@ -88,13 +89,14 @@ def replay(
         if left > 0.001:
             sleep(left)
 
+    def pass_to(time_ns: int) -> None:
+        in_stall = stacks is not None and last_ns is not None and last_ns <= stacks.time * 1e9 < time_ns
+        with standing_in(stacks) if stacks is not None and in_stall else nullcontext():
+            wait_until(time_ns)
+
     stacks = recorded_stacks(folder) if is_watched() else None
     for record in merged_records(folder):
-        if stacks is not None and last_ns is not None and record.time_ns > stacks.time * 1e9:
-            with standing_in(stacks):
-                wait_until(record.time_ns)
-            stacks = None
-        wait_until(record.time_ns)
+        pass_to(record.time_ns)
         stream = streams[record.stream]
         stream.write(record.printed)
         stream.flush()
@@ -110,5 +112,5 @@ def replay(
     if info is None:
         return 0
     if info.ended_at is not None and last_ns is not None:
-        wait_until(max(last_ns, int(info.ended_at * 1e9)))
+        pass_to(max(last_ns, int(info.ended_at * 1e9)))
     return info.ending.exit_code or 0 if info.ending else 0

@@ -15,6 +15,7 @@ from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.failures.raised import own_frame
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.slow_hosts import WINDOWS
@@ -473,7 +474,8 @@ def _evidence(
     if primary is not None and primary.evidence:
         return list(primary.evidence)
     if unknown is not None:
-        return [*unknown.frames[-1:], f"{unknown.exception}: {unknown.message}"]
+        place = own_frame(unknown.frames) or "".join(unknown.frames[-1:])
+        return [*filter(None, [place]), f"{unknown.exception}: {unknown.message}"]
     return list(last_lines)
 
 

@@ -19,7 +19,7 @@ from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
 from stallwatch_rules.judgements.conclusions import MISMATCH
 from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
-from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of
+from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of, without_search
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.records import Line, Primary, Role
@@ -373,6 +373,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         advice = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
     if whole := _of_whole_hosts(absent, run):
         advice = whole
+    primary = replace(primary, fixes=without_search(primary.fixes))
     primary = named(primary, absent, advice, run.hosts)
     logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
     lines = [line for stream in logged if (line := last_words(stream) or stream.last_advance) is not None]
@@ -470,7 +471,7 @@ def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: 
     return replace(
         primary,
         title=title,
-        fixes=[message("diagnosis.still-busy-advice"), *primary.fixes],
+        fixes=[message("diagnosis.still-busy-advice"), *without_search(primary.fixes)],
         captures=captures,
         rank=rank,
         file=line.source,

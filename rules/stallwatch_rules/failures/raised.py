@@ -423,10 +423,10 @@ def _record(group: list[Seen]) -> UnknownException:
 
 
 def shown_frames(frames: list[Frame]) -> list[str]:
-    """Return the innermost calls, the user's own before the libraries'; innermost last in each."""
-    user = [str(frame) for frame in frames if not frame.library]
-    library = [str(frame) for frame in frames if frame.library]
-    return user[-USER_FRAMES:] + library[-LIBRARY_FRAMES:]
+    """Return the innermost calls of the user's own code and of libraries, in the order of the calls."""
+    own = [at for at, frame in enumerate(frames) if not frame.library]
+    library = [at for at, frame in enumerate(frames) if frame.library]
+    return [str(frames[at]) for at in sorted(own[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]
 
 
 def _kind_key(raised: Raised) -> Key:

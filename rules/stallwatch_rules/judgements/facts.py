@@ -9,7 +9,6 @@ import msgspec
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
-from stallwatch_rules.text.digest import short_duration
 
 RECOVERED = 3  #: steps after a failure that show that the failure did not end the run
 RECOVERED_BUT_DIED = 10  #: steps that show this if the run failed: its output may be out of order
@@ -47,9 +46,9 @@ class RunFacts(msgspec.Struct, frozen=True):
         return max(self.silence or 0.0, self.threshold if self.stalled else 0.0)
 
     @property
-    def lengths(self) -> dict[str, str]:
+    def lengths(self) -> dict[str, float]:
         """The time without a step and the threshold, as parameters for messages."""
-        return {"silence": short_duration(self.waited), "threshold": short_duration(self.threshold)}
+        return {"silence": self.waited, "threshold": self.threshold}
 
     @property
     def is_stalled(self) -> bool:

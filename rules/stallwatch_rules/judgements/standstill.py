@@ -12,7 +12,7 @@ from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
-from stallwatch_rules.text.digest import fold_ranks, short_duration
+from stallwatch_rules.text.digest import fold_ranks
 
 LATE = 10.0  #: seconds without a step that are normal if a run is stopped by hand
 
@@ -76,8 +76,7 @@ def stopped_late(silence: float | None, durations: Sequence[float], paces: Seque
     """
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
-    usual = short_duration(median(paces or durations))
-    return message("diagnosis.stopped-late", silence=short_duration(silence), usual=usual)
+    return message("diagnosis.stopped-late", silence=silence, usual=median(paces or durations))
 
 
 def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:

@@ -18,7 +18,6 @@ from statistics import median
 
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import message
-from stallwatch_rules.text.digest import short_duration
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
 STILL_SLOWER = 1.3  #: the last third of the slow steps must exceed this multiple: else the run recovered
@@ -195,8 +194,8 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
         "harmless" if facts.complete else "degrading",
         message(
             "diagnosis.slower",
-            before=short_duration(usual),
-            now=short_duration(now),
+            before=usual,
+            now=now,
             percent=f"{now / usual - 1:.0%}",
             count=count,
         )

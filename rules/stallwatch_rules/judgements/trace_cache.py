@@ -8,7 +8,6 @@ from statistics import median
 from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
-from stallwatch_rules.text.digest import short_duration
 
 _OFTEN = 0.2  # matches per step above which an increase counts
 _FEW, _SELDOM = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
@@ -41,7 +40,7 @@ def _cost(trace: Trace) -> Judgement | None:
     if slowing is None:
         return None
     before, now = slowing
-    note = message("diagnosis.slower-with", before=short_duration(before), now=short_duration(now))
+    note = message("diagnosis.slower-with", before=before, now=now)
     return Judgement("degrading", note)
 
 
@@ -113,9 +112,9 @@ def _advancing(trace: Trace) -> Message:
     key = "diagnosis.cost" if extra > 0.02 * without else "diagnosis.no-cost"
     return text + message(
         key,
-        extra=short_duration(abs(extra)),
-        with_match=short_duration(with_match),
-        without=short_duration(without),
+        extra=abs(extra),
+        with_match=with_match,
+        without=without,
         n_with=n_with,
         n_without=n_without,
     )

@@ -14,7 +14,6 @@ from __future__ import annotations
 import string
 from collections.abc import Mapping
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -22,7 +21,7 @@ import msgspec
 
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.messages import PAGE, Message, Text
-from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.text.digest import duration_parts
 
 T = TypeVar("T")
 
@@ -101,16 +100,15 @@ def _rendered(message: Message, language: str) -> str:
 
 
 def span(seconds: float, language: str = "en") -> str:
-    """Return a duration in its two largest units: ``42 s``, ``3 min 10 s``, ``2 d 3 h``."""
-    whole = max(0, round(seconds))
-    for (unit, size), (smaller, step) in pairwise(_UNITS.items()):
-        if whole >= size:
-            count, rest = whole // size, whole % size // step
-            return say(f"span.{unit}-{smaller}" if rest else f"span.{unit}", language, count=count, rest=rest)
-    return say("span.seconds", language, count=whole)
+    """Return a duration in the units of the language: ``42 s``, ``3 min 10 s``, ``2 d 3 h``."""
+    (count, unit), *rest = duration_parts(seconds)
+    if not rest:
+        return say(f"span.{_UNITS[unit]}", language, count=count)
+    ((further, smaller),) = rest
+    return say(f"span.{_UNITS[unit]}-{_UNITS[smaller]}", language, count=count, rest=further)
 
 
-_UNITS = {"days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
+_UNITS = {"d": "days", "h": "hours", "min": "minutes", "s": "seconds"}
 
 
 class _Formatter(string.Formatter):
@@ -129,10 +127,8 @@ class _Formatter(string.Formatter):
             spec = ""
             if format_spec == "brackets" and value:
                 value = _BRACKETS[self._language].format(value)
-        if spec in ("duration", "span"):
-            text = str(value)
-            if not isinstance(value, str):
-                text = short_duration(value) if spec == "duration" else span(value, self._language)
+        if spec == "span":
+            text = value if isinstance(value, str) else span(value, self._language)
         elif "|" in spec:
             text = spec.split("|")[value != 1]
         else:

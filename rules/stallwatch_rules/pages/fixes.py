@@ -6,6 +6,7 @@ A fix may start with conditions in braces, separated by semicolons: it is shown 
 * ``tried > total``: a captured number is larger than another one, also in units of memory
 * ``log ~ size mismatch for score``: a kept line of the log matches
 * ``finished``: training had reached its end
+* ``rank unknown``: nothing shows which rank the others wait for, so the fix, which only finds it, helps
 * ``else``: none of the fixes with conditions right before it is shown
 ``stallwatch rules new`` leaves placeholders for the author to replace: the check reports them, and no report
 shows them.
@@ -14,14 +15,14 @@ shows them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
 from stallwatch_rules.failures.frameworks import FRAMEWORKS
-from stallwatch_rules.messages import Message, Text, bilingual, message
+from stallwatch_rules.messages import Message, Text, bilingual, has, message
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 
 _LARGER = lazy(r"(\w+) > (\w+)")
+_ANYWHERE = ("version", "rank unknown")  # conditions that do not move a fix to the end if they are unknown
+_SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 _AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
 
@@ -48,12 +51,14 @@ class Evidence(msgspec.Struct, frozen=True):
 class Condition(msgspec.Struct, frozen=True):
     """One condition of a fix: its kind, and the compared values."""
 
-    kind: Literal["version", "in", "larger", "log", "finished", "else"]
+    kind: Literal["version", "in", "larger", "log", "finished", "rank unknown", "else"]
     left: str = ""
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
         """Return whether the condition holds; ``None`` if unknown. The previous fixes decide ``else``."""
+        if self.kind == "rank unknown":
+            return None  # `without_search` drops the fix once the rank is known
         if self.kind == "version":
             from packaging.specifiers import SpecifierSet
 
@@ -71,6 +76,8 @@ class Condition(msgspec.Struct, frozen=True):
 
     def worded(self, fix: Text) -> Message:
         """Return the fix with this condition in words."""
+        if self.kind == "rank unknown":
+            return message("diagnosis.fix-search", fix=fix)
         if self.kind == "version":
             return message("diagnosis.with-versions", condition=f"{self.left}{self.right}", fix=fix)
         if self.kind == "in":
@@ -103,9 +110,13 @@ def parse_fix(text: str) -> Fix:
     return Fix(found["text"], tuple(_condition(part.strip()) for part in found["condition"].split(";")))
 
 
+_Bare = Literal["finished", "rank unknown", "else"]
+_BARE: Mapping[str, _Bare] = {"finished": "finished", "rank unknown": "rank unknown", "else": "else"}
+
+
 def _condition(text: str) -> Condition:
-    if text in ("finished", "else"):
-        return Condition("finished" if text == "finished" else "else")
+    if text in _BARE:
+        return Condition(_BARE[text])
     if text.startswith("in "):
         unknown = [name for name in _listed(text[3:]) if name not in FRAMEWORKS]
         if unknown:
@@ -164,7 +175,7 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
         text: Text = bilingual(fix.text, written(other.text))
         results = [(one, one.holds(environment, evidence)) for one in fix.conditions if one.kind != "else"]
         applies = all(result is not False for _, result in results)
-        of_a_run = any(result is None and one.kind != "version" for one, result in results)
+        of_a_run = any(result is None and one.kind not in _ANYWHERE for one, result in results)
         if fix.otherwise:
             applies, shown = applies and not shown, False
         else:
@@ -174,6 +185,11 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
         if applies:
             (last if of_a_run else fixes).append(text)
     return fixes + last
+
+
+def without_search(fixes: Sequence[Text]) -> list[Text]:
+    """Return the fixes without those that only find the rank that the others wait for."""
+    return [fix for fix in fixes if not has(fix, *_SEARCHES)]
 
 
 def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
@@ -188,6 +204,7 @@ def with_page_words(primary: Primary, page: RulePage) -> Primary:
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
+    words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]  # type: ignore[misc]
     known = {
         text: one
         for one in words

@@ -35,7 +35,7 @@ def to_html(
     unknown = [
         (
             phrases.exception_where(one, language),
-            [phrases.exception_line(one, language), *one.frames],
+            [phrases.exception_line(one, language), *phrases.marked_frames(one.frames)],
             [text for text in (render(one.advice), phrases.nearest_line(one, language)) if text],
         )
         for one in diagnosis.unknown

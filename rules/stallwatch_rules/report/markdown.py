@@ -108,7 +108,7 @@ def _unknown(unknown: UnknownException, language: str) -> str:
     lines = [phrases.exception_line(unknown, language)]
     if unknown.root:
         lines.append(f"({word('root', language)}: {unknown.root})")
-    lines += [f"  {frame}" for frame in unknown.frames]
+    lines += phrases.marked_frames(unknown.frames)
     near = phrases.nearest_line(unknown, language)
     blocks = [plain(phrases.exception_where(unknown, language)), fence(lines)]
     blocks += [plain(text) for text in (render(unknown.advice), near) if text]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.locale import render, rendered, say
+from stallwatch_rules.locale import render, rendered, say, span
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import (
     Diagnosis,
@@ -28,7 +28,6 @@ from stallwatch_rules.text.digest import (
     name_runs,
     parse_iso,
     ranks_on,
-    short_duration,
     span_of,
 )
 
@@ -174,7 +173,7 @@ def finding_line(
     distance = _distance(finding, primary)
     if distance is not None and abs(distance) >= 1:
         side = word("later" if distance > 0 else "earlier", language)
-        parts.append(f"{short_duration(abs(distance))} {side}")
+        parts.append(f"{span(abs(distance), language)} {side}")
     return "; ".join(parts)
 
 
@@ -200,6 +199,13 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
     text = " ".join(exception_line(unknown, "en").split())
     room = max(limit - len(place), limit // 2)
     return (text if len(text) <= room else f"{text[: room - 1].rstrip()}…") + place
+
+
+def marked_frames(frames: Sequence[str]) -> list[str]:
+    """Return the calls of an exception, with a mark before the user's own innermost call: the place."""
+    own = own_frame(frames)
+    last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
+    return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
 
 
 def exception_where(unknown: UnknownException, language: str) -> str:

@@ -195,7 +195,8 @@ def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableT
         rows.append(_indent(Text(phrases.exception_where(one, language))))
         if one.root:
             rows.append(_indent(Text(f"{word('root', language)}: {one.root}")))
-        rows += [_indent(Text(frame, style="dim")) for frame in one.frames]
+        for frame in phrases.marked_frames(one.frames):
+            rows.append(_indent(Text(frame, style="dim" if frame.startswith(" ") else "bold")))
         if one.advice:
             rows.append(_indent(Text(render(one.advice))))
         near = phrases.nearest_line(one, language)

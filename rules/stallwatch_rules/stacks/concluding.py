@@ -9,6 +9,7 @@ from stallwatch_rules.diagnosis.findings import TRACE_CACHE
 from stallwatch_rules.diagnosis.particulars import waited_in_vain
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.messages import Message, Text, contains, has, message, without
+from stallwatch_rules.pages.fixes import without_search
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
@@ -52,12 +53,14 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
         )
     elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], summary)
-    if primary is not None and (primary.rule in STANDSTILLS or waited_in_vain(primary)):
+    waits = primary is not None and (primary.rule in STANDSTILLS or waited_in_vain(primary))
+    if primary is not None and waits:
         odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
         primary = replace(
             primary,
             title=titled(primary.title, stacks),
             apart=[replace(group, frames=[]) for group in odd],
+            fixes=without_search(primary.fixes) if odd and _known(stacks) else primary.fixes,
         )
     if primary is not None and _known(stacks):
         look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
@@ -69,7 +72,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
             primary = _advised(primary, advice, look) if advice else _shown(primary, look)
             findings = [_without_riddle(finding) for finding in findings]
-        elif any(map(advises_stacks, primary.fixes)):
+        elif waits or any(map(advises_stacks, primary.fixes)):
             primary = _shown(primary, look)
     digest = [summary, *(line for line in diagnosis.digest if line != summary)]
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)

@@ -114,8 +114,7 @@ def blamed(stacks: StallStacks) -> Text:
     """
     if stacks.hosts and (found := _blamed_hosts(stacks)):
         return found
-    places = {group.place for group in suspects(stacks)}
-    place = placed(places.pop()) if len(places) == 1 else ""
+    place = place_of(stacks)
     if not stacks.odd:
         return message("stacks.at", place=place) if place else ""
     hosts = hosts_of(stacks, stacks.odd)
@@ -123,6 +122,12 @@ def blamed(stacks: StallStacks) -> Text:
     ranks = _ranks(stacks.odd) if hosts else fold_ranks(stacks.odd)
     who = message(key, ranks=ranks, count=len(stacks.odd), hosts=few_hosts(hosts))
     return message("stacks.who-at", who=who, place=place) if place else who
+
+
+def place_of(stacks: StallStacks) -> Text:
+    """Return the place of the ranks to blame; empty if it is unknown, or if there are several."""
+    places = {group.place for group in suspects(stacks)}
+    return placed(places.pop()) if len(places) == 1 else ""
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Diagnosis, UnknownException
@@ -79,17 +80,24 @@ def name_runs(names: Iterable[str]) -> list[list[str]]:
     return runs
 
 
+_UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
+
+
+def duration_parts(seconds: float) -> list[tuple[str, str]]:
+    """Return the numbers and units of a duration: at most two units, and fractions below ten seconds."""
+    if seconds < 9.95:
+        return [(f"{max(0.0, seconds):.2g}", "s")]
+    whole = round(seconds)
+    for (unit, size), (smaller, step) in pairwise(_UNITS):
+        if whole >= size:
+            rest = whole % size // step
+            return [(str(whole // size), unit), *([(str(rest), smaller)] if rest else [])]
+    return [(str(whole), "s")]
+
+
 def short_duration(seconds: float) -> str:
-    """Return a duration as ``0.21 s``, ``412 s`` up to ten minutes, then minutes or hours."""
-    if seconds < 1:
-        return f"{seconds:.2g} s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 600:
-        return f"{seconds:.0f} s"
-    if seconds < 2 * 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+    """Return a duration as ``0.21 s``, ``4.3 s``, ``1 min 24 s``, ``3 h 5 min`` or ``2 d 3 h``."""
+    return " ".join(f"{number} {unit}" for number, unit in duration_parts(seconds))
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:

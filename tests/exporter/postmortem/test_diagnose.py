@@ -257,7 +257,9 @@ def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "stalled"
     assert diagnosis.primary is not None and diagnosis.primary.rule == "silent-hang-no-error"
-    assert diagnosis.findings[0].note.startswith("No step for 135 s; this run's threshold is 90 s.")
+    assert diagnosis.findings[0].note.startswith(
+        "No step for 2 min 15 s; this run's threshold is 1 min 30 s."
+    )
     assert diagnosis.notes[0].startswith("A stall was reported at 1970-01-01T00:00:30.000Z while")
     chinese, _ = rendered(diagnose_paths([path], Options(catalogue)), "zh")
     assert chinese.notes[0].startswith("监控期间于 1970-01-01T00:00:30.000Z 报告卡住")
@@ -277,7 +279,7 @@ def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
     (note,) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     assert note.startswith("The run was stopped by hand")
-    assert ("57 s after its last step; a step had taken 1.0 s" in note) == late
+    assert ("57 s after its last step; a step had taken 1 s" in note) == late
 
 
 def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, catalogue: Catalogue) -> None:

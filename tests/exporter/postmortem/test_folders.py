@@ -51,7 +51,7 @@ def test_the_rank_without_memory_is_named_with_its_host_and_the_others_are_folde
     assert named(found) == ("cuda-oom", RANK, f"n{ODD}")
     assert in_words(found) == [
         f"rank {RANK} on n{ODD}: The GPU ran out of memory",
-        "127 ranks on 16 hosts: A collective timed out because a rank did not join it, 600 s later",
+        "127 ranks on 16 hosts: A collective timed out because a rank did not join it, 10 min later",
     ]
     assert [(host.host, len(host.ranks)) for host in found.hosts] == [
         (f"n{host}", made.PER_HOST) for host in range(HOSTS)

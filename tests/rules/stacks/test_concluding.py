@@ -19,6 +19,7 @@ STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21)
 WAITS = StackGroup([0], "collective", what="all_reduce", place="ddp.py:7 in step")
 STUCK = StackGroup([1], "code", place="ddp.py:5 in reward_fn")
 SILENT = StackGroup([1], "unknown")
+SEARCHES = ("Find the rank", "monitored_barrier", "找出没有打印")
 RIDDLES = ("py-spy", "Nothing in the log says why", "日志里找不到原因")
 
 
@@ -74,6 +75,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
     )
     assert "ddp.py:5" in shown.evidence[0] and "ddp.py:5" in shown.fixes[0]
     assert sum("ddp.py:5" in fix for fix in shown.fixes) == 1
+    assert not any(word in fix for fix in shown.fixes for word in SEARCHES), "the rank is found"
     assert with_stacks(found, stacks) == found, "once"
 
 
