@@ -98,6 +98,25 @@ def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher:
     assert harm_of(killed) == "by-progress"
 
 
+@pytest.mark.parametrize(
+    ("second", "cause"),
+    [("/w/evaluate.py", "ZeroDivisionError"), ("/w/train.py", "model-path-wrong")],
+)
+def test_a_program_that_lacks_what_the_failed_one_before_did_not_save_is_not_the_cause(
+    catalogue: Catalogue, matcher: Matcher, second: str, cause: str
+) -> None:
+    def ended(script: str, error: str) -> str:
+        return (
+            f'Traceback (most recent call last):\n  File "{script}", line 9, in <module>\n    main()\n{error}'
+        )
+
+    missing = "OSError: out/final does not appear to have a file named config.json."
+    lines = [*STEPS[:20], ended("/w/train.py", "ZeroDivisionError: division by zero"), ended(second, missing)]
+    diagnosis = told(catalogue, matcher, lines)
+    named = diagnosis.primary.rule if diagnosis.primary is not None else diagnosis.unknown[0].exception
+    assert named == cause
+
+
 def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:

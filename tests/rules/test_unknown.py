@@ -429,6 +429,7 @@ struct.error: unpack requires a buffer of 4 bytes
 
 
 @pytest.mark.parametrize("value", ["0.17", "12 %", "3e-4"])
-def test_a_printed_error_rate_is_no_exception(value: str) -> None:
+def test_an_error_rate_or_a_helper_of_git_is_no_exception(value: str) -> None:
     assert summary(f"epoch 3 evaluated\nError: {value}\n") == []
+    assert summary("Error: connect ENOENT /tmp/vscode-git-0a1b2c.sock\n    at Pipe (net.js:1:1)\n") == []
     assert summary("Error: no such option\n") == [("failure", "Error", "no such option")]

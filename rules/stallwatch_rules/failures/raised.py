@@ -111,6 +111,14 @@ class Raised(msgspec.Struct):
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
+    def program(self) -> str:
+        """The name of the script that ended with the exception; empty if the outermost call shows none."""
+        outermost = self.frames[0] if self.frames else None
+        if outermost is None or outermost.name != "<module>" or self.kind != "failure":
+            return ""
+        return re.split(r"[/\\]", outermost.path)[-1]
+
+    @property
     def relays(self) -> bool:
         """True if it only reports that a command, a notebook's cell or a trial failed."""
         return any(echo.agrees(self) for echo in RELAYS)

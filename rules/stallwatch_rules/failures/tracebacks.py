@@ -47,8 +47,11 @@ ERROR_NAME = lazy(
 )
 # Extension modules such as cv2, struct and zlib have one exception, in lower case.
 _OWN_NAME = lazy(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$|(?:\w+\.)+error$")
-# "Error: 0.12" is a value that an evaluation prints.
-_VALUE = lazy(r"Error: [-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?: ?%)?$")
+# "Error: 0.12" is a value that an evaluation prints. In a job that was submitted from a terminal of VS Code,
+# git asks VS Code for the password, and continues without it.
+_NO_FAILURE = lazy(
+    r"Error: (?:[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?: ?%)?$|connect \w+ \S*/vscode-(?:git|ipc)-\S+\.sock)"
+)
 CHAIN = lazy(
     r"During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception"
@@ -461,7 +464,7 @@ class TracebackReader:
             final = FINAL.match(text.rstrip())
             last = final["name"].rpartition(".")[2] if final is not None else ""
             named = ERROR_NAME.search(last) is not None and last not in NEVER_BARE
-            if final is not None and named and not _VALUE.match(text):
+            if final is not None and named and not _NO_FAILURE.match(text):
                 name = final["inner"] or final["name"]
                 self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
                 self._bare.rules.update(rules)
