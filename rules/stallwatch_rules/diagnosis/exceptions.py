@@ -299,6 +299,9 @@ def _ended(
     # warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
         return False
+    # A tracker caught it and printed it: an exception that the tracker raises has the program's calls above.
+    if last.setting == "main" and of_helper(last) and not died:
+        return False
     if last.beside and last.shows_teardown:
         # Either a tracker's process ended, which training does not need, or the program printed more lines
         # since.

@@ -247,7 +247,7 @@ def kind_of(raised: Raised) -> Kind:
 _PACKAGES = lazy(r"[/\\](?:site|dist)-packages[/\\]")
 _TRACKERS = lazy(
     r"[/\\](?:site|dist)-packages[/\\]"
-    r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
+    r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX|visdom)[/\\]"
 )
 #: Exceptions of a request to a process that has ended, or that ended before its socket was opened.
 _GONE = frozenset(
