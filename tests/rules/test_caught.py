@@ -98,6 +98,48 @@ def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher:
     assert harm_of(killed) == "by-progress"
 
 
+@pytest.mark.parametrize(
+    ("second", "cause"),
+    [("/w/evaluate.py", "ZeroDivisionError"), ("/w/train.py", "model-path-wrong")],
+)
+def test_a_program_that_lacks_what_the_failed_one_before_did_not_save_is_not_the_cause(
+    catalogue: Catalogue, matcher: Matcher, second: str, cause: str
+) -> None:
+    def ended(script: str, error: str) -> str:
+        return (
+            f'Traceback (most recent call last):\n  File "{script}", line 9, in <module>\n    main()\n{error}'
+        )
+
+    missing = "OSError: out/final does not appear to have a file named config.json."
+    lines = [*STEPS[:20], ended("/w/train.py", "ZeroDivisionError: division by zero"), ended(second, missing)]
+    diagnosis = told(catalogue, matcher, lines)
+    named = diagnosis.primary.rule if diagnosis.primary is not None else diagnosis.unknown[0].exception
+    assert named == cause
+
+
+def test_a_refused_command_line_did_not_end_the_start_that_a_user_stopped(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    usage = "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: expected one argument"
+    stopped = BROKEN.rpartition("\n")[0] + "\nKeyboardInterrupt"
+    diagnosis = told(catalogue, matcher, ["Loading the data", usage, "Loading the data", stopped])
+    assert (diagnosis.verdict, diagnosis.primary) == ("interrupted", None)
+    assert told(catalogue, matcher, ["Loading the data", usage]).verdict == "failed"
+
+
+def test_an_exception_that_a_tracker_prints_ended_nothing(catalogue: Catalogue, matcher: Matcher) -> None:
+    def printed(*calls: str) -> Diagnosis:
+        frames = [f'  File "{call}", line 7, in send\n    send()' for call in calls]
+        error = "requests.exceptions.ConnectionError: no answer from localhost:8097"
+        return told(
+            catalogue, matcher, ["step 1 loss 2.0", "Traceback (most recent call last):", *frames, error]
+        )
+
+    tracker = "/env/lib/python3.11/site-packages/visdom/__init__.py"
+    assert printed(tracker).verdict != "unknown-failure"
+    assert printed("/w/train.py", tracker).verdict == "unknown-failure"
+
+
 def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:

@@ -416,3 +416,20 @@ KeyError: 'row 7'
     assert (raised.exception, raised.root, raised.rules) == ("KeyError", "", set())
     (raised,) = read(text, {4: {"cuda-oom"}}, ["cuda-oom"])
     assert raised.rules == {"cuda-oom"}
+
+
+def test_a_module_s_own_error_in_lower_case_is_an_exception() -> None:
+    text = """\
+Traceback (most recent call last):
+  File "/home/ada/data.py", line 14, in __getitem__
+    header = struct.unpack("<I", data)
+struct.error: unpack requires a buffer of 4 bytes
+"""
+    assert summary(text) == [("failure", "struct.error", "unpack requires a buffer of 4 bytes")]
+
+
+@pytest.mark.parametrize("value", ["0.17", "12 %", "3e-4"])
+def test_an_error_rate_or_a_helper_of_git_is_no_exception(value: str) -> None:
+    assert summary(f"epoch 3 evaluated\nError: {value}\n") == []
+    assert summary("Error: connect ENOENT /tmp/vscode-git-0a1b2c.sock\n    at Pipe (net.js:1:1)\n") == []
+    assert summary("Error: no such option\n") == [("failure", "Error", "no such option")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -81,6 +81,8 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in threads of helpers
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
+    #: rules that matched only in a program that was started after an unknown exception had ended another
+    next_program: Collection[str] = ()
 
     @property
     def fatal(self) -> list[Unknown]:
@@ -138,12 +140,14 @@ class Exceptions(msgspec.Struct, frozen=True):
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
         evidence is the signal is no cause if an exception of the main thread came before: ranks that wait in
-        vain for the failed rank are killed, too.
+        vain for the failed rank are killed, too. Neither is the failure of a program that a script started
+        after another had failed: an evaluation lacks what the training did not save.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
         kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
-        if not fatal or any(one.role == "cause" for one in harmful if one not in kills):
+        causes = [one for one in harmful if one.role == "cause" and one.rule not in self.next_program]
+        if not fatal or any(one not in kills for one in causes):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
         named = [one for one in fatal if one.seen.raised.exception and not _wordless(one.seen.raised)]
@@ -254,7 +258,22 @@ def read_exceptions(
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
             unknown.append(Unknown(seen, key, first.mark.index, time, fatal, late, followed))
-    return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside - main, ended_in)
+    later = {rule for key, stream in streams.items() for rule in _of_next_program(key, stream, unknown)}
+    return Exceptions(unknown, seen_any, interrupted, interrupted_at, beside - main, ended_in, later)
+
+
+def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
+    """Yield the rules that matched only in a program started after an unknown exception ended another one."""
+    failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
+    programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
+    if not programs:
+        return
+    raised = [seen.raised for seen in stream.exceptions_now().seen.values()]
+    for rule, hits in stream.hits.items():
+        named = {one.program for one in raised if rule in one.rules}
+        earlier = [index for program, index in programs.items() if program not in named]
+        if named and "" not in named and earlier and min(earlier) < hits.first_index:
+            yield rule
 
 
 def _ended(
@@ -279,6 +298,9 @@ def _ended(
     # Lines after a warning do not show that the program continued: some collectors log all of stderr as
     # warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
+        return False
+    # A tracker caught it and printed it: an exception that the tracker raises has the program's calls above.
+    if last.setting == "main" and of_helper(last) and not died:
         return False
     if last.beside and last.shows_teardown:
         # Either a tracker's process ended, which training does not need, or the program printed more lines

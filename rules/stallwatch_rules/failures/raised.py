@@ -112,6 +112,14 @@ class Raised(msgspec.Struct):
         return self.kind == "ignored" or any(echo.agrees(self) for echo in ECHOES)
 
     @property
+    def program(self) -> str:
+        """The name of the script that ended with the exception; empty if the outermost call shows none."""
+        outermost = self.frames[0] if self.frames else None
+        if outermost is None or outermost.name != "<module>" or self.kind != "failure":
+            return ""
+        return re.split(r"[/\\]", outermost.path)[-1]
+
+    @property
     def relays(self) -> bool:
         """True if it only reports that a command, a notebook's cell or a trial failed."""
         return any(echo.agrees(self) for echo in RELAYS)
@@ -235,7 +243,7 @@ def kind_of(raised: Raised) -> Kind:
 _PACKAGES = lazy(r"[/\\](?:site|dist)-packages[/\\]")
 _TRACKERS = lazy(
     r"[/\\](?:site|dist)-packages[/\\]"
-    r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX)[/\\]"
+    r"(?:wandb|swanlab|mlflow|comet_ml|clearml|neptune|tensorboard|tensorboardX|visdom)[/\\]"
 )
 #: Exceptions of a request to a process that has ended, or that ended before its socket was opened.
 _GONE = frozenset(

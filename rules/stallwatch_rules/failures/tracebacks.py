@@ -45,7 +45,13 @@ ERROR_NAME = lazy(
     r"(?:Error|Exception|Exit|Interrupt|Timeout|Fault|Died|Aborted|Failure|Expired|NotFound|ExceptionGroup)$"
     r"|^(?:StopIteration|StopAsyncIteration|GeneratorExit|Empty|Full|Again|timeout|gaierror|herror)$"
 )
-_CAMEL = lazy(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$")
+# Extension modules such as cv2, struct and zlib have one exception, in lower case.
+_OWN_NAME = lazy(r"(?:.*\.)?_?[A-Z]\w*[a-z]\w*$|(?:\w+\.)+error$")
+# "Error: 0.12" is a value that an evaluation prints. In a job that was submitted from a terminal of VS Code,
+# git asks VS Code for the password, and continues without it.
+_NO_FAILURE = lazy(
+    r"Error: (?:[-+]?\d[\d.,]*(?:[eE][-+]?\d+)?(?: ?%)?$|connect \w+ \S*/vscode-(?:git|ipc)-\S+\.sock)"
+)
 CHAIN = lazy(
     r"During handling of the above exception, another exception occurred"
     r"|The above exception was the direct cause of the following exception"
@@ -137,10 +143,15 @@ def notebook_frame(text: str) -> Frame | None:
 
 
 def is_error(name: str, adjoining: bool) -> bool:
-    """Return whether a name is an exception's; any capitalized name is if ``adjoining`` its traceback."""
+    """Return whether a name is an exception's; ``adjoining``: the line follows the calls of a traceback.
+
+    There, any capitalized name is one, and a module's ``error``.
+    """
     last = name.rpartition(".")[2]
     # A name in a script without capitals is not recognized by capitals.
-    return bool(ERROR_NAME.search(last)) or (adjoining and (bool(_CAMEL.match(name)) or not name.isascii()))
+    return bool(ERROR_NAME.search(last)) or (
+        adjoining and (bool(_OWN_NAME.match(name)) or not name.isascii())
+    )
 
 
 def without(prefix: str, text: str) -> str:
@@ -452,7 +463,8 @@ class TracebackReader:
         if not ignored:
             final = FINAL.match(text.rstrip())
             last = final["name"].rpartition(".")[2] if final is not None else ""
-            if final is not None and ERROR_NAME.search(last) and last not in NEVER_BARE:
+            named = ERROR_NAME.search(last) is not None and last not in NEVER_BARE
+            if final is not None and named and not _NO_FAILURE.match(text):
                 name = final["inner"] or final["name"]
                 self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
                 self._bare.rules.update(rules)

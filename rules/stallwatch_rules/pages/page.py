@@ -52,6 +52,7 @@ Tag = Literal[
     "often-handled",
     "tried-at-start",
     "start-failed",
+    "start-refused",
     "interrupt",
     "interrupted-with-rank",
     "nan-loss",

@@ -84,7 +84,9 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
         excusable = one.role == "symptom" or one.tagged("interrupted-with-rank")
         if interrupt is not None and (excusable or run.context.kind == "interrupted"):
             aftermath = aftermath or came_before(interrupt, one)
-        if run.by_hand and aftermath:
+        if run.by_hand and interrupt is not None and one.tagged("start-refused") and _ran_on(one, interrupt):
+            yield one.with_harm("harmless", message("diagnosis.started-again"))
+        elif run.by_hand and aftermath:
             yield one.with_harm("harmless", message("diagnosis.stopped-by-hand"))
         elif ended_well and one.page.family != NUMERICS:
             yield one.with_harm("harmless", message("diagnosis.ended-well"))
@@ -186,6 +188,14 @@ def _started(one: Found, streams: Streams, context: RunContext) -> bool:
         and None not in (last.line.time, stream.last_time)
         and (stream.last_time or 0.0) > (last.line.time or 0.0) - unsure
         for stream in others.values()
+    )
+
+
+def _ran_on(one: Found, interrupt: Found) -> bool:
+    """Return whether a stream was interrupted after its last match of another finding."""
+    return any(
+        key in interrupt.hits and hits.last_index < interrupt.hits[key].last_index
+        for key, hits in one.hits.items()
     )
 
 
