@@ -19,7 +19,7 @@ from stallwatch.config.keys import BY_NAME, KEYS, SECTIONS, Key
 from stallwatch.config.trust import Untrusted, distrust_pages, read_if_trusted
 from stallwatch.config.values import BadValue, example, from_text, from_toml, nearest, sound_entries
 from stallwatch_exporter.settings import current_folder, state_home, user_path
-from stallwatch_rules.text.foreign_json import bounded
+from stallwatch_rules.text.foreign_json import require_bounded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -41,7 +41,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_RUN_FOLDER",
 }
 _IN_FILE = "_FILE"
-NOBODY = "NOBODY WILL BE NOTIFIED"
+NO_NOTIFICATION = "NOBODY WILL BE NOTIFIED"
 UNREAD = "a file that may name chats"  #: key of a problem with a file that may configure chats
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _CHAT_KEYS = ("urls", "escalate_urls")
@@ -196,7 +196,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
     try:
         data = read(path)
         text = data.decode("utf-8-sig")
-        tables = bounded(tomllib.loads(text))
+        tables = require_bounded(tomllib.loads(text))
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         return config.report(file, None, message, "name a file that can be read", UNREAD)
@@ -378,7 +378,7 @@ def _report_no_chats(config: Config) -> None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
     if not config["alerts.urls"] and not routed:
-        who = NOBODY
+        who = NO_NOTIFICATION
     elif wrong.key == UNREAD:
         who = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
     else:

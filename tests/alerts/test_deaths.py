@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import IncidentMessage, Planner
 from stallwatch_alerts.messages.compose import render
 from stallwatch_alerts.notice import fingerprint, incident_notice
-from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.people import OperatorActions, Silence
 from stallwatch_alerts.routing import Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Iterator[IncidentStore]:
     kept.close()
 
 
-def test_a_chat_hears_fatal_and_then_failed_of_one_incident(
+def test_a_chat_receives_fatal_and_then_failed_for_one_incident(
     chat_server: Any, found: Incident, died: Incident, catalogue: Catalogue
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
@@ -69,7 +69,7 @@ def test_a_chat_hears_fatal_and_then_failed_of_one_incident(
     assert [body["title"].split(":")[0] for body in chat_server.bodies] == ["[myrun] fatal", "[myrun] failed"]
 
 
-def test_a_crash_that_nobody_heard_of_before_is_one_message_with_its_cause(
+def test_a_new_crash_is_one_message_with_its_cause(
     chat_server: Any, died: Incident, catalogue: Catalogue
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
@@ -177,14 +177,14 @@ class Desk:
     """Planner of messages for the two chats."""
 
     def __init__(self, store: IncidentStore) -> None:
-        self.people = People(store.engine)
+        self.people = OperatorActions(store.engine)
         route = Route(escalate_after=600, escalate_urls=(BOSS,))
         self._planner = Planner(AlertSettings(urls=(FIRST,), routes=(route,)), lambda: self.people)
         self._outbox = Outbox(store.engine)
 
     def tell(self, incident: Incident) -> list[tuple[str, bool]]:
         """Return the chats that get a message about an incident: (chat, True for an escalation)."""
-        letter = Letter(incident, incident_notice(incident, "en", None))
+        letter = IncidentMessage(incident, incident_notice(incident, "en", None))
         names = {fingerprint(url): url for url in (FIRST, BOSS)}
         drafts = self._outbox.put(
             lambda told, called: self._planner.drafts([letter], told, called, incident.updated_at),
@@ -201,7 +201,7 @@ def test_others_are_called_once_for_both_its_messages(
     assert desk.tell(died) == [(FIRST, False)]
 
 
-def test_others_are_called_of_an_end_whose_beginning_nobody_told(
+def test_others_are_called_about_an_end_without_a_reported_beginning(
     store: IncidentStore, died: Incident
 ) -> None:
     assert Desk(store).tell(died) == [(FIRST, False), (BOSS, True)]
@@ -213,5 +213,5 @@ def test_who_heard_of_the_beginning_hears_of_the_end_in_spite_of_a_silence(
 ) -> None:
     if heard:
         Desk(store).tell(found)
-    People(store.engine).silence(Silence(0.0, 1e12, run="myrun"))
+    OperatorActions(store.engine).silence(Silence(0.0, 1e12, run="myrun"))
     assert (FIRST in dict(Desk(store).tell(died))) is heard

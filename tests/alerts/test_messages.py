@@ -12,14 +12,14 @@ from stallwatch_alerts.notice import incident_notice
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.locale import span
+from stallwatch_rules.locale import duration_text
 from stallwatch_rules.messages import bilingual, message
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.concluding import ONE_PROCESS, with_advice
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
-from stallwatch_rules.stacks.words import titled
+from stallwatch_rules.stacks.sentences import with_title_prefix
 
 Stall = Callable[..., Incident]
 
@@ -37,8 +37,8 @@ Stall = Callable[..., Incident]
     ],
 )
 def test_durations_are_for_people(seconds: float, english: str, chinese: str) -> None:
-    assert span(seconds) == english
-    assert span(seconds, "zh") == chinese
+    assert duration_text(seconds) == english
+    assert duration_text(seconds, "zh") == chinese
 
 
 def test_a_stall_says_since_when_and_against_which_threshold(stall: Stall) -> None:
@@ -92,7 +92,7 @@ def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
     assert "/tmp/stallwatch-0-1/runs/myrun" in chinese and "状态目录无法写入" in chinese
 
 
-def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
+def test_recovery_reports_its_duration(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)
     assert message.title == "[myrun] recovered after 3 min 10 s"
@@ -100,7 +100,7 @@ def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     assert render(incident, "zh", None).title == "[myrun] 已恢复，卡住了 3 分 10 秒"
 
 
-def test_a_stall_that_is_told_at_its_threshold_is_told_as_longer(stall: Stall) -> None:
+def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -> None:
     incident = stall(stalled_seconds=3.04, threshold_seconds=3.0)
     assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
     assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
@@ -249,7 +249,7 @@ def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> No
     assert chinese in render(incident, "zh", None).title
 
 
-def test_a_finding_tells_its_harm_when_it_opens_and_that_it_is_over(stall: Stall, oom_page: RulePage) -> None:
+def test_a_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:
     incident = stall(kind="finding", rule="cuda-oom", harm="degrading", rank=3)
     assert render(incident, "en", oom_page).title == "[myrun] degrading: CUDA out of memory (rank 3)"
     over = stall(kind="finding", rule="cuda-oom", rank=3, status="resolved", resolution="recovered")
@@ -332,7 +332,7 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, language: str) -> None:
+def test_a_run_of_one_process_does_not_mention_other_ranks(stall: Stall, language: str) -> None:
     """Its stack is not known yet, or the chat has another language than the run."""
     hung = Primary(
         SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []
@@ -358,7 +358,7 @@ def test_the_cause_of_a_stall_names_its_rank_and_place_once(
         rule, bilingual(page.title, page.title_zh), "symptom", "fatal", 0.9, 1, "", 0, None, 9, [], {}, "", []
     )
     stacks = StallStacks(0.0, 0.1, [StackGroup([1], "code", place=f"train.py:5 in {name}")], odd=[1])
-    primary.title = titled(primary.title, stacks)
+    primary.title = with_title_prefix(primary.title, stacks)
     for changes in ({}, {"status": "resolved", "resolution": "run-stopped"}):
         text = render(stall(rule=rule, primary=primary, stacks=stacks, **changes), language, page).text
         line = next(line for line in text.splitlines() if title in line)

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch.cli.watching import Listeners, kept_line
+from stallwatch.cli.watching import Destinations, kept_line
 from stallwatch.config.loading import load
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
@@ -129,7 +129,7 @@ def test_a_finished_run_gets_a_short_line(process: Process) -> None:
     assert "Evidence" not in result.stderr
 
 
-def test_a_command_that_goes_on_without_a_tool_has_not_failed(process: Process) -> None:
+def test_a_command_that_continues_without_a_tool_has_not_failed(process: Process) -> None:
     script = "no-such-tool start\necho Reading\nsleep 0.2\nexit 0"
     result = process("run", "--no-metrics", "--", "bash", "-c", script)
     assert result.returncode == 0 and "How it ended: finished after" in result.stderr
@@ -140,7 +140,7 @@ def test_options_of_the_command_stay_its_own_without_dashes(process: Process) ->
     assert (result.returncode, result.stdout) == (0, "--name x -h\n")
 
 
-def test_a_command_that_is_not_there(process: Process) -> None:
+def test_a_missing_command(process: Process) -> None:
     result = process("run", "--", "no-such-command-anywhere")
     assert result.returncode == 127
     assert "no-such-command-anywhere" in result.stderr and "Traceback" not in result.stderr
@@ -227,7 +227,7 @@ def test_a_run_is_reported_without_a_descriptor_left(tmp_path: Path) -> None:
     [
         "stallwatch.cli.context.load",
         "stallwatch.config.handover.exporter_settings",
-        "stallwatch.cli.watching.Listeners",
+        "stallwatch.cli.watching.Destinations",
     ],
 )
 def test_a_watching_that_cannot_begin_leaves_the_command_to_itself(
@@ -283,7 +283,7 @@ def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: P
     assert (info.run, info.state) == ("oom", "failed")
 
 
-def test_a_stall_is_told_while_it_lasts_and_when_it_is_over(
+def test_a_stall_is_reported_while_it_lasts_and_when_it_ends(
     process: Process, chat: Chat, tmp_path: Path
 ) -> None:
     chat_env = {
@@ -337,15 +337,15 @@ def test_chats_without_the_extra_are_told_of_not_crashed_on(
 ) -> None:
     monkeypatch.setattr("stallwatch.cli.watching.find_spec", lambda name: None)
     config = load(environ={"STALLWATCH_ALERTS_URLS": "slack://s3cr3t"}, cwd=tmp_path)
-    listeners = Listeners(config, Catalogue.of([]))
-    assert len(listeners.sinks) == 1  # the terminal is always a destination
-    listeners.close()
+    destinations = Destinations(config, Catalogue.of([]))
+    assert len(destinations.sinks) == 1  # the terminal is always a destination
+    destinations.close()
     err = capsys.readouterr().err
     assert "pip install 'stallwatch[alerts]'" in err and "s3cr3t" not in err
 
 
 @pytest.mark.parametrize("chats", ["none", "that work", "whose closing fails"])
-def test_a_killed_run_counts_as_reported_only_if_chats_heard_of_it(
+def test_a_killed_run_counts_as_reported_only_if_a_chat_was_notified(
     tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch, chats: str
 ) -> None:
     home = tmp_path / "home"
@@ -360,11 +360,11 @@ def test_a_killed_run_counts_as_reported_only_if_chats_heard_of_it(
     if chats == "whose closing fails":
         monkeypatch.setattr(ChatSink, "kept", fails)
     environ = {"STALLWATCH_HOME": str(home), "STALLWATCH_ALERTS_URLS": "" if chats == "none" else chat.url}
-    listeners = Listeners(load(environ=environ, cwd=tmp_path), Catalogue.of([]))
+    destinations = Destinations(load(environ=environ, cwd=tmp_path), Catalogue.of([]))
     own = RunFolder.create("own", ["python"], home=home)
     own.write_info(reported=False)
-    listeners.ended(Diagnosis("finished"), Ending("finished", 0), own)
-    listeners.close()
+    destinations.ended(Diagnosis("finished"), Ending("finished", 0), own)
+    destinations.close()
     reported = {info.run: info.reported for info in list_runs(home)}
     assert reported == {"dead": chats == "that work", "own": chats != "whose closing fails"}
 

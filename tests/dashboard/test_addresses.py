@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_dashboard.middleware import Redirects, led_to
+from stallwatch_dashboard.middleware import Redirects, redirect_target
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,10 @@ from stallwatch_dashboard.middleware import Redirects, led_to
     ],
 )
 def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
-    assert led_to(path, query) == there
-    assert led_to(there.partition("?")[0], there.partition("?")[2]) is None  # the address leads no further
+    assert redirect_target(path, query) == there
+    assert (
+        redirect_target(there.partition("?")[0], there.partition("?")[2]) is None
+    )  # the address leads no further
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
     ],
 )
 def test_pages_and_what_streamlit_serves_are_left_alone(path: str) -> None:
-    assert led_to(path) is None
+    assert redirect_target(path) is None
 
 
 @pytest.mark.parametrize(("accept", "status"), [("text/html,*/*;q=0.8", 307), ("*/*", 200)])
@@ -60,7 +62,7 @@ def test_only_a_persons_browser_is_led(ask_app: Callable[..., Any], accept: str,
     assert (b"location", b"/postmortem?lang=zh") in sent[0]["headers"] or status == 200
 
 
-def test_a_name_that_is_no_page_is_told_with_the_way_to_those_that_are(page_settings: object) -> None:
+def test_an_unknown_page_is_reported_with_links_to_known_pages(page_settings: object) -> None:
     testing = pytest.importorskip("streamlit.testing.v1")
     script = (
         "from streamlit.runtime.scriptrunner import get_script_run_ctx\n"

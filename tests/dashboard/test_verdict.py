@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_dashboard.data.overview import RunRow, last_word, newest, stalled_since
+from stallwatch_dashboard.data.overview import RunRow, final_incident, newest, stalled_since
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
@@ -23,7 +23,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for, parse_fix, why_of
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 NOW = 1_795_000_000.0
 RULE = "zero3-trace-cache-invalidated"
@@ -41,7 +41,7 @@ def row(state: str, **changes: Any) -> RunRow:
 
 
 def told(found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31) -> Verdict:
-    speaks = newest(incidents) if found.ended_at is None else last_word(incidents)
+    speaks = newest(incidents) if found.ended_at is None else final_incident(incidents)
     found = replace(found, incident=speaks)
     return of_run(found, load_catalogue().pages, Reader(language, timezone.utc, NOW), last)
 
@@ -114,7 +114,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
         ("zh", ["n77 上的 rank 611", "已响应 127 台主机，共 128 台", "失联：n100", "置信度 97%"]),
     ],
 )
-def test_a_run_over_hosts_says_which_host_and_how_many_answered(
+def test_a_run_over_hosts_names_the_host_and_the_number_of_answers(
     make_incident: Callable[..., Incident], language: str, facts: list[str]
 ) -> None:
     hosts = {f"n{number}": str(number) for number in range(1, 128)}
@@ -258,7 +258,7 @@ def test_an_incident_of_a_rule_unknown_here_is_still_told(make_incident: Callabl
     assert found.cause == "somebodys-own-rule" and found.page is None
 
 
-def test_a_healthy_run_says_when_the_last_step_was() -> None:
+def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
     found = told(row("training"), last=NOW - 2)
     assert (found.level, found.headline) == ("good", "Training: step 57 / 900 was 2 s ago")
     assert not found.cause
@@ -311,7 +311,7 @@ def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Cal
     assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
-def test_a_finished_run_says_what_it_left_unmended(make_incident: Callable[..., Incident]) -> None:
+def test_a_finished_run_reports_faults_that_were_not_fixed(make_incident: Callable[..., Incident]) -> None:
     broken = make_incident(kind="finding", rule=RULE, status="resolved", resolution="unmended")
     found = told(row("finished", ended_at=NOW), broken)
     assert (found.level, found.rule) == ("warning", RULE)

@@ -17,7 +17,7 @@ from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_exporter.running.memory import MemoryHeld, memory_limit
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.locale import render
 
 GIB = 2**30
@@ -56,7 +56,7 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
     assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
     counted = True if ending.kind == "oom-killed" else None
     ranks = {0: 9 * GIB, 3: int(61.2 * GIB)}
-    assert told.memory == MemoryKnown(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
+    assert told.memory == MemoryUse(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
 
 
 def test_little_memory_is_not_told_as_none(run: Any) -> None:
@@ -74,7 +74,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 
 
-def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
+def test_a_kill_that_the_kernel_did_not_count_is_reported_as_such(run: Any) -> None:
     """The test covers the path from the counters to the verdict."""
     ending = classify(-9, oom=({"host": 4}, {"host": 4}))
     for step in range(20):
@@ -88,7 +88,7 @@ def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
 
 
 @pytest.mark.parametrize("ending", [classify(0), classify(1), classify(-11), classify(-15)])
-def test_other_endings_are_told_as_they_are(ending: Ending) -> None:
+def test_other_endings_are_reported_unchanged(ending: Ending) -> None:
     assert held().with_memory(ending, ["Epoch 1"], POD) == ending
 
 

@@ -16,7 +16,7 @@ from ranks import TINY, Program, Trained, needs, trains
 from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.answers import counters
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probe.hooks.phases import Doing
+from stallwatch_exporter.probe.hooks.phases import PhaseTracker
 from stallwatch_exporter.probe.hooks.transformers import TrainerWatch, install
 from stallwatch_exporter.probe.imports import HOOKS
 from stallwatch_exporter.probe.imports import PHASES as BEGINNINGS
@@ -33,9 +33,9 @@ def test_every_hook_is_there_and_every_call_begins_a_known_phase() -> None:
 # ---- order of the phases
 
 
-def doing(tmp_path: Path) -> tuple[Probe, Doing]:
+def doing(tmp_path: Path) -> tuple[Probe, PhaseTracker]:
     probe = Probe(tmp_path, {"RANK": "0"})
-    return probe, Doing(probe)
+    return probe, PhaseTracker(probe)
 
 
 def test_until_the_first_step_is_done_a_run_is_only_beginning(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path
 def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None:
     now = [100.0]
     probe = Probe(tmp_path, {"RANK": "0"}, clock=lambda: now[0])
-    seen = Doing(probe)
+    seen = PhaseTracker(probe)
 
     def keep_best(seconds: float) -> None:
         seen.begin("save", frame=sys._getframe())
@@ -240,7 +240,9 @@ class TestTrainer:
         assert any(line.startswith('stallwatch_rank_resident_bytes{rank="0"') for line in page)
 
     @trains(RESUMED)
-    def test_a_resumed_trainer_goes_on_from_its_checkpoints_step(self, trained: list[Trained]) -> None:
+    def test_a_resumed_trainer_continues_from_the_step_of_its_checkpoint(
+        self, trained: list[Trained]
+    ) -> None:
         assert [told for told in trained[0].ranks.phases() if told.startswith("step")] == [
             "step 1",
             "step 2",
@@ -364,7 +366,7 @@ class TestLightning:
         assert probe.steps == 3.0 and probe.reported_by_user
 
     @trains(LIGHTNING)
-    def test_a_lightning_trainer_tells_steps_losses_and_phases(self, trained: list[Trained]) -> None:
+    def test_a_lightning_trainer_reports_steps_losses_and_phases(self, trained: list[Trained]) -> None:
         ranks = trained[0].ranks
         steps = [each.values for each in ranks.records() if "step" in each.values]
         assert [each["step"] for each in steps] == [1, 2, 3, 4]

@@ -18,7 +18,7 @@ from ranks import needs
 
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
+from stallwatch_exporter.probe.stacks import ANSWER, FAULT, QUERY, SIGNAL, free_signal
 from stallwatch_exporter.stacks import gathering, processes, queries
 from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
@@ -311,7 +311,7 @@ def test_the_first_free_signal_from_the_top_is_taken() -> None:
 
 def test_what_lies_beside_the_ring_is_for_its_user_alone(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
-        for suffix in (ASK, FAULT, SIGNAL):
+        for suffix in (QUERY, FAULT, SIGNAL):
             assert one.ring.with_suffix(suffix).stat().st_mode & 0o077 == 0
         assert queries.send(one.ring, "1") and wait_for(lambda: queries.answer(one.ring, "1"))
         assert one.ring.with_suffix(ANSWER).stat().st_mode & 0o077 == 0
@@ -329,7 +329,7 @@ def test_the_newer_process_of_a_rank_counts(tmp_path: Path) -> None:
         assert [(each.pid, each.ended) for each in local_ranks(tmp_path, None)] == [(alive.pid, False)]
 
 
-def test_a_rank_without_a_pipe_is_asked_by_the_signal_if_py_spy_is_missing(
+def test_a_rank_without_a_pipe_is_queried_by_signal_without_py_spy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
@@ -377,7 +377,7 @@ def test_processes_without_a_probe_are_found_by_their_environment(
         bare.wait()
 
 
-def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
+def test_a_launcher_with_a_rank_of_its_cluster_is_no_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -398,7 +398,7 @@ def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_stopped_rank_is_told_as_such_and_gets_no_signal(
+def test_a_stopped_rank_is_reported_and_gets_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     if not stop:  # time for an answer on a busy machine

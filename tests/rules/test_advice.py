@@ -6,7 +6,7 @@ import pytest
 
 from stallwatch_rules.failures import advice
 from stallwatch_rules.failures.advice import advice_for
-from stallwatch_rules.failures.raised import Mark, Raised
+from stallwatch_rules.failures.raised import ExceptionChain, LinePosition
 from stallwatch_rules.locale import render
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -55,9 +55,13 @@ def test_a_long_command_is_advised_on_and_relays_the_same() -> None:
     words = f"Command '['python', 'train.py', '{'x' * 600}']' returned non-zero exit status 1."
     found = advice_for("subprocess.CalledProcessError", words)
     assert found is not None and found.id == "diagnosis.advice-child"
-    raised = Raised("subprocess.CalledProcessError", words, LINE, Mark())
+    raised = ExceptionChain("subprocess.CalledProcessError", words, LINE, LinePosition())
     assert raised.relays and raised.shows_teardown
-    kinds = {kind for kind, exception, message in CASES if Raised(exception, message, LINE, Mark()).relays}
+    kinds = {
+        kind
+        for kind, exception, message in CASES
+        if ExceptionChain(exception, message, LINE, LinePosition()).relays
+    }
     assert kinds == {"child", "notebook", "trial"}
 
 

@@ -12,7 +12,7 @@ import pytest
 from smallruns import FINISHED
 
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.failures.raised import Frame, Mark, Raised, page_of_place
+from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition, page_of_place
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -188,7 +188,7 @@ def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) 
     said = page_with(catalogue, "dtype-mismatch", RaisedIn("a/", message="no (?:luck|way)", below=True))
     line = Line("ValueError: no luck", "x", 1)
     calls = [Frame(f"{lib}/a/b.py", 1, "f"), Frame("C:\\Lib\\site-packages\\a\\c.py", 2, "Some.g")]
-    raised = Raised("ValueError", "no luck", line, Mark(), calls)
+    raised = ExceptionChain("ValueError", "no luck", line, LinePosition(), calls)
     assert page_of_place(raised, [outer, inner]) == (inner, calls[1])
     assert page_of_place(raised, [outer, inner, said]) == (said, calls[1])
     same = page_with(catalogue, "cuda-oom", RaisedIn("a/c.py", ["g"]))
@@ -209,7 +209,7 @@ def test_the_users_own_code_is_no_librarys_and_what_called_it_did_not_raise(read
     assert _primary(read(traceback(timeout, wandb, ("/srv/me/data.py", "fetch"), requests))) is None
 
 
-def test_a_later_exception_is_not_asked_where_the_earliest_has_no_place(read: Read) -> None:
+def test_a_later_exception_is_ignored_if_the_earliest_has_no_place(read: Read) -> None:
     wandb = (f"{SITE}/wandb/sdk/wandb_run.py", "finish")
     first = traceback("KeyError: 'reward'", ("/srv/me/data.py", "load"), rank="[rank1]: ")
     then = traceback("requests.exceptions.ConnectionError: refused", wandb, rank="[rank0]: ")

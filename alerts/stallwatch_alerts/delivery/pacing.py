@@ -81,15 +81,15 @@ LONGEST_PAUSE = 3600.0  #: seconds after which a chat that requested a longer pa
 _FIRST, _LONGEST = 1.0, 60.0
 
 
-def wait_after(failures: int, chance: float, asked: float | None = None) -> float:
+def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
     """Return the seconds until the next attempt: doubling up to a minute, or longer if the chat requests it.
 
-    `chance` in 0..1 spreads messages refused together; it never shortens the `asked` seconds that the chat
+    `chance` in 0..1 spreads messages refused together; it never shortens the `requested` seconds that the chat
     requests.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
-    return waited if asked is None else min(LONGEST_PAUSE, max(waited, asked + waited - 0.5 * full))
+    return waited if requested is None else min(LONGEST_PAUSE, max(waited, requested + waited - 0.5 * full))
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
@@ -100,7 +100,7 @@ def is_expired(created_at: float, attempts: int, now: float) -> bool:
 _REMEMBERED = 20_000
 
 
-class Moments:
+class SteadyTimes:
     """Maps each stored time to the steady time at which this process stored or first read it.
 
     The steady time is never in the future: a time stored before the clock was set back, or by a host whose
@@ -132,7 +132,7 @@ class Moments:
 
 
 def may_send(
-    connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: Moments
+    connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: SteadyTimes
 ) -> bool:
     """Return whether the chat accepts one more message now, considering the messages of all processes."""
     row = _row(connection, channel)
@@ -143,7 +143,7 @@ def may_send(
     return not limits or has_room(limits, list(_sends(connection, channel, now, moments).values()), now)
 
 
-def note_send(connection: Connection, channel: str, now: float, moments: Moments) -> None:
+def note_send(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> None:
     """Record a request to the chat, whether it arrives or not."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
@@ -151,7 +151,7 @@ def note_send(connection: Connection, channel: str, now: float, moments: Moments
     connection.execute(insert(SENDS).values(channel=channel, at=moments.store(now)))
 
 
-def pause(connection: Connection, channel: str, seconds: float, now: float, moments: Moments) -> None:
+def pause(connection: Connection, channel: str, seconds: float, now: float, moments: SteadyTimes) -> None:
     """Pause the chat: send no message to it for this many seconds."""
     since = moments.store(now)
     _set(connection, channel, paused_until=since + seconds, paused_at=since)
@@ -174,7 +174,7 @@ def note_expired(connection: Connection, channel: str, count: int) -> None:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 
 
-def _sends(connection: Connection, channel: str, now: float, moments: Moments) -> dict[int, float]:
+def _sends(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> dict[int, float]:
     """Return the steady times of the recent requests to the chat, by row id."""
     rows = connection.execute(select(SENDS.c.id, SENDS.c.at).where(SENDS.c.channel == channel))
     return {row.id: moments.of(row.at, now) for row in rows}

@@ -10,7 +10,7 @@ from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_rules.messages import Text, bilingual, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.stacks.concluding import advises_stacks
-from stallwatch_rules.stacks.words import titled
+from stallwatch_rules.stacks.sentences import with_title_prefix
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -49,7 +49,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
         title, why = message("alerts.rank-gone"), message("alerts.rank-gone-why")
         fixes = [message(f"alerts.{fix}") for fix in _RANK_GONE_FIXES]
     if incident.kind == "stall" and incident.stacks is not None and title:
-        title = titled(title, incident.stacks)
+        title = with_title_prefix(title, incident.stacks)
     return Cause(title, why, tuple(_on_its_host(fix, incident) for fix in fixes))
 
 

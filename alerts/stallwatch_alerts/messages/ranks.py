@@ -9,7 +9,7 @@ from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StallStacks
-from stallwatch_rules.stacks.words import few_hosts, hosts_of, suspects
+from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, suspects
 from stallwatch_rules.text.lazy import lazy
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # shown frames: the innermost, and those of the user's own code

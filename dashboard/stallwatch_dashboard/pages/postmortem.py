@@ -29,7 +29,7 @@ from stallwatch_dashboard.pages.signin import may_operate, offer_uploads
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
-from stallwatch_dashboard.uploads.reports import Kept, Reports
+from stallwatch_dashboard.uploads.reports import Reports, SavedReport
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.records import TRAINS, Diagnosis, JobSummary, Place
 from stallwatch_rules.report.html import to_html
@@ -270,7 +270,7 @@ def _keep(reports: Reports, found: Diagnosis, names: list[str], lines: str) -> N
     st.rerun()
 
 
-def _opened(kept: Kept) -> None:
+def _opened(kept: SavedReport) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button(say("close_report"), icon=":material/arrow_back:", key="close_report"):
             del st.query_params["report"]
@@ -317,9 +317,9 @@ else:
         _draw_problems([_excess])
         st.stop()
     # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.
-    _asked = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
-    if st.session_state.get("asked") != _asked:
-        st.session_state["asked"] = _asked
+    _requested = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
+    if st.session_state.get("asked") != _requested:
+        st.session_state["asked"] = _requested
         for _old in ("reports", _CHOICE):
             st.session_state.pop(_old, None)
     _answer = _report_of(None, _files, _healthy)

@@ -36,7 +36,7 @@ from stallwatch_exporter.cluster.wire import (
 from stallwatch_exporter.incident import Incident, Sink, optional_methods
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.stacks.folding import by_host, over_hosts
-from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
+from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
@@ -558,8 +558,8 @@ class Coordinator:
         )
 
     def _escalates(self, names: Iterable[str]) -> list[str]:
-        asked = optional_methods(self._sinks, "escalates")
-        return [name for name in names if any(escalates(name) for escalates in asked)]
+        predicates = optional_methods(self._sinks, "escalates")
+        return [name for name in names if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
         """Return the hosts object of the last replies if it is equal, because every agent repeats it."""

@@ -130,7 +130,7 @@ class IncidentManager:
         for incident in past:
             key = incident.began_as
             self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
-            if incident.status == "open" and not incident.is_last_word:
+            if incident.status == "open" and not incident.is_final_incident:
                 self._open[incident.kind, incident.rule] = incident
 
     def open(
@@ -247,7 +247,7 @@ class Heartbeat:
     """Call ``alive(problem)`` of every sink that has this method."""
 
     def __init__(self, sinks: Sequence[Any]) -> None:
-        self._listeners = optional_methods(sinks, "alive")
+        self._callbacks = optional_methods(sinks, "alive")
         self._errors = 0
         self._unread = 0
 
@@ -259,7 +259,7 @@ class Heartbeat:
         if unread > self._unread:
             problems.append("lines were passed through unread")
         self._errors, self._unread = errors, unread
-        for alive in self._listeners:
+        for alive in self._callbacks:
             alive("; ".join(problems))
 
 

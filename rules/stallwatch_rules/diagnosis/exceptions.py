@@ -8,16 +8,23 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, steps_after
-from stallwatch_rules.failures.raised import Raised, Seen, fold, of_helper, pins_batches, unknown_in
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, steps_after
+from stallwatch_rules.failures.raised import (
+    CountedException,
+    ExceptionChain,
+    fold,
+    of_helper,
+    pins_batches,
+    unknown_in,
+)
 from stallwatch_rules.failures.templates import states_info
-from stallwatch_rules.judgements.facts import served_on
+from stallwatch_rules.judgements.facts import continued_to_serve
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
+from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import shown
 
 SURVIVED = 2  #: steps after an exception that show that it did not end the run
 SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose steps are not recognized
@@ -38,7 +45,7 @@ _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL
 class Unknown(msgspec.Struct, frozen=True):
     """An unknown exception in one stream."""
 
-    seen: Seen
+    seen: CountedException
     stream: Key
     index: int  #: index of the exception's first line in the stream
     time: float | None
@@ -135,7 +142,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         kept = {id(one) for one in fatal}
         return replace(self, unknown=[replace(one, fatal=id(one) in kept) for one in self.unknown])
 
-    def are_the_cause(self, findings: Sequence[Found]) -> bool:
+    def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
@@ -177,12 +184,12 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fatal + fold(one.seen for one in self.unknown if not one.fatal)
 
 
-def named(one: UnknownException) -> str:
+def named(exception: UnknownException) -> str:
     """Return an exception as one line of text, with its ranks, its place and its step."""
-    text = shown(f"{one.exception or 'Traceback'}: {one.message}".removesuffix(": "))
-    places = [f"rank {fold_ranks(one.ranks)}"] if one.ranks else []
-    places += [f"{one.first.file}:{one.first.line}"]
-    places += [f"step {one.first.step}"] if one.first.step is not None else []
+    text = shown(f"{exception.exception or 'Traceback'}: {exception.message}".removesuffix(": "))
+    places = [f"rank {fold_ranks(exception.ranks)}"] if exception.ranks else []
+    places += [f"{exception.first.file}:{exception.first.line}"]
+    places += [f"step {exception.first.step}"] if exception.first.step is not None else []
     return f"{shortened(text)} ({', '.join(places)})"
 
 
@@ -211,7 +218,7 @@ def read_exceptions(
     main, beside, ended_in = set[str](), set[str](), set[str]()
     stops = _stops(streams, interrupt_rules)
 
-    def ended(seen: Seen, key: Key) -> bool:
+    def ended(seen: CountedException, key: Key) -> bool:
         return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
 
     for key, stream in streams.items():
@@ -277,7 +284,7 @@ def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]
 
 
 def _ended(
-    seen: Seen,
+    seen: CountedException,
     key: Key,
     streams: Streams,
     clock: StepClock,
@@ -293,7 +300,7 @@ def _ended(
         return False
     if stream.plain - last.mark.plain >= SURVIVED_LINES:
         return False
-    if served_on(answers_after(key, last.mark.answers, streams), died=died):
+    if continued_to_serve(answers_after(key, last.mark.answers, streams), died=died):
         return False
     # Lines after a warning do not show that the program continued: some collectors log all of stderr as
     # warnings.
@@ -318,13 +325,13 @@ def _went_on(stream: StreamReading, index: int) -> bool:
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
-def is_exception_line(hits: RuleHits, raised: Raised) -> bool:
+def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
     """Return whether a rule's last match is on the exception itself, not on a line between its calls."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
 
 
-def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
+def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
     """Return whether Ctrl-C ended the part whose loss a thread's or child's exception reports.
 
     The exception's lines may come before the interrupt's. However, a thread that fetches batches may also
@@ -372,7 +379,7 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
-def _wordless(raised: Raised) -> bool:
+def _wordless(raised: ExceptionChain) -> bool:
     """Return whether a crash of compiled code has no message, because it is among another rank's lines."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
@@ -385,17 +392,21 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
     return echo.shows_teardown
 
 
-def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
+def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
     """Return whether one of the exceptions came before a symptom, as far as the log shows."""
-    for one in fatal:
-        if symptom.rule in one.seen.raised.heading:
+    for exception in fatal:
+        if symptom.rule in exception.seen.raised.heading:
             return True
-        own = [place for place in symptom.occurrences if place.stream == one.stream]
+        own = [place for place in symptom.occurrences if place.stream == exception.stream]
         if own:
-            if one.index < min(place.position for place in own):
+            if exception.index < min(place.position for place in own):
                 return True
             continue
         times = [place.time for place in symptom.occurrences if place.time is not None]
-        if one.time is None or len(times) < len(symptom.occurrences) or one.time <= min(times, default=0.0):
+        if (
+            exception.time is None
+            or len(times) < len(symptom.occurrences)
+            or exception.time <= min(times, default=0.0)
+        ):
             return True
     return False

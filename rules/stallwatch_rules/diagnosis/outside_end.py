@@ -12,59 +12,61 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
 from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, lines_about_memory
-from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.lines.stamps import CANCELLED
-from stallwatch_rules.progress.rhythm import End
+from stallwatch_rules.progress.rhythm import ExternalEnd
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.display import earliest, latest
 from stallwatch_rules.text.masking import masked
-from stallwatch_rules.text.reported import earliest, latest
 
 FEW = 0.25  #: share of the ranks that may differ from the rest, if that is more than one rank
 
 
-def end_from_outside(found: list[Found], streams: Streams) -> End | None:
+def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
     """Return when the run was ended from outside, by its log; `None` if it continued or no time is shown.
 
     Not every line on an end has a time: srun's first lines have none, slurmstepd's lines next to them do.
     """
-    ends = [one for one in found if _ended_from_outside(one) and one.followed < SURVIVED]
+    ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [
         (time, line.text)
-        for one in ends
-        for key, hits in one.hits.items()
+        for finding in ends
+        for key, hits in finding.hits.items()
         for line in (hits.first.line, hits.last.line)
         if (time := streams[key].when(line)) is not None
     ]
     if not times:
         return None
     time, text = min(times)
-    return End(time, CANCELLED in text)
+    return ExternalEnd(time, CANCELLED in text)
 
 
-def _ended_from_outside(one: Found) -> bool:
+def _ended_from_outside(finding: RuleFinding) -> bool:
     """Return whether a finding shows an end from outside.
 
     A failed node does not count: the other ranks waited for it.
     """
-    return one.tagged(SIGTERM) or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
+    return finding.tagged(SIGTERM) or (
+        finding.tagged("ends-from-outside") and not finding.tagged("node-failed")
+    )
 
 
-def is_end(one: Found) -> bool:
+def is_end(finding: RuleFinding) -> bool:
     """Return whether a finding only shows how a stalled run was ended; a kill without memory text is one."""
-    return _ended_from_outside(one) or (one.tagged(SIGKILL) and not lines_about_memory(one))
+    return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 
-def shown_apart(one: Found, streams: Streams) -> Found:
+def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
     """Return the stall finding with the last line of the rank that differs, in addition to the last step."""
-    words = apart(streams)
+    words = differing_last_line(streams)
     if words is None:
-        return one
-    proof = (one.where.text,) if one.where is not None and one.where is not words else ()
-    return replace(one, where=words, proof=proof)
+        return finding
+    proof = (finding.where.text,) if finding.where is not None and finding.where is not words else ()
+    return replace(finding, where=words, proof=proof)
 
 
-def last_words(stream: StreamReading) -> Line | None:
+def last_unknown_line(stream: StreamReading) -> Line | None:
     """Return the last line that a stream printed after its last step and that no rule knows."""
     entries = [
         entry
@@ -75,14 +77,16 @@ def last_words(stream: StreamReading) -> Line | None:
     return max(entries, key=lambda entry: entry.last_index).last if entries else None
 
 
-def apart(streams: Streams) -> Line | None:
+def differing_last_line(streams: Streams) -> Line | None:
     """Return the last line of the few ranks whose last line differs from that of all other ranks."""
-    last = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
+    last = {
+        key: last_unknown_line(stream) for key, stream in streams.items() if stream.last_advance is not None
+    }
     if len({rank for _, rank in last}) < 2:
         known = [line for line in last.values() if line is not None]
         return latest(known) if known else None
-    wordings = Counter(masked(line.text) if line is not None else "" for line in last.values())
-    usual, count = wordings.most_common(1)[0]
+    templates = Counter(masked(line.text) if line is not None else "" for line in last.values())
+    usual, count = templates.most_common(1)[0]
     others = [line for line in last.values() if line is not None and masked(line.text) != usual]
     few = len(last) - count == 1 < count or len(last) - count <= FEW * len(last)
     return earliest(others) if others and few else None

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside, ended_silently, rank_of_end
-from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
+from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.inferred import inferred_from
-from stallwatch_rules.diagnosis.outside_end import last_words
+from stallwatch_rules.diagnosis.outside_end import last_unknown_line
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.environment import agreed
-from stallwatch_rules.failures.flight import all_flights, apart, mismatched, reporting
+from stallwatch_rules.failures.flight import mismatched, mismatched_ranks, reporting, watchdog_positions
 from stallwatch_rules.failures.frameworks import framework_of
-from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
+from stallwatch_rules.failures.raised import ExceptionChain, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
 from stallwatch_rules.judgements.conclusions import MISMATCH
 from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
@@ -25,8 +25,8 @@ from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.records import Line, Primary, Role
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
+from stallwatch_rules.text.display import iso, shown
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: maximum number of streams that are searched for the framework
@@ -37,62 +37,62 @@ NO_HOSTS = RunHosts()
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
-def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
+def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
     """Return the primary cause: its page's text, with the ranks, limits, senders and frames from the log."""
-    primary = _primary(one, confidence, run)
+    primary = _primary(finding, confidence, run)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
-    if one.role == "symptom" and one.harm == "fatal":
+    if finding.role == "symptom" and finding.harm == "fatal":
         silent = ended_silently(run, now)
         primary.fixes[:0] = [silent] if silent else []
-    primary = _pointed_to_missing(_with_calls(primary, one, run.streams), run, now)
-    if one.tagged("flight-data") and waited_in_vain(primary):
+    primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
+    if finding.tagged("flight-data") and is_only_waiting(primary):
         return _odd_ranks(primary, run.streams, run.hosts)
-    if one.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
-        return _over_its_limit(primary, one, run.streams)
-    if primary.rule == MISMATCH and not one.hits:
+    if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
+        return _over_its_limit(primary, finding, run.streams)
+    if primary.rule == MISMATCH and not finding.hits:
         return _with_odd_ranks(primary, run)
-    if one.tagged(SIGTERM) and not now.exceptions.unknown:
-        return _from_outside(primary, one, now)
-    return _at_its_frame(primary, run.streams) if one.tagged("sigsegv") else primary
+    if finding.tagged(SIGTERM) and not now.exceptions.unknown:
+        return _from_outside(primary, finding, now)
+    return _at_its_frame(primary, run.streams) if finding.tagged("sigsegv") else primary
 
 
-def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
+def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     environment, last_step = environment_of(run), run.tracker.last_step
-    first = one.shown_match
-    line = first.line if first is not None else one.where
+    first = finding.shown_match
+    line = first.line if first is not None else finding.where
     captures = {name: shown(value) for name, value in (first.captures if first else {}).items()}
-    fixes = fixes_for(one.page, environment, _evidence(one.page, line, captures, run))
+    fixes = fixes_for(finding.page, environment, _evidence(finding.page, line, captures, run))
     failed = culprits(run.streams)
     rank = line.rank if line is not None else None
     if rank is None:
-        rank = rank_of_end(one, run.streams)
-    if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
+        rank = rank_of_end(finding, run.streams)
+    if len(failed) == 1 and (finding.role == "wrapper" or (finding.role == "cause" and rank is None)):
         rank = failed[0]  # all ranks print into one file without ranks; the launcher names the failed rank
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
         fixes.insert(0, message("diagnosis.in-vllm-server"))
-    if one.role == "wrapper":
+    if finding.role == "wrapper":
         ranks = f"rank {fold_ranks(failed)}" if failed else ""
         unknown = message("diagnosis.other-logs-unknown")
         fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
     return Primary(
-        rule=one.rule,
-        title=title_of(one.page),
-        role=one.role,
-        harm=one.harm,
+        rule=finding.rule,
+        title=title_of(finding.page),
+        role=finding.role,
+        harm=finding.harm,
         confidence=confidence,
         rank=rank,
         file=line.source if line is not None else "",
         line=line.number if line is not None else 0,
         time=iso(line.time, zoned=line.zoned) if line is not None else None,
-        step=None if served else one.step_of(first, last_step) if first is not None else one.step,
-        evidence=[*one.evidence()],
+        step=None if served else finding.step_of(first, last_step) if first is not None else finding.step,
+        evidence=[*finding.evidence()],
         captures=captures,
-        why=why_of(one.page),
+        why=why_of(finding.page),
         fixes=fixes,
-        inferred=inferred_from(one),
+        inferred=inferred_from(finding),
     )
 
 
@@ -151,7 +151,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     """Return the primary cause with the ranks that waited in another collective than most ranks."""
-    odd = apart(all_flights(streams))
+    odd = mismatched_ranks(watchdog_positions(streams))
     if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
@@ -160,7 +160,7 @@ def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
 
 def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
     """Return the primary cause of a mismatch with the ranks whose call differs, if they are few."""
-    odd = mismatched(all_flights(run.streams))
+    odd = mismatched(watchdog_positions(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
@@ -186,9 +186,9 @@ def _with_own_line(
     return replace(primary, rank=rank, file=source, line=number, evidence=evidence)
 
 
-def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
+def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
     """Return the primary cause of an OOM-killed container, with the limit in `kubectl describe`."""
-    sources = {source for source, _ in one.hits}
+    sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
         for (source, _), stream in streams.items()
@@ -208,11 +208,11 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
     )
 
 
-def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
+def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
     """Return the primary cause as an end from outside, if no failure came before the launcher's SIGTERM."""
-    failed = any(other is not one and other.role != "wrapper" for other in now.fatal)
-    texts = [text for hits in one.hits.values() for text in hits.exemplars]
-    if failed or not ended_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
+    failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
+    texts = [text for hits in finding.hits.values() for text in hits.exemplars]
+    if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
         return primary
     title, advice = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
     return replace(primary, title=title, fixes=[advice, *primary.fixes])
@@ -240,18 +240,18 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     return replace(primary, fixes=[advice, *fixes], evidence=evidence)
 
 
-def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
+def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
     """Return the primary cause with its exception's calls; the user's innermost call is also evidence.
 
     The calls are added only if the primary cause points to a line of that exception: another exception of the
     same rule may have been raised elsewhere. For a crash of compiled code, its own page shows the calls.
     """
-    match = one.shown_match
+    match = finding.shown_match
     if match is None:
         return primary
     candidates = [
         raised
-        for key in one.hits
+        for key in finding.hits
         for seen in streams[key].exceptions_now().seen.values()
         for raised in (seen.raised, seen.last)
         if raised.kind == "failure" and not raised.native and raised.frames
@@ -266,14 +266,14 @@ def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
     return replace(primary, frames=frames, evidence=evidence if own else primary.evidence)
 
 
-def _is_message_end(raised: Raised, line: Line) -> bool:
+def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
     """Return whether a line is the exception's final line, or part of the message directly below it."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
-def waited_in_vain(primary: Primary) -> bool:
+def is_only_waiting(primary: Primary) -> bool:
     """Return whether the primary cause is only the report of ranks that waited for another rank."""
     return primary.harm == "fatal" and is_timeout(primary.role, primary.rule)
 
@@ -285,12 +285,12 @@ def is_timeout(role: Role, rule: str) -> bool:
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
     """Return the ranks on which a rule matched, and the ranks named by the flight data in its lines."""
-    one = now.get(rule)
-    if one is None:
+    finding = now.get(rule)
+    if finding is None:
         return set()
-    ranks = {rank for _, rank in one.hits if rank is not None}
-    ranks.update(*(run.context.alike.get(source, ()) for source, _ in one.hits))
-    return ranks | set(reporting(all_flights(run.streams))) if one.tagged("flight-data") else ranks
+    ranks = {rank for _, rank in finding.hits if rank is not None}
+    ranks.update(*(run.context.alike.get(source, ()) for source, _ in finding.hits))
+    return ranks | set(reporting(watchdog_positions(run.streams))) if finding.tagged("flight-data") else ranks
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
@@ -336,7 +336,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 def _behind(primary: Primary, run: Snapshot) -> Primary:
     """Return the primary cause with the few ranks that waited in an earlier collective than all others."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
-    for (group, rank), flight in all_flights(run.streams).items():
+    for (group, rank), flight in watchdog_positions(run.streams).items():
         if flight.work is not None:
             works.setdefault((group, flight.operation), {}).setdefault(flight.work, []).append(rank)
     waited = max(works.values(), key=lambda numbers: sum(map(len, numbers.values())), default={})
@@ -355,7 +355,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
     evidence to inspect.
     """
-    if not waited_in_vain(primary):
+    if not is_only_waiting(primary):
         return primary
     absent = did_not_report(primary.rule, run, now)
     busy = _busy(primary.rule, absent, run, now)
@@ -376,7 +376,9 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     primary = replace(primary, fixes=without_search(primary.fixes))
     primary = named(primary, absent, advice, run.hosts)
     logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
-    lines = [line for stream in logged if (line := last_words(stream) or stream.last_advance) is not None]
+    lines = [
+        line for stream in logged if (line := last_unknown_line(stream) or stream.last_advance) is not None
+    ]
     if len(absent) > 1 and run.hosts:
         if not logged:  # a rank without a log has no line to point to
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)

@@ -21,7 +21,7 @@ _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
 
 
-class Course(msgspec.Struct, frozen=True):
+class StepRange(msgspec.Struct, frozen=True):
     """The range of steps and times in the log of one rank."""
 
     source: str
@@ -44,35 +44,37 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
-    for one, other in combinations(ordered, 2):
-        sign = _differ(one, other)
+    for current, other in combinations(ordered, 2):
+        sign = _differ(current, other)
         if sign:
-            names = {"one": one.source, "other": other.source}
+            names = {"one": current.source, "other": other.source}
             if sign == "time":
                 return message("diagnosis.other-run-time", **names)
-            first, second = (one.job, other.job) if sign == "job" else (one.total or 0, other.total or 0)
+            first, second = (
+                (current.job, other.job) if sign == "job" else (current.total or 0, other.total or 0)
+            )
             return message(f"diagnosis.other-run-{sign}", **names, first=first, second=second)
     return ""
 
 
-def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None:
+def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | None:
     main = stream.timelines.main
     if main is None or main.first_step is None or main.last_step is None:
         return None
-    return Course(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
+    return StepRange(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
 
 
-def _differ(one: Course, other: Course) -> str:
+def _differ(course: StepRange, other: StepRange) -> str:
     """Return the sign of different runs: ``job``, ``total`` or ``time``; empty if they may be one run."""
-    if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
+    if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
-    if one.job and other.job and one.job != other.job:
+    if course.job and other.job and course.job != other.job:
         return "job"
-    if one.rank != other.rank:
+    if course.rank != other.rank:
         return ""
-    if one.total and other.total and one.total != other.total:
+    if course.total and other.total and course.total != other.total:
         return "total"
-    early, late = (one, other) if (one.began or 0.0) <= (other.began or 0.0) else (other, one)
+    early, late = (course, other) if (course.began or 0.0) <= (other.began or 0.0) else (other, course)
     if early.ended is None or late.began is None or late.began <= early.ended:
         return ""
     return "time" if late.first_step <= early.last_step else ""

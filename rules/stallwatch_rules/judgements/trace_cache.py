@@ -10,7 +10,7 @@ from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
 
 _OFTEN = 0.2  # matches per step above which an increase counts
-_FEW, _SELDOM = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
+_FEW, _RARE_STEPS = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
@@ -36,7 +36,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 def _cost(trace: Trace) -> Judgement | None:
     """Return the judgement of messages with which the steps became slower; ``None`` for other messages."""
-    slowing = slower_with(trace)
+    slowing = slowdown_with_matches(trace)
     if slowing is None:
         return None
     before, now = slowing
@@ -58,7 +58,7 @@ def recurs_to_the_end(trace: Trace) -> bool:
     return steps[-1] - marks[-1] <= max(2, 3 * usual)
 
 
-def rose(trace: Trace) -> bool:
+def became_more_frequent(trace: Trace) -> bool:
     """Return whether the matches became clearly more frequent until the steps ended."""
     before, now = _first_and_last(trace)
     return now > 1.5 * before and now >= _OFTEN
@@ -66,11 +66,11 @@ def rose(trace: Trace) -> bool:
 
 def _rare(trace: Trace) -> bool:
     """Return whether there were few matches, many steps apart, each followed by steps, as is common."""
-    if trace.tail or trace.count > _FEW or rose(trace):
+    if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False  # a match after the last step was followed by no step
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
-    return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)
+    return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _RARE_STEPS)
 
 
 def _first_and_last(trace: Trace) -> tuple[float, float]:
@@ -79,7 +79,7 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
     return trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
 
 
-def slower_with(trace: Trace) -> tuple[float, float] | None:
+def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
     """Return the pace before and now if steps became slower while the matches became more frequent."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
@@ -94,7 +94,7 @@ def slower_with(trace: Trace) -> tuple[float, float] | None:
 
 def _standstill(trace: Trace, facts: RunFacts) -> Message:
     last: Text = message("diagnosis.last-came-then") if trace.tail or trace.after_last <= 1 else ""
-    if rose(trace):
+    if became_more_frequent(trace):
         before, now = _first_and_last(trace)
         last += message("diagnosis.came-more-often", before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:

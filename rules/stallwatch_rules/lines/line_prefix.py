@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from stallwatch_rules.lines.containers import record_of
 from stallwatch_rules.lines.ranks import take_rank
-from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
@@ -44,7 +44,7 @@ _NAMED = lazy(
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
-_TELLING = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
+_PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
 # Text that starts a line and follows no logger's prefix.
 _STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
@@ -84,7 +84,7 @@ def rank_in(lead: str) -> int | None:
 def time_in(lead: str) -> float | None:
     """Return the time in a line prefix, if it has a date; otherwise ``None``."""
     at = _STAMP.search(lead)
-    return own_time(lead[at.start() :]) if at is not None else None
+    return time_of_line(lead[at.start() :]) if at is not None else None
 
 
 def first_lines(head: bytes) -> tuple[str, ...]:
@@ -165,7 +165,7 @@ def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
                 break
             found[lead] = None
     for lead in sorted(found, key=len, reverse=True):
-        if _TELLING.search(lead) or lead.isspace():
+        if _PREFIX_TEXT.search(lead) or lead.isspace():
             yield LinePrefix(_form(lead), lead.rstrip().endswith(',"'))
 
 

@@ -19,7 +19,7 @@ from stallwatch_rules.records import Harm, Role
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
-    from stallwatch_rules.pages.frontmatter import Matter
+    from stallwatch_rules.pages.frontmatter import FrontMatter
 
 __all__ = [
     "EmittedBy",
@@ -260,7 +260,7 @@ def extended(page: RulePage, extension: Extension) -> RulePage:
     )
 
 
-def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageError]:
+def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[PageError]:
     """Yield problems that types cannot express: names that differ from the file's place, missing text."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:
@@ -284,12 +284,12 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
     for key in ("title", "title_zh", "since") if isinstance(front, _PageFront) else ():
         if not getattr(front, key).strip():
             yield at(f"{key} is empty", f"write the {key}", key)
-    for index, one in enumerate(front.raised_in):
+    for index, origin in enumerate(front.raised_in):
         keys = ("raised_in", index)
-        if not one.file and not (one.exceptions and all("." in name for name in one.exceptions)):
+        if not origin.file and not (origin.exceptions and all("." in name for name in origin.exceptions)):
             remedy = "name the library's file, or exceptions with their modules"
             yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
-        if not (one.functions or one.exceptions or one.message):
+        if not (origin.functions or origin.exceptions or origin.message):
             yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
     for index, words in enumerate(getattr(front, "said_by", ())):
         if not words.calls and not words.never:
@@ -299,7 +299,7 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
 
 
 def _expand_patterns(
-    front: _Front, matter: Matter, path: str, quick: bool, made: dict[str, list[Any]]
+    front: _Front, matter: FrontMatter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
     """Insert the fragments into all patterns, store them in `made`, and yield those that cannot be used."""
     for name in front.fragments.keys() & shared_fragments().keys():

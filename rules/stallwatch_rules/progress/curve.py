@@ -31,7 +31,7 @@ METRICS = TRACKED | {"loss", "grad_norm"}  #: a sample of a curve or a track con
 _T = TypeVar("_T")
 
 
-class Bounded(Generic[_T]):
+class BoundedSeries(Generic[_T]):
     """A sequence of all of the latest entries and an evenly spread share of the older entries."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Curve:
         self.series = series
         self.seen = 0
         self.rewarded = False  #: the lines contain rewards: losses of zero are normal in that case
-        self._kept = Bounded[Point]()
+        self._kept = BoundedSeries[Point]()
         self._epoch: float | None = None
 
     @property
@@ -154,7 +154,7 @@ class Track:
 
     def __init__(self, series: str) -> None:
         self._series = series
-        self._kept = Bounded[Reading]()
+        self._kept = BoundedSeries[Reading]()
         self.seen = 0
 
     @property
@@ -246,7 +246,9 @@ def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[S
         curve, place = lead
         found += _numbers(curve.points, ordered[place][0][1])
     paced = [(key[1], line) for key, stream in ordered if (line := stream.timelines.main) is not None]
-    found += [one for rank, line in paced[:MOST_RANKS] if (one := _pace(line, rank)) is not None]
+    found += [
+        pace_series for rank, line in paced[:MOST_RANKS] if (pace_series := _pace(line, rank)) is not None
+    ]
     return found
 
 
@@ -272,8 +274,8 @@ def _pace(timeline: Timeline, rank: int | None) -> Series | None:
     return _series("step_seconds", rank, paces) if len(paces) >= _LEAST_POINTS else None
 
 
-def _series(name: str, rank: int | None, told: Sequence[tuple[float, float]]) -> Series:
-    kept = thinned(told)
+def _series(name: str, rank: int | None, points: Sequence[tuple[float, float]]) -> Series:
+    kept = thinned(points)
     values = [value if math.isfinite(value) else None for _, value in kept]
     return Series(name, rank, [step for step, _ in kept], values)
 

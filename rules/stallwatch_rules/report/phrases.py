@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from stallwatch_rules.failures.raised import own_frame
-from stallwatch_rules.locale import render, rendered, say, span
+from stallwatch_rules.locale import duration_text, render, rendered, say
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import (
     Diagnosis,
@@ -111,17 +111,17 @@ def where(diagnosis: Diagnosis, language: str) -> str:
 
 def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
     """Return the primary's rank, or all ranks with the same cause if no digest distinguishes them."""
-    one = f"{word('rank', language)} {primary.rank}"
+    rank = f"{word('rank', language)} {primary.rank}"
     finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
     if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
-        return one
+        return rank
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return one  # the rank was chosen among them: the last rank, or the rank that the others waited for
+        return rank  # the rank was chosen among them: the last rank, or the rank that the others waited for
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
-    return word("first-of", language, one=one, ranks=ranks)
+    return word("first-of", language, one=rank, ranks=ranks)
 
 
 def clock(time: str) -> str:
@@ -173,7 +173,7 @@ def finding_line(
     distance = _distance(finding, primary)
     if distance is not None and abs(distance) >= 1:
         side = word("later" if distance > 0 else "earlier", language)
-        parts.append(f"{span(abs(distance), language)} {side}")
+        parts.append(f"{duration_text(abs(distance), language)} {side}")
     return "; ".join(parts)
 
 

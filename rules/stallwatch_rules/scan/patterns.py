@@ -3,7 +3,7 @@
 ``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read
 whole. Its patterns only pass lines to the readers and decide nothing: too many cost time, a missing one loses
 information. In ``watches``, ``before`` and ``after`` are numbers of lines around a hit that are also read,
-``budget`` is the number read in a section, and for ``seldom`` watches not every chunk is searched. Of lines
+``budget`` is the number read in a section, and for ``rare`` watches not every chunk is searched. Of lines
 with a ``severe`` word, one of each template is read. A ``warning`` is on many lines of a healthy log, and is
 searched only in some of the chunks. Each kind of ``metrics`` gets its share of a chunk; its ``series`` are
 those that its lines may belong to.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_rules.matching.database import BlockScanner, DatabaseStore
-from stallwatch_rules.matching.literal_index import LiteralIndex, anchored, certain, raw_form
+from stallwatch_rules.matching.literal_index import LiteralIndex, is_anchored, is_certain, raw_form
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import scanned_rules
 from stallwatch_rules.pages.page import RulePage
@@ -40,7 +40,7 @@ class Watch(msgspec.Struct, frozen=True):
     before: int
     after: int
     budget: int = 1 << 30
-    seldom: bool = False
+    rare: bool = False
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -82,8 +82,8 @@ class Target(NamedTuple):
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
         """Return the target for the patterns, or the context, of a rule's page."""
         patterns = page.requires if is_context else page.patterns
-        sure = not page.unless and all(map(certain, patterns))
-        free = not page.unless and not any(map(anchored, patterns))
+        sure = not page.unless and all(map(is_certain, patterns))
+        free = not page.unless and not any(map(is_anchored, patterns))
         return cls(page.id, patterns, is_context, sure, free, page.harm == "by-progress", matcher)
 
     def fires(self, line: Line) -> bool:
@@ -107,20 +107,20 @@ class PatternScanner:
         patterns: Sequence[str],
         store: DatabaseStore,
         words: Sequence[str] = (),
-        seldom: Collection[int] = (),
+        rare: Collection[int] = (),
     ) -> None:
         """Prepare the search for patterns and ``words``.
 
-        ``seldom`` contains the numbers of patterns for which not every chunk is searched.
+        ``rare`` contains the numbers of patterns for which not every chunk is searched.
         """
         self._all = LiteralIndex(patterns, store, words)
-        self._given = patterns, store, words, seldom
+        self._given = patterns, store, words, rare
         bare = set(self._all.rest)
         self._covered = [number for number in range(len(patterns)) if number not in bare]
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """The index without the ``seldom`` patterns, made on demand: the first chunks use the full one."""
+        """The index without the ``rare`` patterns, made on demand: the first chunks use the full one."""
         return LiteralIndex(*self._given) if self._given[-1] else self._all
 
     @functools.cached_property
@@ -134,7 +134,7 @@ class PatternScanner:
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk; if not ``everything``, without those of ``seldom`` patterns."""
+        """Return the hits in a chunk; if not ``everything``, without those of ``rare`` patterns."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -176,11 +176,11 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     patterns: list[str] = []
     target_of: list[int] = []
     targets: list[Target] = []
-    seldom: set[int] = set()
+    rare: set[int] = set()
 
-    def add(target: int, more: Sequence[str], are_seldom: bool) -> None:
-        if are_seldom:
-            seldom.update(range(len(patterns), len(patterns) + len(more)))
+    def add(target: int, more: Sequence[str], are_rare: bool) -> None:
+        if are_rare:
+            rare.update(range(len(patterns), len(patterns) + len(more)))
         patterns.extend(more)
         target_of.extend([target] * len(more))
 
@@ -192,10 +192,10 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):
-        add(len(targets) + number, watch.patterns, watch.seldom)
+        add(len(targets) + number, watch.patterns, watch.rare)
     store = matcher.catalogue.store
     try:
-        scanner = PatternScanner(patterns, store, _signs.severe, seldom)
+        scanner = PatternScanner(patterns, store, _signs.severe, rare)
     except hyperscan.error:  # users' patterns may exceed hyperscan's limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))

@@ -6,14 +6,14 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.confidence import SEEN
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.diagnosis.particulars import waited_in_vain
+from stallwatch_rules.diagnosis.particulars import is_only_waiting
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
-from stallwatch_rules.messages import Message, Text, contains, has, message, without
+from stallwatch_rules.messages import Message, Text, contains, has, message, without_sentence
 from stallwatch_rules.pages.fixes import without_search
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
 from stallwatch_rules.stacks.spans import host_of
-from stallwatch_rules.stacks.words import sentence, titled
 
 Advice = tuple[str, ...]  #: ids of the messages of an advice: the reason, then the fixes
 #: Advice for a run of one process without a known stack; it does not mention other ranks.
@@ -51,14 +51,14 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             rank=rank,
             evidence=[summary, *(line for line in primary.evidence if line != summary)],
         )
-    elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
+    elif primary is not None and is_only_waiting(primary) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], summary)
-    waits = primary is not None and (primary.rule in STANDSTILLS or waited_in_vain(primary))
+    waits = primary is not None and (primary.rule in STANDSTILLS or is_only_waiting(primary))
     if primary is not None and waits:
         odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
         primary = replace(
             primary,
-            title=titled(primary.title, stacks),
+            title=with_title_prefix(primary.title, stacks),
             apart=[replace(group, frames=[]) for group in odd],
             fixes=without_search(primary.fixes) if odd and _known(stacks) else primary.fixes,
         )
@@ -71,7 +71,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             joining = _JOINING if _all_join(stacks) else None
             advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
             primary = _advised(primary, advice, look) if advice else _shown(primary, look)
-            findings = [_without_riddle(finding) for finding in findings]
+            findings = [_without_unknown_cause(finding) for finding in findings]
         elif waits or any(map(advises_stacks, primary.fixes)):
             primary = _shown(primary, look)
     digest = [summary, *(line for line in diagnosis.digest if line != summary)]
@@ -83,12 +83,12 @@ def advises_stacks(fix: Text) -> bool:
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
-def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
+def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
     """Return the primary cause of ranks that waited in vain, with the rank that holds up the run."""
-    evidence = [told, *(line for line in primary.evidence if line != told)]
+    evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
-    fixes: list[Text] = [message("diagnosis.look-there", told=told), *primary.fixes]
+    fixes: list[Text] = [message("diagnosis.look-there", told=reason), *primary.fixes]
     return replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence, fixes=fixes)
 
 
@@ -118,7 +118,7 @@ def _all_join(stacks: StallStacks) -> bool:
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
-def background(rule: str, diagnosis: Diagnosis) -> list[str]:
+def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
     """Return the rules that occur beside a stall of `rule` but do not explain a rank's own hang."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
@@ -142,8 +142,8 @@ def _shown(primary: Primary, look: Message) -> Primary:
     return replace(primary, fixes=[look, *others])
 
 
-def _without_riddle(finding: Finding) -> Finding:
+def _without_unknown_cause(finding: Finding) -> Finding:
     """Return the finding of a silent hang without the note that no line shows the cause: the stacks do."""
     if finding.rule != SILENT_HANG:
         return finding
-    return replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))
+    return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from stallwatch_rules.stacks.blame import blame
-from stallwatch_rules.stacks.doing import Doing, doing_of
+from stallwatch_rules.stacks.rank_activity import RankActivity, activity_of_rank
 from stallwatch_rules.stacks.records import (
     Collectives,
     Frame,
@@ -27,7 +27,7 @@ def fold(
     *,
     time: float,
     seconds: float = 0.0,
-    doing: Mapping[int, Doing] | None = None,
+    doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
     """Fold `ranks`, one record each; `time` is the moment of the query, `seconds` its duration.
 
@@ -37,7 +37,7 @@ def fold(
     layout = _layout(ranks)
     members = members_of(layout.values())
     groups = [
-        _group(rank, known.get(rank.rank) or doing_of(rank), _collectives(rank, layout))
+        _group(rank, known.get(rank.rank) or activity_of_rank(rank), _collectives(rank, layout))
         for rank in sorted(ranks, key=lambda one: one.rank)
     ]
     stacks = StallStacks(
@@ -158,7 +158,7 @@ def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) 
     return found
 
 
-def _group(rank: RankAnswer, doing: Doing, collectives: dict[str, Collectives]) -> StackGroup:
+def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collectives]) -> StackGroup:
     gone = rank.condition == "ended"
     return StackGroup(
         ranks=[rank.rank],
@@ -212,7 +212,7 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
         if far.setdefault(id, count) != count
     }
     if not split:
-        return [_one(groups)]
+        return [_joined_groups(groups)]
     here = {id: frozenset(members[id]) for id in split if id in members}
     numbers: dict[str, Counter[Collectives]] = defaultdict(Counter)
     for group in groups:
@@ -236,7 +236,7 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
             by_rank[own].append(rank)
         for own, ranks in by_rank.items():
             parts[own].append(_only(group, ranks, members))
-    return [_one(some) for some in parts.values()]
+    return [_joined_groups(some) for some in parts.values()]
 
 
 def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
@@ -249,7 +249,7 @@ def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[in
     return replace(group, ranks=ranks, collectives=collectives)
 
 
-def _one(groups: Sequence[StackGroup]) -> StackGroup:
+def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
     """Join groups into one group that shows the activity of its lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}

@@ -33,15 +33,15 @@ def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
     return tuple(found)
 
 
-def _frames(told: dict[str, Any]) -> tuple[Frame, ...]:
-    frames = (_frame(frame) for frame in _list(told.get("frames")))
+def _frames(value: dict[str, Any]) -> tuple[Frame, ...]:
+    frames = (_frame(frame) for frame in _list(value.get("frames")))
     return tuple(frame for frame in frames if frame is not None)
 
 
-def _frame(told: Any) -> Frame | None:
-    if not isinstance(told, list) or len(told) != 4 or not isinstance(told[1], int):
+def _frame(value: Any) -> Frame | None:
+    if not isinstance(value, list) or len(value) != 4 or not isinstance(value[1], int):
         return None
-    return Frame(str(told[0]), told[1], str(told[2]), str(told[3]))
+    return Frame(str(value[0]), value[1], str(value[2]), str(value[3]))
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
@@ -63,7 +63,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
             frames.append(Frame(found["file"], number, found["function"]))
     stacks = list(threads.values())
     last = len(stacks) - 1
-    return without_ours(
+    return without_probe_thread(
         ThreadStack(tuple(reversed(frames)), name, place == last)
         for place, (name, frames) in enumerate(stacks)
     )
@@ -86,10 +86,10 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
         ]
         main = thread.get("thread_name") == "MainThread" or thread.get("os_thread_id") == thread.get("pid")
         found.append(ThreadStack(tuple(reversed(frames)), str(thread.get("thread_name") or ""), main))
-    return without_ours(found)
+    return without_probe_thread(found)
 
 
-def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
+def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
     """Return the threads except the thread in which the probe waits for queries."""
     return tuple(
         thread

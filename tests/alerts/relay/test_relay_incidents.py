@@ -60,7 +60,7 @@ def test_a_host_that_is_gone_is_a_message_of_its_own_if_no_stall_knows_of_it(
     assert chat_server.bodies[0]["title"].startswith("[myrun] 主机 n3 失联")
 
 
-def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
+def test_the_end_of_an_incident_goes_only_to_notified_chats(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     store.upsert(stall())
@@ -83,7 +83,7 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
     assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # no chat received the opening
 
 
-def test_a_second_episode_is_told_again(
+def test_a_second_episode_is_reported_again(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     post = start()
@@ -143,8 +143,8 @@ def test_a_young_alert_waits_for_its_incident(
 ) -> None:
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.planning import Planner
-    from stallwatch_alerts.relay.dispatching import Dispatcher, Tally
-    from stallwatch_alerts.relay.relay import Intake
+    from stallwatch_alerts.relay.dispatching import Dispatcher, OutcomeCounts
+    from stallwatch_alerts.relay.relay import NotificationIntake
     from stallwatch_alerts.relay.webhook import read_notification
 
     body = group(alert(incident="stall"))
@@ -158,8 +158,8 @@ def test_a_young_alert_waits_for_its_incident(
     outbox = Outbox(store.engine)
     settings = AlertSettings(urls=(chat_server.url,))
     dispatcher = Dispatcher(settings, Planner(settings), catalogue)
-    intake = Intake(store, outbox, dispatcher, lambda: now[0], pause)
-    assert intake.receive(body).tally == Tally(new=1)
+    intake = NotificationIntake(store, outbox, dispatcher, lambda: now[0], pause)
+    assert intake.receive(body).tally == OutcomeCounts(new=1)
     assert outbox.deliveries()[0].title.startswith("[myrun] stalled: ")
     # Without an incident, the alert itself is sent a few seconds later.
     began = now[0] = read_notification(body).alerts[0].started

@@ -13,8 +13,8 @@ from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member, State
 from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.slow_hosts import Own
-from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.judgements.slow_hosts import RankStep
+from stallwatch_rules.stacks.quiet_periods import Ruling
 
 IDENTITY = RunIdentity(key="5f", job="8123.0", origin="slurm", node=1, agents=2)
 
@@ -168,7 +168,7 @@ def test_reports_that_are_lost_while_somebody_answers_make_no_agent_alone() -> N
     assert not agent.chat.got
 
 
-def test_a_refusal_is_shown_once_and_the_agent_goes_on_alone() -> None:
+def test_a_refusal_is_shown_once_and_the_agent_continues_alone() -> None:
     agent = Agent()
     agent.line.refusal = "n0:19402 has another secret"
     agent.opens()
@@ -193,7 +193,7 @@ def test_a_quiet_agent_posts_most_often_around_its_threshold(quiet: float, least
     assert posts - 1 <= len(agent.line.posts) - calm <= posts + 1
 
 
-def test_a_host_that_goes_on_posts_at_once_and_is_not_taken_for_silent() -> None:
+def test_a_host_that_continues_posts_at_once_and_is_not_silent() -> None:
     agent = Agent()
     agent.member.update(State(quiet=29.0, threshold=30.0))
     agent.member.round()
@@ -345,7 +345,7 @@ def test_who_merged_stays_until_the_other_hosts_know_what_left() -> None:
 def test_steps_of_the_ranks_are_reported_until_they_are_acknowledged() -> None:
     agent = Agent()
     agent.line.behind = 1
-    agent.member.paces.take(1, 7, Own(0.5, 1.0))
+    agent.member.paces.take(1, 7, RankStep(0.5, 1.0))
     agent.member.round()
     agent.passes(20)
     assert [[one.steps for one in post.paces] for post in agent.line.posts] == [[[7]], [[7]], []]

@@ -19,7 +19,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.probe.stacks import ANSWER, ASK
+from stallwatch_exporter.probe.stacks import ANSWER, QUERY
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -32,7 +32,7 @@ from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
 from stallwatch_rules.stacks.records import RankAnswer
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 
 class Watched:
@@ -42,8 +42,8 @@ class Watched:
         self.rings = tmp_path / "rings"
         self.rings.mkdir()
         self.ring = RingWriter(self.rings / f"0-{os.getpid()}-{time.time_ns()}.ring", Draft(), 0)
-        os.mkfifo(self.ring.path.with_suffix(ASK))
-        self.pipe = os.open(self.ring.path.with_suffix(ASK), os.O_RDWR | os.O_NONBLOCK)
+        os.mkfifo(self.ring.path.with_suffix(QUERY))
+        self.pipe = os.open(self.ring.path.with_suffix(QUERY), os.O_RDWR | os.O_NONBLOCK)
         self.told: list[Incident] = []
         self.notices: list[str] = []
         settings = ExporterSettings(home=tmp_path / "home", stall_start_seconds=10.0, on_stall=on_stall)
@@ -261,9 +261,7 @@ def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
         ),
     ],
 )
-def test_a_command_is_one_process_where_nobody_started_or_starts_more(
-    program: str, named: dict[str, str], alone: bool
-) -> None:
+def test_a_command_without_children_is_one_process(program: str, named: dict[str, str], alone: bool) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in local_ranks._LAUNCHED} | named
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ

@@ -14,8 +14,8 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.blame import AGREED, COUNTED, SILENT, STACKS, UNSURE, blame
 from stallwatch_rules.stacks.folding import over_hosts
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.stacks.spans import members_of, ranks_in, spans_of
-from stallwatch_rules.stacks.words import sentence
 
 WORLD = RankGroup("world:0-7", "0-7", "world", "world")
 # Two replicas of two pipeline stages with two tensor-parallel ranks each.
@@ -182,7 +182,7 @@ def test_a_stage_whose_collective_hangs_is_not_done_and_the_others_wait_for_it()
         ([], {}, [], "", "", 0.0),
     ],
 )
-def test_of_what_is_not_known_nobody_is_sure(
+def test_unknown_facts_give_no_certainty(
     groups: list[StackGroup], hosts: dict[str, str], silent: list[str], ranks: str, why: str, most: float
 ) -> None:
     found = blame(groups, [WORLD] if groups else [], world=8 if groups else 0, hosts=hosts, silent=silent)

@@ -12,23 +12,23 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, wreckage
-from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, failures_of_lost_peers
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.particulars import did_not_report, is_timeout
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
-from stallwatch_rules.diagnosis.verdict import ASKED
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
+from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
+from stallwatch_rules.failures.crashes import GRACEFUL_SIGNALS as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.locale import render, says
+from stallwatch_rules.locale import contains_message, render
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, StreamReading
+from stallwatch_rules.text.display import earliest
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import earliest
 
 FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
 _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of failures in the work of a rank by itself
@@ -51,7 +51,7 @@ _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIG
 NEAR = 500  #: lines before the end of a stream within which the report of a signal must be
 GRACE = 5  #: steps that lines of other ranks may still show below that report
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
-_ASKED = lazy(
+_SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
@@ -85,7 +85,7 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     ends = now.ends
     if run.clock.ended:
         ends = frozenset(one.rule for one in now.found if is_end(one))
-        yield Ends(ends)
+        yield StallEnds(ends)
     fatal = [one for one in now.fatal if one.rule not in ends]
     own = any(one.role == "cause" or _is_of_own_work(one) for one in fatal)
     timed_out = _ends_in_timeout(fatal) or now.exceptions.timed_out
@@ -98,12 +98,12 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     yield replace(now.facts, lost=lost, timed_out=timed_out, failed_otherwise=failed_otherwise, missed=missed)
 
 
-def _is_of_own_work(one: Found) -> bool:
+def _is_of_own_work(finding: RuleFinding) -> bool:
     """Return whether a symptom concerns a rank's own work, which a stall of other ranks does not cause."""
-    return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
+    return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
 
 
-def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
+def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
     """Return whether the run ended in a symptom of a stall: a collective's timeout, a watchdog's abort."""
     return any(
         _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
@@ -144,13 +144,13 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if ending is None or ending.kind != "killed" or now.exceptions.fatal:
         return
     rank = _rank_ended_by_signal(ending)
-    lost = wreckage(now.found, (rank, None)) if rank is not None else set()
-    if any(one.role != "wrapper" and one.rule not in lost for one in now.fatal):
+    lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
+    if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
     # If a signal from outside came first, the command's reaction to it is no separate finding.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
-    if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
+    if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):
         rule, fact, key = catalogue.rule_tagged(SIGTERM), "ending-told-to-stop", "told-to-stop"
     elif signal == "SIGKILL":
         rule, fact, key = catalogue.rule_tagged(SIGKILL), "ending-killed", "killed-silently"
@@ -159,11 +159,11 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
         rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if known else ""
         fact, key = "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and now.get(rule) is None:
-        one = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
+        finding = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
         if crash is not None and crash.rank is not None:
             where = Line(render(ending.detail), SOURCE, 0, crash.rank)
-            one = replace(one, where=where, step=crash.step)
-        yield one.with_facts(fact)
+            finding = replace(finding, where=where, step=crash.step)
+        yield finding.with_facts(fact)
 
 
 def _rank_ended_by_signal(ending: Ending) -> int | None:
@@ -179,16 +179,16 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     exception counts even if other ranks continued to train.
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
-    exceptions, one = now.exceptions, now.tagged(SIGTERM)
-    if one is None or one.harm != "fatal":
+    exceptions, termination = now.exceptions, now.tagged(SIGTERM)
+    if termination is None or termination.harm != "fatal":
         return
     survived = [] if exceptions.fatal else exceptions.records()
-    failed = exceptions.fatal or any(other.is_failure for other in now.found if other is not one)
-    if failed and not ended_from_outside(one, now.found):
-        yield replace(one, note=one.note or message("diagnosis.ended-by-launcher"))
+    failed = exceptions.fatal or any(other.is_failure for other in now.found if other is not termination)
+    if failed and not ended_from_outside(termination, now.found):
+        yield replace(termination, note=termination.note or message("diagnosis.ended-by-launcher"))
     elif survived:
         note = message("diagnosis.told-to-stop-beside", exception=named(survived[-1]))
-        yield replace(one, note=note)
+        yield replace(termination, note=note)
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -205,10 +205,10 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lines = _signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
         return
-    judgement = Judgement("harmless", message(f"diagnosis.{ASKED}"))
+    judgement = Judgement("harmless", message(f"diagnosis.{END_REQUESTED}"))
     where, step = earliest(lines), tracker.last_step
     page = run.catalogue.pages[rule]
-    yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(ASKED)
+    yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(END_REQUESTED)
 
 
 def _signal_lines(streams: Streams) -> list[Line]:
@@ -231,7 +231,7 @@ def _signal_lines(streams: Streams) -> list[Line]:
 def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
     """Yield the lines of a stream that report a signal, each with the number of steps and lines before it."""
     for entry in stream.templates.entries.values():
-        if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
+        if _SIGNAL_RECEIVED.search(entry.last.text) and not _NOT.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
     for seen in stream.exceptions_now().seen.values():
         if seen.last.native and seen.last.exception in SIGNALS_TO_END:

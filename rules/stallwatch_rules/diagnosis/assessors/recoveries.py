@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, came_before
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, RunContext, Snapshot
-from stallwatch_rules.diagnosis.unrelated import recurs_unrelated
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, came_before
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, RunContext, Snapshot
+from stallwatch_rules.diagnosis.unrelated import is_recurring_noise
 from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
@@ -48,7 +48,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         # the exit status is of a program before or beside the run
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
-        elif recurs_unrelated(finding):
+        elif is_recurring_noise(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
         elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
             continue  # later steps do not repair the weights
@@ -78,18 +78,28 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     ended_well = run.context.failed is False
-    interrupt = next((one for one in now.found if one.tagged("interrupt") and one.followed < SURVIVED), None)
-    for one in now.fatal:
-        aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
-        excusable = one.role == "symptom" or one.tagged("interrupted-with-rank")
+    interrupt = next(
+        (finding for finding in now.found if finding.tagged("interrupt") and finding.followed < SURVIVED),
+        None,
+    )
+    for finding in now.fatal:
+        aftermath = finding.role == "wrapper" or (
+            finding.role != "cause" and finding.page.family == SCHEDULER
+        )
+        excusable = finding.role == "symptom" or finding.tagged("interrupted-with-rank")
         if interrupt is not None and (excusable or run.context.kind == "interrupted"):
-            aftermath = aftermath or came_before(interrupt, one)
-        if run.by_hand and interrupt is not None and one.tagged("start-refused") and _ran_on(one, interrupt):
-            yield one.with_harm("harmless", message("diagnosis.started-again"))
+            aftermath = aftermath or came_before(interrupt, finding)
+        if (
+            run.by_hand
+            and interrupt is not None
+            and finding.tagged("start-refused")
+            and _ran_on(finding, interrupt)
+        ):
+            yield finding.with_harm("harmless", message("diagnosis.started-again"))
         elif run.by_hand and aftermath:
-            yield one.with_harm("harmless", message("diagnosis.stopped-by-hand"))
-        elif ended_well and one.page.family != NUMERICS:
-            yield one.with_harm("harmless", message("diagnosis.ended-well"))
+            yield finding.with_harm("harmless", message("diagnosis.stopped-by-hand"))
+        elif ended_well and finding.page.family != NUMERICS:
+            yield finding.with_harm("harmless", message("diagnosis.ended-well"))
     if ended_well or run.by_hand:
         yield now.exceptions.excused(only_interrupted=not ended_well)
 
@@ -131,21 +141,27 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     the run is known to have died and no other finding shows why.
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
-    noise = [one for one in now.found if one.harm in ("fatal", "degrading") and one.shows_teardown]
+    noise = [
+        finding for finding in now.found if finding.harm in ("fatal", "degrading") and finding.shows_teardown
+    ]
     fatal = now.exceptions.fatal
-    lost = [one for one in fatal if one.shows_teardown or one.lost_something]
+    lost = [finding for finding in fatal if finding.shows_teardown or finding.lost_something]
     if not noise and not lost:
         return
-    failures = any(one.is_failure and not one.shows_teardown for one in now.found)
+    failures = any(finding.is_failure and not finding.shows_teardown for finding in now.found)
     signal = run.context.kind in ("killed", "oom-killed", "time-limit", "interrupted")
     if failures or signal or len(lost) < len(fatal):
         exceptions = now.exceptions.explained(otherwise=failures or signal)
     else:
         exceptions = now.exceptions.of_helpers()
-    if run.by_hand or failures or signal or any(not one.shows_teardown for one in exceptions.fatal):
-        yield from (one.with_harm("harmless", message("diagnosis.teardown")) for one in noise)
+    if run.by_hand or failures or signal or any(not finding.shows_teardown for finding in exceptions.fatal):
+        yield from (finding.with_harm("harmless", message("diagnosis.teardown")) for finding in noise)
     elif not now.facts.died:
-        yield from (one.with_harm("harmless", message("diagnosis.handled")) for one in noise if one.handled)
+        yield from (
+            finding.with_harm("harmless", message("diagnosis.handled"))
+            for finding in noise
+            if finding.handled
+        )
     yield exceptions
 
 
@@ -157,32 +173,34 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
-    trained = tracker.progressed or tracker.finished or any(one.sampled for one in streams.values())
+    trained = tracker.progressed or tracker.finished or any(finding.sampled for finding in streams.values())
     otherwise = bool(now.exceptions.fatal) or run.by_hand or context.failed is False
-    otherwise = otherwise or any(one.is_failure and not one.tagged("start-failed") for one in now.found)
-    for one in now.found:
-        if one.tagged("start-failed") and one.hits and one.rule not in now.exceptions.ended_in:
-            if trained or otherwise or _started(one, streams, context):
-                yield LeftOut(one.rule)
+    otherwise = otherwise or any(
+        finding.is_failure and not finding.tagged("start-failed") for finding in now.found
+    )
+    for finding in now.found:
+        if finding.tagged("start-failed") and finding.hits and finding.rule not in now.exceptions.ended_in:
+            if trained or otherwise or _started(finding, streams, context):
+                yield RemovedFinding(finding.rule)
             # a running run's next line may show that it continued
             elif context.now is None or context.failed:
-                yield replace(one, harm="fatal")
+                yield replace(finding, harm="fatal")
 
 
-def _started(one: Found, streams: Streams, context: RunContext) -> bool:
+def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
     """Return whether a program printed output after the message, or a help text that was requested."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
     states = ("output",) if context.failed else ("output", "help")
-    if all(streams[key].below_start in states for key in one.hits):
+    if all(streams[key].below_start in states for key in finding.hits):
         return True
     # A script's output has no rank; if ranks print lines, the script started them.
-    scripts = {source for source, rank in one.hits if rank is None}
-    others = {key: stream for key, stream in streams.items() if key not in one.hits and stream.plain}
+    scripts = {source for source, rank in finding.hits if rank is None}
+    others = {key: stream for key, stream in streams.items() if key not in finding.hits and stream.plain}
     if any(source in scripts and rank is not None for source, rank in others):
         return True
-    last, unsure = one.last, 0.0 if code == NOT_CALLED else AT_ONCE
+    last, unsure = finding.last, 0.0 if code == NOT_CALLED else AT_ONCE
     return last is not None and any(
         stream.timed
         and None not in (last.line.time, stream.last_time)
@@ -191,35 +209,35 @@ def _started(one: Found, streams: Streams, context: RunContext) -> bool:
     )
 
 
-def _ran_on(one: Found, interrupt: Found) -> bool:
+def _ran_on(finding: RuleFinding, interrupt: RuleFinding) -> bool:
     """Return whether a stream was interrupted after its last match of another finding."""
     return any(
         key in interrupt.hits and hits.last_index < interrupt.hits[key].last_index
-        for key, hits in one.hits.items()
+        for key, hits in finding.hits.items()
     )
 
 
-def _outlived(one: Found, exceptions: Exceptions) -> bool:
+def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
     """Return whether an unknown exception came after the finding, on a rank that should have ended."""
     return any(
-        unknown.stream in one.hits and unknown.index > one.hits[unknown.stream].last_index
+        unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
     )
 
 
-def _answered(one: Found, streams: Streams) -> int:
+def _answered(finding: RuleFinding, streams: Streams) -> int:
     """Return how many answers of a server followed the last match, in the stream with the fewest."""
-    return min((answers_after(key, hits.answers, streams) for key, hits in one.hits.items()), default=0)
+    return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
-def _remembered(one: Found, streams: Streams) -> bool:
+def _remembered(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether a non-finite loss is still recent, in steps or in printed losses.
 
     Many steps may lie between two printed losses: one good value after the bad one is weak evidence.
     """
-    if one.followed < FORGOTTEN:
+    if finding.followed < FORGOTTEN:
         return True
-    for key, hits in one.hits.items():
+    for key, hits in finding.hits.items():
         stream = streams[key]
         curve = stream.curves.main
         losses = [point.mark for point in finite_losses(curve.points)] if curve is not None else []
@@ -233,18 +251,18 @@ def _remembered(one: Found, streams: Streams) -> bool:
     return False
 
 
-def _no_number_since(one: Found, streams: Streams) -> bool:
+def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether no finite loss followed the non-finite losses, in any stream that printed them."""
-    for key, hits in one.hits.items():
+    for key, hits in finding.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
             return False
     return True
 
 
-def _never_a_number(one: Found, streams: Streams) -> bool:
+def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
-    for key in one.hits:
+    for key in finding.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
         norms = [point.grad_norm for point in points if point.grad_norm is not None]
@@ -253,11 +271,11 @@ def _never_a_number(one: Found, streams: Streams) -> bool:
     return False
 
 
-def _calibrating(one: Found) -> bool:
+def _calibrating(finding: RuleFinding) -> bool:
     """Return whether gradients were infinite (not NaN) in the first steps only: fp16 finds its scale."""
-    for hits in one.hits.values():
+    for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
         if step is None or step > CALIBRATION or "nan" in texts or "inf" not in texts:
             return False
-    return bool(one.hits)
+    return bool(finding.hits)

@@ -89,7 +89,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
     return message("stacks.many", number=len(ranks))
 
 
-def titled(title: Text, stacks: StallStacks) -> Text:
+def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
     """Return the title of a stall with the ranks to blame and their place, as far as they are known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
