@@ -78,16 +78,18 @@ def of_diagnosis(diagnosis: Any) -> Answer:
     first = diagnosis.primary
     verdict = schema_1_verdict(diagnosis)
     if verdict == "stalled" and (first is None or "stall" in classes("stallwatch", first.rule)):
-        said = " ".join([*first.evidence, first.why]) if first else ""
+        text = " ".join([*first.evidence, first.why]) if first else ""
         return Answer(
-            True, ("stall",), said, first.rank if first else None, first.confidence if first else None
+            True, ("stall",), text, first.rank if first else None, first.confidence if first else None
         )
     if verdict == "unknown-failure" or (first is None and diagnosis.unknown):
         if not diagnosis.unknown:
             return Answer(verdict in ALARMS)
-        one = diagnosis.unknown[0]
-        rank = min(one.ranks, default=None)
-        return Answer(verdict in ALARMS, ("other",), f"{one.exception}: {one.message}", rank)
+        unknown_exception = diagnosis.unknown[0]
+        rank = min(unknown_exception.ranks, default=None)
+        return Answer(
+            verdict in ALARMS, ("other",), f"{unknown_exception.exception}: {unknown_exception.message}", rank
+        )
     if first is None or verdict not in ALARMS:
         return Answer(verdict in ALARMS)
     named = classes("stallwatch", first.rule)
@@ -184,14 +186,14 @@ def command(words: Sequence[str]) -> Adapter:
 
     def answer(folder: Path) -> Answer:
         run = subprocess.run([*words, str(folder)], capture_output=True, text=True, timeout=300, check=False)
-        said = json.loads(run.stdout or "{}")
-        cause = said.get("cause") or ()
+        output = json.loads(run.stdout or "{}")
+        cause = output.get("cause") or ()
         return Answer(
-            bool(said.get("failed")),
+            bool(output.get("failed")),
             (cause,) if isinstance(cause, str) else tuple(cause),
-            str(said.get("text") or ""),
-            said.get("rank"),
-            said.get("confidence"),
+            str(output.get("text") or ""),
+            output.get("rank"),
+            output.get("confidence"),
         )
 
     return answer

@@ -50,7 +50,7 @@ class Webhook:
     """HTTP server that records when each incident first arrived."""
 
     def __init__(self) -> None:
-        self.heard: dict[str, float] = {}
+        self.received: dict[str, float] = {}
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,7 +58,7 @@ class Webhook:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 now = time.time()
                 for name in str(body.get("incidents") or body["id"]).split(","):
-                    outer.heard.setdefault(name, now)
+                    outer.received.setdefault(name, now)
                 self.send_response(200)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -75,7 +75,7 @@ class Webhook:
 
     def of_rule(self, rule: str) -> float | None:
         """Return the time at which the first finding of the rule arrived, or ``None``."""
-        found = [at for name, at in list(self.heard.items()) if f"/finding/{rule}/" in name]
+        found = [at for name, at in list(self.received.items()) if f"/finding/{rule}/" in name]
         return min(found, default=None)
 
 
@@ -151,16 +151,18 @@ def embedded(count: int) -> tuple[list[float], int, float]:
             begun = time.monotonic()
             writers.start()
             time.sleep(5)  # by then the agent has learned the pace of the logs
-            said = {page.id: writers.say(at % SOURCES, page.fires[0]) for at, page in _paced(pages[:count])}
+            printed_at = {
+                page.id: writers.say(at % SOURCES, page.fires[0]) for at, page in _paced(pages[:count])
+            }
             time.sleep(5)
             pace = writers.written / (time.monotonic() - begun)
         finally:
             writers.close()
             agent.terminate()
             agent.wait(60)
-    heard = {rule: webhook.of_rule(rule) for rule in said}
-    delays = [at - said[rule] for rule, at in heard.items() if at is not None]
-    return sorted(delays), sum(at is None for at in heard.values()), pace
+    received_at = {rule: webhook.of_rule(rule) for rule in printed_at}
+    delays = [at - printed_at[rule] for rule, at in received_at.items() if at is not None]
+    return sorted(delays), sum(at is None for at in received_at.values()), pace
 
 
 def _paced(pages: Sequence[RulePage]) -> Any:
@@ -222,7 +224,7 @@ class Robot:
 
     def __init__(self) -> None:
         self.times: list[float] = []
-        self.told = self.refused = 0
+        self.notified = self.refused = 0
 
     def send(self, notice: Notice) -> None:
         now = time.monotonic()
@@ -230,7 +232,7 @@ class Robot:
             self.refused += 1
             raise RuntimeError("too many messages")
         self.times.append(now)
-        self.told += int(notice.facts.get("count") or 1)
+        self.notified += int(notice.facts.get("count") or 1)
 
 
 def burst(count: int, seconds: float) -> list[tuple[str, str]]:
@@ -263,7 +265,7 @@ def burst(count: int, seconds: float) -> list[tuple[str, str]]:
     return [
         ("incidents raised", f"{count} in {fed:.0f} s"),
         ("of these in the store", str(stored)),
-        ("of these told to the chat", str(robot.told)),
+        ("of these told to the chat", str(robot.notified)),
         ("messages to the chat, refused", f"{len(robot.times)}, {robot.refused}"),
         ("the agent's longest wait for both", f"{1000 * slowest:.1f} ms"),
         ("memory grown, disk", f"{grown:.0f} MiB, {size:.0f} MiB"),

@@ -65,7 +65,7 @@ class Case:
     def content(self) -> bytes:
         """Return the log or the archive of the case."""
         if self.kind == "generated":
-            content = generate.one(self.id).text.encode()
+            content = generate.generated_log(self.id).text.encode()
         else:
             folder, ending = ("recordings", "tar.gz") if self.hangs else ("real", "log.gz")
             content = (HERE / folder / f"{self.id}.{ending}").read_bytes()
@@ -230,10 +230,15 @@ def main(
         click.echo(f"## {title}\n\n{describe([case for case in cases if case.sealed is sealed])}\n")
         click.echo("\n".join(table(half)) + "\n")
     for name, scored in scores.items():
-        for one in scored:
-            if wrong and one.outcome in ("wrong", "none", "alarm") and (unseal or not one.case.sealed):
-                said = f"{','.join(one.answer.cause)} {one.answer.confidence or ''} {one.answer.text[:140]}"
-                click.echo(f"{name}: {one.case.id} ({one.case.cause or 'benign'}): {one.outcome}: {said}")
+        for outcome in scored:
+            if (
+                wrong
+                and outcome.outcome in ("wrong", "none", "alarm")
+                and (unseal or not outcome.case.sealed)
+            ):
+                case, answer = outcome.case, outcome.answer
+                printed = f"{','.join(answer.cause)} {answer.confidence or ''} {answer.text[:140]}"
+                click.echo(f"{name}: {case.id} ({case.cause or 'benign'}): {outcome.outcome}: {printed}")
     if write is not None:
         rows = (
             {

@@ -134,16 +134,20 @@ class Trial:
             at for at, one in enumerate(program) if one.group and self.at <= at < self.at + len(program) // 3
         ]
         self.call = chance.choice(calls)
-        one = program[self.call]
+        operation = program[self.call]
         if self.fault == "skipped":
             del program[self.call]
         elif self.fault == "other operation":
-            program[self.call] = msgspec.structs.replace(one, name="broadcast", line=50)
+            program[self.call] = msgspec.structs.replace(operation, name="broadcast", line=50)
         elif self.fault == "other order":
             others = [at for at in range(self.call + 1, len(program)) if program[at].group]
-            others = [at for at in others if (program[at].group, program[at].name) != (one.group, one.name)]
+            others = [
+                at
+                for at in others
+                if (program[at].group, program[at].name) != (operation.group, operation.name)
+            ]
             if others:
-                program[self.call], program[others[0]] = program[others[0]], one
+                program[self.call], program[others[0]] = program[others[0]], operation
 
     def _run(self) -> None:
         ready = deque(range(self.layout.ranks))
@@ -158,30 +162,30 @@ class Trial:
             while self.place[rank] < len(program):
                 if stops and rank in self.stopped and self.place[rank] >= self.at:
                     break
-                one = program[self.place[rank]]
-                if one.name == "send":
-                    sent[rank, one.peer] += 1
-                    if receiving.pop((rank, one.peer), None) is not None:
-                        ready.append(one.peer)
-                elif one.name == "recv":
-                    if received[one.peer, rank] >= sent[one.peer, rank]:
-                        receiving[one.peer, rank] = 1
+                operation = program[self.place[rank]]
+                if operation.name == "send":
+                    sent[rank, operation.peer] += 1
+                    if receiving.pop((rank, operation.peer), None) is not None:
+                        ready.append(operation.peer)
+                elif operation.name == "recv":
+                    if received[operation.peer, rank] >= sent[operation.peer, rank]:
+                        receiving[operation.peer, rank] = 1
                         break
-                    received[one.peer, rank] += 1
+                    received[operation.peer, rank] += 1
                 else:
-                    self.joined[rank][one.group] += 1
-                    number = self.joined[rank][one.group]
-                    calls[one.group, number].append((rank, one.name))
-                    if not self._completes(calls[one.group, number], one.group, number):
+                    self.joined[rank][operation.group] += 1
+                    number = self.joined[rank][operation.group]
+                    calls[operation.group, number].append((rank, operation.name))
+                    if not self._completes(calls[operation.group, number], operation.group, number):
                         break
-                    for other, _ in calls.pop((one.group, number)):
-                        if self._is_kept(other, one.group, number):
+                    for other, _ in calls.pop((operation.group, number)):
+                        if self._is_kept(other, operation.group, number):
                             continue
-                        self.done[other][one.group] = number
+                        self.done[other][operation.group] = number
                         self.place[other] += 1
                         if other != rank:
                             ready.append(other)
-                    if self._is_kept(rank, one.group, number):
+                    if self._is_kept(rank, operation.group, number):
                         break
                     continue
                 self.place[rank] += 1
@@ -218,9 +222,11 @@ class Trial:
         if self.fault == "store":
             return StackGroup([rank], "joining", what="init_process_group", place="train.py:3 in main")
         program, at = self.programs[rank], self.place[rank]
-        one = program[at] if at < len(program) else Operation("barrier", line=60)
-        waits = at >= len(program) or not self._stands(rank)
-        found = StackGroup([rank], "collective", what=one.name, place=f"train.py:{one.line} in step")
+        operation = program[at] if at < len(program) else Operation("barrier", line=60)
+        waits = at >= len(program) or not self._hangs(rank)
+        found = StackGroup(
+            [rank], "collective", what=operation.name, place=f"train.py:{operation.line} in step"
+        )
         if not waits:
             found.kind, found.what, found.place = "code", "", "train.py:11 in score"
             if self.fault == "loader":
@@ -235,7 +241,7 @@ class Trial:
             if self.layout.axes[id] == "pp":
                 continue
             joined, done = 4711 + self.joined[rank][id], 4711 + self.done[rank][id]
-            under_way = one.name if waits and id == one.group else ""
+            under_way = operation.name if waits and id == operation.group else ""
             found.collectives[id] = (
                 Collectives(joined, done, under_way) if known == "recorder" else Collectives(joined)
             )
@@ -246,7 +252,7 @@ class Trial:
         """Return True if all ranks finished their programs."""
         return all(at >= len(program) for at, program in zip(self.place, self.programs, strict=True))
 
-    def _stands(self, rank: int) -> bool:
+    def _hangs(self, rank: int) -> bool:
         stops = self.fault in ("sleep", "loader", "dead", "stopped", "dead host")
         return stops and rank in self.stopped and self.place[rank] >= self.at
 

@@ -180,7 +180,7 @@ def simulated(
             free.append(Simulation(Path(folder, str(index))))
         made = list(free)
 
-        def one(number: int, fault: str) -> Trial:
+        def run_trial(number: int, fault: str) -> Trial:
             with lock:
                 simulation = free.pop()
             try:
@@ -191,7 +191,7 @@ def simulated(
 
         try:
             with ThreadPoolExecutor(jobs) as pool:
-                futures = [pool.submit(partial(one, *each)) for each in planned]
+                futures = [pool.submit(partial(run_trial, *each)) for each in planned]
                 try:
                     for future in as_completed(futures):
                         yield future.result()

@@ -235,11 +235,11 @@ class Host:
             ruling = self.member.ruling
         if looked and self.incident is None and ruling is not None and quiet >= ruling.limit:
             self.opened_at = now
-            self._tell("open", quiet, ruling)
+            self._report("open", quiet, ruling)
         if not hangs and self.incident is not None and self.incident.status == "open":
-            self._tell("resolved", quiet, ruling)
+            self._report("resolved", quiet, ruling)
 
-    def _tell(self, status: str, quiet: float, ruling: Ruling | None) -> None:
+    def _report(self, status: str, quiet: float, ruling: Ruling | None) -> None:
         before, wall = self.incident, self.wall()
         self.incident = Incident(
             id=f"{self._run.run}/stall/{_RULE}/1",

@@ -305,9 +305,11 @@ class Cluster:
         }
         for home in self.homes:
             for folder in sorted(home.glob("runs/*")):
-                for one in _kept(folder):
-                    if one.updated_at >= hang.began and one.opened_at >= hang.began - 1:
-                        hang.incidents.append({"folder": folder.name, "sent": one.id in sent, **_facts(one)})
+                for incident in _kept(folder):
+                    if incident.updated_at >= hang.began and incident.opened_at >= hang.began - 1:
+                        hang.incidents.append(
+                            {"folder": folder.name, "sent": incident.id in sent, **_facts(incident)}
+                        )
         notified = [one for one in hang.incidents if one["sent"]] or hang.incidents
         best = max(
             notified,

@@ -228,7 +228,7 @@ class Hang:
         for rank in ranks:
             state = self.states[rank]
             counts = self._counts(rank, state)
-            one = StackGroup(
+            rank_group = StackGroup(
                 ranks=[rank],
                 kind=_kind(state),
                 condition=state.condition,
@@ -238,7 +238,9 @@ class Hang:
                 collectives=counts,
                 frames=[f"/job/{state.op.place}"] if state.condition == "alive" else [],
             )
-            like = found[one.kind, one.condition, one.what, one.place, one.step]
+            like = found[
+                rank_group.kind, rank_group.condition, rank_group.what, rank_group.place, rank_group.step
+            ]
             for group in like:
                 both = group.collectives.keys() & counts.keys()
                 if all(group.collectives[name] == counts[name] for name in both):
@@ -246,7 +248,7 @@ class Hang:
                     group.collectives |= counts
                     break
             else:
-                like.append(one)
+                like.append(rank_group)
         names = dict.fromkeys(name for rank in ranks for name in training._groups_of[rank])
         layout = [
             RankGroup(
@@ -435,8 +437,8 @@ def _attempt(fault: str, training: Training, draw: random.Random) -> Hang | None
     host = training.host(rank)
     program = training.program(rank)
     collectives = [at for at, op in enumerate(program) if op.kind == "collective"]
-    one = frozenset([rank])
-    truth = Truth(fault, one, frozenset([host]))
+    alone = frozenset([rank])
+    truth = Truth(fault, alone, frozenset([host]))
     deviations: dict[int, _Deviation] = {}
     condition: Condition = "alive"
     if fault in ("sleep", "loader", "dead-rank"):
@@ -531,9 +533,9 @@ def drawn(seed: int, number: int, fault: str, hosts: int, per_host: int) -> Hang
 def judged(truth: Truth, stacks: StallStacks | None, host_of: Any) -> str:
     """Compare the blamed ranks with the truth; return "right", "wrong" or "cannot tell"."""
     odd = frozenset(stacks.odd) if stacks is not None else frozenset()
-    nobody = not truth.ranks or truth.fault == "file-system"
+    blameless = not truth.ranks or truth.fault == "file-system"
     if not odd:
-        return "right" if nobody and stacks is not None else "cannot tell"
+        return "right" if blameless and stacks is not None else "cannot tell"
     if odd == truth.ranks:
         return "right"
     if truth.silent and truth.silent == {host_of(rank) for rank in odd}:

@@ -100,30 +100,34 @@ def main() -> None:
     parser.add_argument("--refreshes", type=int, default=1000, help="for the memory")
     parser.add_argument("--no-prometheus", action="store_true")
     parser.add_argument("--upload-mb", type=int, default=200, help="of the upload that is read; 0: none")
-    told = parser.parse_args()
-    if told.runs <= RUN:
+    options = parser.parse_args()
+    if options.runs <= RUN:
         parser.error(f"--runs: {RUN + 1} at least")
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
-        numbers(Path(folder), told)
-    if told.upload_mb:
-        dashboard_upload.compare(told.upload_mb)
+        numbers(Path(folder), options)
+    if options.upload_mb:
+        dashboard_upload.compare(options.upload_mb)
 
 
-def numbers(home: Path, told: argparse.Namespace) -> None:
+def numbers(home: Path, options: argparse.Namespace) -> None:
     """Print the numbers for both stores."""
     file, began = home / "metrics.duckdb", time.perf_counter()
-    begin = END - told.hours * 3600
-    points = fleet.make(file, runs=told.runs, ranks=told.ranks, hours=told.hours, every=told.every, end=END)
-    for number in range(told.runs):
-        RunFolder.create(f"run-{number:03}", ["python", "train.py"], home=home, now=begin + told.every)
-    print(f"{told.runs} runs × {told.ranks} ranks × {told.hours:g} h: {points:,} points, generated in")
+    begin = END - options.hours * 3600
+    points = fleet.make(
+        file, runs=options.runs, ranks=options.ranks, hours=options.hours, every=options.every, end=END
+    )
+    for number in range(options.runs):
+        RunFolder.create(f"run-{number:03}", ["python", "train.py"], home=home, now=begin + options.every)
+    print(
+        f"{options.runs} runs × {options.ranks} ranks × {options.hours:g} h: {points:,} points, generated in"
+    )
     print(f"  {time.perf_counter() - began:.0f} s. The embedded store, {file.stat().st_size >> 20} MiB:")
     dashboard_browser.visits(home, NAME)
-    clock, moments = [END], int(told.hours * 3600 / told.every)
+    clock, moments = [END], int(options.hours * 3600 / options.every)
     began = time.perf_counter()
     source = Source(DashboardSettings(home=home), clock=lambda: clock[0])
     print(f"  {'the store is opened':36} {1000 * (time.perf_counter() - began):8.0f} ms")
-    store, scrapes = source.store, fleet.Scrapes(told.runs, told.ranks)
+    store, scrapes = source.store, fleet.Scrapes(options.runs, options.ranks)
     assert isinstance(store, MetricStore)
 
     def scraped(run: int | None = RUN) -> None:
@@ -134,30 +138,32 @@ def numbers(home: Path, told: argparse.Namespace) -> None:
     pages(source, begin, scraped)
     every = timed(lambda: scraped(None), 3)
     print(f"  {'a scrape of all runs is written':36} {every}")
-    refreshed(source, begin, told.refreshes, scraped)
+    refreshed(source, begin, options.refreshes, scraped)
     source.close()
-    if told.no_prometheus or not (PROMETHEUS and PROMTOOL):
-        print("no Prometheus is measured" if told.no_prometheus else "no prometheus or promtool here")
+    if options.no_prometheus or not (PROMETHEUS and PROMTOOL):
+        print("no Prometheus is measured" if options.no_prometheus else "no prometheus or promtool here")
         return
     began = time.perf_counter()
     file.unlink()
-    fleet.make(file, runs=told.runs, ranks=told.ranks, hours=told.hours, every=told.every, end=END)
-    samples = imported(file, home, whole=NAME, ranks_since=END - 3600, hours=told.hours)
+    fleet.make(
+        file, runs=options.runs, ranks=options.ranks, hours=options.hours, every=options.every, end=END
+    )
+    samples = imported(file, home, whole=NAME, ranks_since=END - 3600, hours=options.hours)
     print(f"Prometheus, {samples:,} samples of the same (single ranks of other runs only for an hour),")
     print(f"  imported in {time.perf_counter() - began:.0f} s:")
     with serving(home) as (url, server):
         dashboard_browser.visits(home, NAME, STALLWATCH_DASHBOARD_PROMETHEUS_URL=url)
-        asking = Source(DashboardSettings(home=home, prometheus_url=url), clock=lambda: clock[0])
+        querying = Source(DashboardSettings(home=home, prometheus_url=url), clock=lambda: clock[0])
         clock[0] = END
 
         def later() -> None:
             clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # the history ends: go back, or it is stale
 
         before = sum(server.cpu_times()[:2])
-        pages(asking, begin, later)
+        pages(querying, begin, later)
         print(f"  the server's own processor time for all that: {sum(server.cpu_times()[:2]) - before:.1f} s")
-        refreshed(asking, begin, max(1, told.refreshes // 10), later)
-        asking.close()
+        refreshed(querying, begin, max(1, options.refreshes // 10), later)
+        querying.close()
 
 
 if __name__ == "__main__":

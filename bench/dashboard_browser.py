@@ -52,7 +52,7 @@ class Visited:
     server: psutil.Process
     made: list[tuple[float, float, float]] = field(default_factory=list)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Print the times of the first visit and of the later visits."""
         first, later = self.made[0], [statistics.median(one) for one in zip(*self.made[1:], strict=True)]
         for when, (clock, server, own) in (("first visit", first), ("later visits", later)):
@@ -97,7 +97,7 @@ def visits(home: Path, name: str, **variables: str) -> None:
                 page.made.append(_visit(context, page))
         context.close()
     for page in pages:
-        page.tell()
+        page.report()
 
 
 def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
@@ -122,15 +122,15 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
 
 def _used(server: psutil.Process) -> tuple[dict[int, float], dict[int, float]]:
     """Return processor seconds by process: of the server and of Chromium."""
-    told: tuple[dict[int, float], dict[int, float]] = ({}, {})
+    by_process: tuple[dict[int, float], dict[int, float]] = ({}, {})
     ours = [server, *server.children(recursive=True)]
     chromium = [one for one in psutil.Process().children(recursive=True) if one not in ours]
-    for seconds, processes in zip(told, (ours, chromium), strict=True):
+    for seconds, processes in zip(by_process, (ours, chromium), strict=True):
         for process in processes:
             with contextlib.suppress(psutil.Error):
-                if seconds is told[0] or "chrom" in process.name():
+                if seconds is by_process[0] or "chrom" in process.name():
                     seconds[process.pid] = sum(process.cpu_times()[:2])
-    return told
+    return by_process
 
 
 def _runs_ready(page: Any) -> None:
@@ -164,10 +164,10 @@ def _serving(home: Path, variables: dict[str, str]) -> Iterator[tuple[str, subpr
     try:
         assert child.stderr is not None
         line = child.stderr.readline()
-        told = re.search(r"dashboard on (http://\S+)", line)
-        if told is None:
+        match = re.search(r"dashboard on (http://\S+)", line)
+        if match is None:
             raise RuntimeError(line or "the dashboard did not start")
-        yield told[1], child
+        yield match[1], child
     finally:
         child.terminate()
         child.communicate(timeout=60)

@@ -25,17 +25,17 @@ def compare(megabytes: int, rounds: int = 3) -> None:
         home = Path(folder)
         log = home / "rank0.log"
         scanlog.write_rank(log, 0, megabytes << 20, [_FAULT], 0.0001, 0.1)
-        told: list[int] = []
+        peaks: list[int] = []
 
         def command() -> None:
             words = [sys.executable, "-c", "from stallwatch.cli import main; main()", "diagnose", str(log)]
             subprocess.run(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
 
         def upload() -> None:
-            told.clear()
+            peaks.clear()
             with log.open("rb") as file:
                 settings = DashboardSettings(home=home)
-                read_uploads([(log.name, file)], settings, lambda done, _: told.append(done))
+                read_uploads([(log.name, file)], settings, lambda done, _: peaks.append(done))
 
         command()  # fill the caches of rules and patterns
         took = {"stallwatch diagnose": [], "upload": []}
@@ -48,7 +48,7 @@ def compare(megabytes: int, rounds: int = 3) -> None:
             print(f"  {name:36} {used:8.2f} s ({passed:.2f} s)")
         used, passed = (best["upload"][n] / best["stallwatch diagnose"][n] for n in (0, 1))
         print(f"  the upload takes {used:.2f} × ({passed:.2f} ×) as long; at most {MOST} × is wanted")
-        print(f"  its page was told of progress {len(told)} times")
+        print(f"  its page was told of progress {len(peaks)} times")
 
 
 def _measured(act: Callable[[], None]) -> tuple[float, float]:

@@ -123,7 +123,7 @@ def countless_exceptions(path: Path, scale: float) -> None:
         out.write(END)
 
 
-def countless_wordings(path: Path, scale: float) -> None:
+def countless_templates(path: Path, scale: float) -> None:
     """Write ten million error lines, each with another template."""
     with path.open("wb") as out:
         for number in range(max(1, int(10_000_000 * scale))):
@@ -156,7 +156,7 @@ EXTREMES: dict[str, Make] = {
     "a million ranks": crowd_of_ranks,
     "numbers of 400 digits": absurd_numbers,
     "a million exceptions": countless_exceptions,
-    "ten million wordings": countless_wordings,
+    "ten million wordings": countless_templates,
     "a log of 100 MB": stretched(100_000_000),
     "a log of 3 GB": stretched(3_000_000_000),
 }
@@ -186,14 +186,14 @@ def measured(path: Path) -> tuple[float, float, float, str]:
         _, _, used = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - start
         out.seek(0)
-        said = next(
+        printed = next(
             (line.strip() for line in out.read(65536).decode(errors="replace").splitlines() if line.strip()),
             "",
         )
         own = peak.read().decode()
     unit = 1 if sys.platform == "darwin" else 1024
     mebibytes = int(own) / 1024 if own else used.ru_maxrss * unit / 1024**2
-    return seconds, used.ru_utime + used.ru_stime, mebibytes, said
+    return seconds, used.ru_utime + used.ru_stime, mebibytes, printed
 
 
 @click.command()
@@ -211,8 +211,8 @@ def main(scale: float, only: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "train.log")
             make(path, scale)
-            seconds, processor, peak, said = measured(path)
-        click.echo(f"| {name} | {seconds:.1f} | {processor:.1f} | {peak:.0f} | {said[:60]} |")
+            seconds, processor, peak, printed = measured(path)
+        click.echo(f"| {name} | {seconds:.1f} | {processor:.1f} | {peak:.0f} | {printed[:60]} |")
 
 
 if __name__ == "__main__":

@@ -385,8 +385,8 @@ class Relay:
             end = time.monotonic() + 60
             while time.monotonic() < end and not self._port:
                 time.sleep(0.05)
-                said = (self._trial.folder / "relay").read_text()
-                found = re.search(r"may post to http://[^ ]*:(\d+)/", said)
+                output = (self._trial.folder / "relay").read_text()
+                found = re.search(r"may post to http://[^ ]*:(\d+)/", output)
                 self._port = int(found[1]) if found else 0
 
     def kill(self) -> None:
@@ -457,13 +457,13 @@ def relay_killed(trial: Trial) -> None:
         relay.kill()
         relay.start()
 
-        def heard() -> Counter[str]:
+        def received() -> Counter[str]:
             return Counter(f"{name}/{status}" for name, status in stages(trial.chat.taken))
 
         end = time.monotonic() + 40
-        while not wanted <= heard().keys() and time.monotonic() < end:
+        while not wanted <= received().keys() and time.monotonic() < end:
             time.sleep(0.1)
-        trial.expect(sorted(wanted), heard())
+        trial.expect(sorted(wanted), received())
 
     trial.after.append(arrived)
 
@@ -474,15 +474,15 @@ def dashboard_killed(trial: Trial) -> None:
     port = _free_port()
 
     def start() -> None:
-        with (trial.folder / "dashboard").open("ab") as said:
+        with (trial.folder / "dashboard").open("ab") as output:
             command = trial.command("dashboard", "--port", str(port))
             processes.append(
                 subprocess.Popen(
                     command,
                     cwd=trial.folder,
                     env=trial.environ,
-                    stdout=said,
-                    stderr=said,
+                    stdout=output,
+                    stderr=output,
                     start_new_session=True,
                 )
             )

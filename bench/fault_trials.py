@@ -353,9 +353,9 @@ class Trial:
                 kept = json.loads(block.read_bytes().strip(b"\0 \n"))
                 kept["info"]["updated_at"] -= 120.0
                 block.write_text(json.dumps(kept))
-        said = self.folder / "next"
+        output = self.folder / "next"
         for _ in range(3):  # on a busy machine, the imports of one process may take more than ten seconds
-            with said.open("wb") as out:
+            with output.open("wb") as out:
                 done = subprocess.Popen(
                     self.command("run", "--no-metrics", "--no-probe", "--name", "next", "--", "true"),
                     cwd=self.folder,
@@ -366,9 +366,9 @@ class Trial:
                 )
             code = self._waited(done, "the next stallwatch run did not end")
             if code:
-                end = said.read_text(errors="replace").strip().rpartition("\n")[2]
+                end = output.read_text(errors="replace").strip().rpartition("\n")[2]
                 self.problems.append(f"the next stallwatch run ended with {code}: {end}")
-            if b"kept on disk" not in said.read_bytes():
+            if b"kept on disk" not in output.read_bytes():
                 break
 
     # ---- checks of the outcome
@@ -395,11 +395,11 @@ class Trial:
             self._check_log()
             return
         bare = reference(self.scenario)
-        printed, said = self.stdout.read_bytes(), self.stderr.read_text(errors="replace").splitlines()
+        printed, output = self.stdout.read_bytes(), self.stderr.read_text(errors="replace").splitlines()
         code = self.code
         ended = self.note.exists()
         if self.killed:
-            if not ended and not printed and not said:
+            if not ended and not printed and not output:
                 return  # killed before the command started, so there was no training
             code = int(self.note.read_text().split()[1]) if ended else None
         if self._was_stopped:
@@ -407,7 +407,7 @@ class Trial:
             # SIGTERM ends stallwatch itself if it comes before the handler is installed
             kept = code in (128 + self.stopped_by, -self.stopped_by)
         else:
-            untouched = printed == bare.stdout and _is_within(bare.stderr, said)
+            untouched = printed == bare.stdout and _is_within(bare.stderr, output)
             kept = code == bare.code
         if not untouched:
             self.problems.append(f"output changed: {len(printed)} bytes instead of {len(bare.stdout)}")
@@ -475,11 +475,11 @@ class Trial:
         if self._was_stopped:
             self.result.expected -= len(lost)  # the training was ended before these events
             return
-        said = self.stderr.read_text(errors="replace") + _read(self.folder / "next")
+        output = self.stderr.read_text(errors="replace") + _read(self.folder / "next")
         if self.killed:
             known = {one.id: one for one in self._recorded()}
-            heard = {name for name, _ in stages(trial)}
-            unheard = set(known) - heard
+            received = {name for name, _ in stages(trial)}
+            unheard = set(known) - received
             unended = [
                 info for info in list_runs(self.home) if info.ended_at is None and not agent_alive(info)
             ]
@@ -491,7 +491,7 @@ class Trial:
                 return
             self._lose(len(unheard), f"{', '.join(sorted(unheard))} of the record never reached the chat")
             return
-        stated = any(_STATED.search(line) for line in said.splitlines() if line.startswith("stallwatch: "))
+        stated = any(_STATED.search(line) for line in output.splitlines() if line.startswith("stallwatch: "))
         self.result.missing += len(lost)
         if stated:
             self.result.stated += len(lost)

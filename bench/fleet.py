@@ -118,8 +118,8 @@ def to_openmetrics(store: Path, text: Path, *, whole: str, ranks_since: float) -
     (texts,) = connection.execute("SELECT list(DISTINCT labels) FROM series").fetchone() or ([],)
     connection.execute("CREATE TEMP TABLE written (labels VARCHAR, told VARCHAR)")
     for labels in texts:
-        told = "".join(f',{name}="{value}"' for name, value in json.loads(labels or "{}").items())
-        connection.execute("INSERT INTO written VALUES (?, ?)", [labels, told])
+        label_text = "".join(f',{name}="{value}"' for name, value in json.loads(labels or "{}").items())
+        connection.execute("INSERT INTO written VALUES (?, ?)", [labels, label_text])
     connection.execute(
         f"""
         COPY (

@@ -119,12 +119,12 @@ def fuzz(
         ]
     parts.sort(key=lambda part: (part[0], part[1].name))  # keep all parsers at the same progress
 
-    def one(part: tuple[float, Target, int, int]) -> Result | None:
+    def run_part(part: tuple[float, Target, int, int]) -> Result | None:
         _, target, first, last = part
         return run(target, seed, first, last, end=end) if time.monotonic() < end else None
 
     with ThreadPoolExecutor(jobs) as pool:
-        for done in as_completed([pool.submit(one, part) for part in parts]):
+        for done in as_completed([pool.submit(run_part, part) for part in parts]):
             part = done.result()
             if part is None:
                 continue
@@ -157,8 +157,8 @@ def _kept(state: Path | None, seed: int) -> dict[str, Result]:
     if before["seed"] != seed:
         raise click.ClickException(f"{state} is of seed {before['seed']}; give that one, or another file")
     results = {name: Result(**one) for name, one in before["results"].items()}
-    for one in results.values():
-        one.failures = [Failure(**failure) for failure in one.failures]  # type: ignore[arg-type]
+    for result in results.values():
+        result.failures = [Failure(**failure) for failure in result.failures]  # type: ignore[arg-type]
     return results
 
 
@@ -174,10 +174,17 @@ def show(results: dict[str, Result]) -> None:
     """Print the table of results."""
     click.echo("| parser | inputs | inputs/s | failures | slowest, times the median | peak, MiB |")
     click.echo("|---|--:|--:|--:|--:|--:|")
-    for one in results.values():
-        rate = one.inputs / one.seconds if one.seconds else 0
-        slowest = f"{one.slowest:.1f}" if one.slowest else "-"
-        cells = (one.target, f"{one.inputs:,}", f"{rate:,.0f}", len(one.failures), slowest, one.peak >> 20)
+    for result in results.values():
+        rate = result.inputs / result.seconds if result.seconds else 0
+        slowest = f"{result.slowest:.1f}" if result.slowest else "-"
+        cells = (
+            result.target,
+            f"{result.inputs:,}",
+            f"{rate:,.0f}",
+            len(result.failures),
+            slowest,
+            result.peak >> 20,
+        )
         click.echo(f"| {' | '.join(map(str, cells))} |")
     every = list(results.values())
     seconds = sum(one.seconds for one in every) or 1

@@ -87,7 +87,7 @@ class Bench:
         self._console.print(f"{len(left)} runs, {len(wanted) - len(left)} have a result already")
         with ThreadPoolExecutor(self._jobs) as pool:
             try:
-                list(pool.map(lambda task: self._one(task, alone=False), left))
+                list(pool.map(lambda task: self._run_task(task, alone=False), left))
             except KeyboardInterrupt:
                 self._until = 0.0
                 self._console.print("Nothing more is started; waiting for what runs …")
@@ -99,9 +99,9 @@ class Bench:
         }
         for task in wanted:
             if task.key in surprises - again:
-                self._one(task, alone=True)
+                self._run_task(task, alone=True)
 
-    def _one(self, task: Task, *, alone: bool) -> None:
+    def _run_task(self, task: Task, *, alone: bool) -> None:
         program = task.program
         lacking = missing(program)
         if lacking:

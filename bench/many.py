@@ -159,43 +159,43 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=[1, 4, 10], help="of a single log, in MB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dask", type=int, default=0, help="logs of 1 MB that one and two Dask workers read")
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="stallwatch-many-") as name:
         folder = Path(name)
-        versions = [Version(command, folder / str(order)) for order, command in enumerate(asked.versions)]
+        versions = [Version(command, folder / str(order)) for order, command in enumerate(arguments.versions)]
         small = folder / "small.log"
         large = folder / "large.log"
         written(small, 0, 20_000, random.Random(0))
         written(large, 0, 8 * MB, random.Random(0))
         for version in versions:
             version.diagnose(large)
-        base = show("1 log of 20 kB", versions, small, asked.rounds)
-        for size in asked.sizes:
+        base = show("1 log of 20 kB", versions, small, arguments.rounds)
+        for size in arguments.sizes:
             path = folder / f"{size}.log"
             with path.open("a") as log:
                 log.write(timed_out(0, written(path, 0, size * MB, random.Random(size))))
-            show(f"1 log of {size} MB", versions, path, asked.rounds, base)
-        for ranks in asked.ranks:
-            rounds = asked.rounds if ranks < 100 else 1
+            show(f"1 log of {size} MB", versions, path, arguments.rounds, base)
+        for ranks in arguments.ranks:
+            rounds = arguments.rounds if ranks < 100 else 1
             logs, first = folder_of(ranks, MB, folder)
             whole = together(logs, folder / "together.log")
             base = show(f"1 log of {ranks} MB", versions, whole, rounds)
             whole.unlink()
             show(f"{ranks} logs of 1 MB", versions, logs, rounds, base, first)
             shutil.rmtree(logs)
-        if asked.dask:
-            logs, _ = folder_of(asked.dask, MB, folder)
+        if arguments.dask:
+            logs, _ = folder_of(arguments.dask, MB, folder)
             took = {
-                workers: min(dask_seconds(logs, workers, folder / "0") for _ in range(asked.rounds))
+                workers: min(dask_seconds(logs, workers, folder / "0") for _ in range(arguments.rounds))
                 for workers in (1, 2)
             }
             print(
-                f"{asked.dask} logs, Dask: {took[1]:.1f} s with one worker, {took[2]:.1f} s with two: ",
+                f"{arguments.dask} logs, Dask: {took[1]:.1f} s with one worker, {took[2]:.1f} s with two: ",
                 end="",
             )
             print(f"{took[1] / took[2]:.2f} times as fast")
             shutil.rmtree(logs)
-        for files in asked.small:
+        for files in arguments.small:
             logs, first = small_folder(files, folder)
             whole = together(logs, folder / "together.log")
             base = show(f"1 log of {2 * files // 1000} MB", versions, whole, 1)

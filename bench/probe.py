@@ -61,17 +61,17 @@ Step = Callable[[int], None]
 
 
 def probe(folder: Path) -> Step:
-    return telling(Probe(folder, {"RANK": "0"}).step)
+    return reporting_step(Probe(folder, {"RANK": "0"}).step)
 
 
 def empty(_: Path) -> Step:
     """Return a step that passes ten values to an empty function: the cost of the measurement itself."""
-    return telling(nothing)
+    return reporting_step(nothing)
 
 
-def telling(told: Callable[..., None]) -> Step:
+def reporting_step(report: Callable[..., None]) -> Step:
     def step(number: int) -> None:
-        told(
+        report(
             float(number),
             loss=1.25,
             grad_norm=0.5,
@@ -221,18 +221,18 @@ def import_milliseconds(folder: Path) -> tuple[float, float]:
     return statistics.median(took), min(took)
 
 
-def serve_turns(row: str, folder: Path, asked: Connection) -> None:
+def serve_turns(row: str, folder: Path, requests: Connection) -> None:
     """Measure one row whenever the parent requests it, in a process that isolates a logger's threads."""
     try:
         step = ROWS[row][1](folder)
     except Exception as error:
-        asked.send(f"{type(error).__name__}: {error}")
+        requests.send(f"{type(error).__name__}: {error}")
         return
-    asked.send(None)
+    requests.send(None)
     number = 0
-    while asked.recv():
+    while requests.recv():
         took, number = microseconds(step, number)
-        asked.send(took)
+        requests.send(took)
     os._exit(0)  # messages that the logger sends at exit are not measured
 
 
@@ -272,8 +272,8 @@ def cold(folder: Path) -> dict[str, Costs]:
     arithmetic and copies, not sleep: a sleep would hide added time. The unit is processor time, which other
     programs on a busy machine disturb less.
     """
-    told = Probe(folder, {"RANK": "0"})
-    told.samplers += [accelerator_memory, resident_memory]
+    probe = Probe(folder, {"RANK": "0"})
+    probe.samplers += [accelerator_memory, resident_memory]
     values, swept, target = list(range(2000)), bytes(SWEPT_BYTES), bytearray(SWEPT_BYTES)
 
     def work(times: int) -> None:
@@ -284,14 +284,14 @@ def cold(folder: Path) -> dict[str, Costs]:
     begin = time.perf_counter()
     work(500)
     times = int(500 * WORK_SECONDS / (time.perf_counter() - begin)) or 1
-    kinds = {"nothing": None, "control": nothing, "step": told.step, "with readings": told.step}
-    told.step(loss=1.0)
+    kinds = {"nothing": None, "control": nothing, "step": probe.step, "with readings": probe.step}
+    probe.step(loss=1.0)
     draw = random.Random(1)
     added: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(COMPARED):
         spent = {}
         for kind in draw.sample(list(kinds), len(kinds)):
-            told._sampled_at = 0.0 if kind == "with readings" else time.time()
+            probe._sampled_at = 0.0 if kind == "with readings" else time.time()
             call = kinds[kind]
             begin = time.thread_time()
             work(times)

@@ -83,8 +83,8 @@ def main(
         console.print(table)
         if save:
             what = f"density {density}, bars {bars}, {compress or 'plain'}"
-            told = f"{size / 1e6:.0f} MB, {patterns} patterns, {what}"
-            _save(table, told)
+            caption = f"{size / 1e6:.0f} MB, {patterns} patterns, {what}"
+            _save(table, caption)
 
 
 def _sample(files: Sequence[Path], folder: Path) -> dict[float, Path]:
@@ -189,12 +189,12 @@ def _table(
     return table
 
 
-def _save(table: Table, told: str) -> None:
+def _save(table: Table, caption: str) -> None:
     columns = [list(column.cells) for column in table.columns]
     heads = [str(column.header) for column in table.columns]
     rows = [heads, ["---"] * len(heads), *map(list, zip(*columns, strict=True))]
     commit = subprocess.run(["git", "describe", "--always"], capture_output=True, text=True, check=False)
-    lines = [f"\n## {told}, {os.cpu_count()} processors, {commit.stdout.strip()}\n"]
+    lines = [f"\n## {caption}, {os.cpu_count()} processors, {commit.stdout.strip()}\n"]
     lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
     with RESULTS.open("a") as file:
         file.write("\n".join(lines) + "\n")

@@ -77,10 +77,10 @@ def contenders(catalogue: Catalogue, folder: Path, workers: int) -> list[Contend
 
     def signatures(files: Sequence[Path]) -> int:
         """Return the number of matching lines; extract each match with its line, captures and time."""
-        lines, stretches = set(), Counter[tuple[str, float | None]]()
-        for one in Matching(files, matcher).matches():
-            lines.add((one.line.source, one.line.number))
-            stretches[one.rule, one.bucket(60.0)] += 1
+        lines, segments = set(), Counter[tuple[str, float | None]]()
+        for match in Matching(files, matcher).matches():
+            lines.add((match.line.source, match.line.number))
+            segments[match.rule, match.bucket(60.0)] += 1
         return len(lines)
 
     def diagnose(files: Sequence[Path], parallel: Parallel | None = None) -> int:

@@ -114,9 +114,9 @@ def section(title: str, outcomes: list[Outcome], families: dict[str, str]) -> li
 def reliability(claimed: list[Claim]) -> list[str]:
     """Return a table of how often named causes are right, by confidence."""
     lines = ["| confidence | on average | right |", "|---|---|---|"]
-    for one in calibration(claimed):
-        mean = f"{one.mean:.2f}" if one.score.all else ""
-        lines.append(f"| {one.low:.1f}–{min(one.high, 1):.1f} | {mean} | {one.score.measured} |")
+    for bucket in calibration(claimed):
+        mean = f"{bucket.mean:.2f}" if bucket.score.all else ""
+        lines.append(f"| {bucket.low:.1f}–{min(bucket.high, 1):.1f} | {mean} | {bucket.score.measured} |")
     return lines
 
 
@@ -196,10 +196,10 @@ def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None
         text += section(title, outcomes, families)
         claimed += claims(outcomes)
         if wrong:
-            for one in outcomes:
-                if not one.right:
+            for row in outcomes:
+                if not row.right:
                     console.print(
-                        f"{one.case}: {one.label}, said {one.verdict}, {one.primary} {one.confidence:.2f}",
+                        f"{row.case}: {row.label}, said {row.verdict}, {row.primary} {row.confidence:.2f}",
                         style="yellow",
                         highlight=False,
                     )

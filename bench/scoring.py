@@ -64,7 +64,7 @@ class Outcome:
         return self.primary == self.label
 
     @property
-    def said(self) -> str:
+    def named_cause(self) -> str:
         """The primary cause that the diagnosis names, or its verdict if it names none."""
         return self.primary or self.verdict
 
@@ -130,13 +130,13 @@ def by_family(outcomes: Sequence[Outcome], families: Mapping[str, str]) -> list[
     """Return scores by family; precision also counts primary causes named on quiet cases."""
     claimed: dict[str, list[bool]] = defaultdict(list)
     labelled: dict[str, list[bool]] = defaultdict(list)
-    for one in outcomes:
-        if one.label == "failed":
+    for outcome in outcomes:
+        if outcome.label == "failed":
             continue
-        if one.primary is not None and (one.verdict in ALARMS or not one.quiet):
-            claimed[families.get(one.primary, "?")].append(one.right and not one.quiet)
-        if not one.quiet and one.label in families:
-            labelled[families[one.label]].append(one.right)
+        if outcome.primary is not None and (outcome.verdict in ALARMS or not outcome.quiet):
+            claimed[families.get(outcome.primary, "?")].append(outcome.right and not outcome.quiet)
+        if not outcome.quiet and outcome.label in families:
+            labelled[families[outcome.label]].append(outcome.right)
     return [
         FamilyScore(
             family,
@@ -205,7 +205,8 @@ def expected_error(claimed: Iterable[Claim]) -> float:
 
 def confusions(outcomes: Iterable[Outcome]) -> list[tuple[str, str, int]]:
     """Return (label, what the diagnosis named instead, count), most frequent first."""
-    counts = Counter((one.label, one.said) for one in outcomes if not one.right)
+    counts = Counter((one.label, one.named_cause) for one in outcomes if not one.right)
     return [
-        (label, said, count) for (label, said), count in sorted(counts.items(), key=lambda x: (-x[1], x[0]))
+        (label, named_cause, count)
+        for (label, named_cause), count in sorted(counts.items(), key=lambda x: (-x[1], x[0]))
     ]

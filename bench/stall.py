@@ -120,10 +120,12 @@ def hangs(verdicts: list[Verdict]) -> str:
 
 def summary(verdicts: list[Verdict]) -> str:
     """Return the number of false stalls in 1,000 run-hours, and the delay of detection at that rate."""
-    hours, said = sum(verdict.hours for verdict in verdicts), final(verdicts)
-    rate = 1000 * sum(verdict.false_learnt for verdict in said) / hours
-    median = statistics.median(verdict.found_after for verdict in said)
-    wrongly = Counter(wrong.partition(" s >")[0].rpartition(" ")[0] for v in said for wrong in v.wrongly)
+    hours, final_verdicts = sum(verdict.hours for verdict in verdicts), final(verdicts)
+    rate = 1000 * sum(verdict.false_learnt for verdict in final_verdicts) / hours
+    median = statistics.median(verdict.found_after for verdict in final_verdicts)
+    wrongly = Counter(
+        wrong.partition(" s >")[0].rpartition(" ")[0] for v in final_verdicts for wrong in v.wrongly
+    )
     of = "".join(f"\n  {count} × {what}" for what, count in wrongly.most_common())
     return f"{rate:.2f} false stalls in 1,000 run-hours; a hang is a stall after {median:,.0f} s (median){of}"
 

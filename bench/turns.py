@@ -28,7 +28,7 @@ READERS = {
 }
 
 
-def read_when_asked(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
+def read_on_request(kind: str, checkout: str, folder: str, logs: Sequence[str]) -> None:
     """Act as a checkout's process: read the logs for each input line, and print the seconds."""
     sys.path[:0] = [str(Path(checkout, part)) for part in PARTS]
     from scanners import contenders, plain_rules
@@ -70,13 +70,13 @@ def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
             pipe = subprocess.PIPE
             processes[checkout] = subprocess.Popen([*command], stdin=pipe, stdout=pipe, text=True)
 
-        def ask(process: subprocess.Popen[str]) -> tuple[float, float]:
+        def request_reading(process: subprocess.Popen[str]) -> tuple[float, float]:
             assert process.stdin is not None and process.stdout is not None
             print(file=process.stdin, flush=True)
             return tuple(json.loads(process.stdout.readline()))
 
         for process in processes.values():
-            ask(process)
+            request_reading(process)
         search = [
             "rg",
             "-a",
@@ -90,7 +90,7 @@ def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
         seconds: dict[str, list[tuple[float, float]]] = {}
         for _ in range(int(rounds)):
             for checkout, process in processes.items():
-                seconds.setdefault(checkout, []).append(ask(process))
+                seconds.setdefault(checkout, []).append(request_reading(process))
             ripgrep = taken(lambda: subprocess.run(search, stdout=subprocess.DEVNULL, check=True))
             seconds.setdefault("ripgrep", []).append(ripgrep)
         for process in processes.values():
@@ -99,12 +99,12 @@ def main(kind: str, rounds: str, first: str, second: str, *logs: str) -> None:
         print(name)
         for at, what in enumerate(("processors", "clock")):
             mine, base = ([one[at] for one in some] for some in (values, seconds["ripgrep"]))
-            told = [f"{of(mine):.3f} s ({of(base) / of(mine):.2f}×)" for of in (min, statistics.median)]
-            print(f"  {what:10}  least {told[0]}  median {told[1]}")
+            ratios = [f"{of(mine):.3f} s ({of(base) / of(mine):.2f}×)" for of in (min, statistics.median)]
+            print(f"  {what:10}  least {ratios[0]}  median {ratios[1]}")
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "--":
-        read_when_asked(*sys.argv[2:5], sys.argv[5:])
+        read_on_request(*sys.argv[2:5], sys.argv[5:])
     else:
         main(*sys.argv[1:])

@@ -151,7 +151,7 @@ class Watched:
                 self.progress.hooked(self._record(report, rank, at))
                 self.advance.seen(at)
             return
-        self.progress.heard_at = now
+        self.progress.received_at = now
         line = Line(str(report.value), "train.log", 1, None, now)
         if report.what == "log-step":
             self.progress.add(Sample(None, now, step=int(report.value), series="dict"), line)
@@ -235,7 +235,7 @@ def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) ->
             for seconds in FIXED:
                 verdict.false_fixed[seconds] += now - sign > seconds
             sign = now
-        watched.progress.heard_at = now
+        watched.progress.received_at = now
         watched.progress.add(sample, line)
         watched.advance.seen(now)
     verdict.hours += (lines[-1][0] - first) / 3600

@@ -233,8 +233,8 @@ def condition(text: str, language: str) -> str:
 
     fix = parse_fix(f"{{{text}}} {_FIX}")
     worded = _FIX
-    for one in reversed(fix.conditions):
-        worded = worded if one.kind == "else" else one.worded(worded)
+    for part in reversed(fix.conditions):
+        worded = worded if part.kind == "else" else part.worded(worded)
     before = WORDS[language]["otherwise"] if fix.otherwise else ""
     return before + render(worded, language).partition(_FIX)[0]
 

@@ -141,10 +141,10 @@ def _print(results: Sequence[Verified], package: str, version: str) -> None:
 
     styles = {"found": "green", "missing": "bold red", "skipped": "dim"}
     table = Table("rule", "", "where", box=None, pad_edge=False)
-    for one in sorted(results, key=lambda one: (one.state != "missing", one.state == "skipped", one.rule)):
-        place = f"{one.file}:{one.line}" if one.line else one.file
-        where = {"found": place, "missing": one.pattern, "skipped": one.reason}[one.state]
-        table.add_row(one.rule, Text(one.state, style=styles[one.state]), Text(where))
+    for result in sorted(results, key=lambda one: (one.state != "missing", one.state == "skipped", one.rule)):
+        place = f"{result.file}:{result.line}" if result.line else result.file
+        where = {"found": place, "missing": result.pattern, "skipped": result.reason}[result.state]
+        table.add_row(result.rule, Text(result.state, style=styles[result.state]), Text(where))
     Console(width=None if sys.stdout.isatty() else 1000).print(table, highlight=False)
     counts = [f"{sum(one.state == state for one in results)} {state}" for state in styles]
     click.echo(f"{package} {version or '(version unknown)'}: {', '.join(counts)}")

@@ -506,7 +506,7 @@ def logs() -> dict[str, Log]:
     return found
 
 
-def one(name: str) -> Log:
+def generated_log(name: str) -> Log:
     """Return the generated log with this id."""
     kind, _, number = name.removeprefix("gen-").rpartition("-")
     if kind == "benign":
@@ -515,4 +515,4 @@ def one(name: str) -> Log:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(one(sys.argv[1]).text)
+    sys.stdout.write(generated_log(sys.argv[1]).text)

@@ -72,11 +72,11 @@ def hangs() -> list[dict[str, Any]]:
                     "rank": rank,
                 }
             )
-    for one in FAILING:
-        expected = one.expected
-        if expected is None or expected.cause in _NO_HANG or any(part in one.name for part in _NOT):
+    for case in FAILING:
+        expected = case.expected
+        if expected is None or expected.cause in _NO_HANG or any(part in case.name for part in _NOT):
             continue
-        if one.form in ("tail", "no-probe") or expected.limit in (
+        if case.form in ("tail", "no-probe") or expected.limit in (
             "start",
             "crash",
             "trace-cache",
@@ -85,12 +85,12 @@ def hangs() -> list[dict[str, Any]]:
             continue
         rows.append(
             {
-                "id": f"hang-live-{one.name}",
-                "form": FORMS[one.form],
-                "program": f"{BENCH / 'live_programs' / one.file} {one.scenario}",
+                "id": f"hang-live-{case.name}",
+                "form": FORMS[case.form],
+                "program": f"{BENCH / 'live_programs' / case.file} {case.scenario}",
                 "seed": 11,
                 "place": expected.place
-                or ("stopped by a signal" if expected.cause == "stopped" else one.file),
+                or ("stopped by a signal" if expected.cause == "stopped" else case.file),
                 "rank": expected.rank,
             }
         )
@@ -153,9 +153,9 @@ def record(row: dict[str, Any], out: Path) -> str:
             family = psutil.Process(process.pid).children(recursive=True)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        for one in family:
+        for child in family:
             with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+                child.kill()
         process.wait()
     if not event or not target.exists():
         tail = (work / "terminal").read_text(errors="replace")[-600:]

@@ -41,7 +41,7 @@ def webhooks() -> list[bytes]:
 
 def posts() -> list[bytes]:
     """Return reports of a run's agents with the header that authenticates them."""
-    said = {"key": "5f", "agent": "n2-1", "host": "n2", "host_id": "ab", "run": "sft-1", "number": 7}
+    member_report = {"key": "5f", "agent": "n2-1", "host": "n2", "host_id": "ab", "run": "sft-1", "number": 7}
     group = {"ranks": [8, 9], "kind": "collective", "collectives": {"w": {"joined": 12, "done": 11}}}
     layout = [{"id": "w", "ranks": "0-15", "axis": "world"}]
     stacks = {"time": 1.0, "seconds": 0.2, "groups": [group], "layout": layout}
@@ -57,8 +57,16 @@ def posts() -> list[bytes]:
         "updated_at": 2.5,
     }
     pace = {"step": 4, "rank": 8, "own": 0.1, "whole": 0.3}
-    report = {**said, "stacks": stacks, "incidents": [incident], "paces": [pace], "ledger": [{"id": "a"}]}
-    plain = of.as_json({"v": 1, "reports": [said]}, {"v": 1, "reports": [report, said]}, {"v": 2})
+    report = {
+        **member_report,
+        "stacks": stacks,
+        "incidents": [incident],
+        "paces": [pace],
+        "ledger": [{"id": "a"}],
+    }
+    plain = of.as_json(
+        {"v": 1, "reports": [member_report]}, {"v": 1, "reports": [report, member_report]}, {"v": 2}
+    )
     proof = Signer(b"secret", "5f").sign("POST", "/", Proof("5f", "n2-1", 7, "n1-1"), b"")
     return [*plain, gzip.compress(plain[1], mtime=0), zstandard.compress(plain[1]), proof.header.encode()]
 

@@ -51,14 +51,16 @@ def units(target: Target) -> Iterator[tuple[bytes, bytes, bytes]]:
             yield b"", token + b"\n", b""
             yield b"", token + b"\r", b"\n"
     for _ in range(_PAIRED):
-        one, other = chance.choice([*tokens, *some]), chance.choice(tokens)
-        yield b"", one + other, chance.choice((b"", b"\n", b"!"))
+        example, other = chance.choice([*tokens, *some]), chance.choice(tokens)
+        yield b"", example + other, chance.choice((b"", b"\n", b"!"))
     # JSON and similar formats contain no text for the patterns.
     if not target.json:
         for pattern in patterns.every_pattern():
             text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
-            for one in patterns.texts(text, pattern.flags if isinstance(pattern.pattern, str) else 0)[::4]:
-                yield tuple(part.encode("utf-8", "replace") for part in one)  # type: ignore[misc]
+            for example in patterns.texts(text, pattern.flags if isinstance(pattern.pattern, str) else 0)[
+                ::4
+            ]:
+                yield tuple(part.encode("utf-8", "replace") for part in example)  # type: ignore[misc]
 
 
 def stretched(unit: tuple[bytes, bytes, bytes], size: int) -> bytes:

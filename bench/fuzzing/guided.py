@@ -27,9 +27,9 @@ def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
         raise click.ClickException("libFuzzer follows one parser at a time; name it with --only")
     target = targets[0]
 
-    def one(data: bytes) -> None:
-        if (said := wrong(target, data)) is not None:
-            raise AssertionError(said)
+    def try_input(data: bytes) -> None:
+        if (problem := wrong(target, data)) is not None:
+            raise AssertionError(problem)
 
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-"))
     for number in range(_SAMPLES):
@@ -37,5 +37,5 @@ def follow(targets: Sequence[Target], inputs: int, seed: int) -> None:
     for function in gc.get_objects():
         if isinstance(function, FunctionType) and (function.__module__ or "").startswith("stallwatch_"):
             atheris.instrument_func(function)
-    atheris.Setup([sys.argv[0], f"-runs={inputs}", f"-seed={seed}", "-max_len=4096", str(folder)], one)
+    atheris.Setup([sys.argv[0], f"-runs={inputs}", f"-seed={seed}", "-max_len=4096", str(folder)], try_input)
     atheris.Fuzz()

@@ -184,9 +184,9 @@ def parse_phases(data: bytes) -> None:
 def parse_tracebacks(data: bytes) -> None:
     reader = TracebackReader()
     raised = [reader.feed(line) for line in read_lines(data)]
-    for one in (*raised, *reader.left()):
-        if one is not None:
-            kind_of_exception(one)
+    for traceback in (*raised, *reader.left()):
+        if traceback is not None:
+            kind_of_exception(traceback)
 
 
 def parse_launchers(data: bytes) -> None:

@@ -223,8 +223,8 @@ class Mutator:
         found = list(_NUMBER.finditer(data[:_USUAL]))
         if not found:
             return self._insert(data, chance)
-        one = chance.choice(found)
-        return data[: one.start()] + chance.choice(_NUMBERS) + data[one.end() :]
+        number = chance.choice(found)
+        return data[: number.start()] + chance.choice(_NUMBERS) + data[number.end() :]
 
     def _nest(self, data: bytes, chance: random.Random) -> bytes:
         (begin, end), deep = chance.choice(_PAIRS), chance.choice(_NESTING)
@@ -234,10 +234,10 @@ class Mutator:
 
     def _lines(self, data: bytes, chance: random.Random) -> bytes:
         lines = data.split(b"\n")
-        one, other = chance.randrange(len(lines)), chance.randrange(len(lines))
-        lines[one], lines[other] = lines[other], lines[one]
+        first, other = chance.randrange(len(lines)), chance.randrange(len(lines))
+        lines[first], lines[other] = lines[other], lines[first]
         if chance.random() < 0.5:
-            lines.insert(one, lines[other])
+            lines.insert(first, lines[other])
         return b"\n".join(lines)
 
     def _with_other_values(self, data: bytes, chance: random.Random) -> bytes:

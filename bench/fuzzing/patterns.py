@@ -98,11 +98,11 @@ def _patterns_in(value: Any, deep: int, seen: set[int]) -> Iterator[tuple[str | 
     elif isinstance(value, _Compiled):
         yield value._given[0], re.compile(*value._given).flags
     elif isinstance(value, dict):
-        for one in (*value, *value.values()):
-            yield from _patterns_in(one, deep + 1, seen)
+        for item in (*value, *value.values()):
+            yield from _patterns_in(item, deep + 1, seen)
     elif isinstance(value, (list, tuple, set, frozenset)):
-        for one in value:
-            yield from _patterns_in(one, deep + 1, seen)
+        for item in value:
+            yield from _patterns_in(item, deep + 1, seen)
     elif type(value).__module__.startswith("stallwatch") and not callable(value):
         names = getattr(value, "__dict__", None) or getattr(type(value), "__struct_fields__", ())
         for name in list(names):
@@ -263,17 +263,17 @@ def slow(pattern: Pattern) -> tuple[float, Text] | None:
     compiled = re.compile(pattern.pattern, pattern.flags)
     text = pattern.pattern if isinstance(pattern.pattern, str) else pattern.pattern.decode("latin-1")
     look = compiled.search if is_searched(pattern) else compiled.match
-    for one in texts(
+    for candidate in texts(
         text, pattern.flags & ~re.UNICODE if isinstance(pattern.pattern, bytes) else pattern.flags
     ):
 
-        def of(size: int, one: Text = one) -> str | bytes:
-            made = one.of(size)
+        def of(size: int, candidate: Text = candidate) -> str | bytes:
+            made = candidate.of(size)
             return made if isinstance(pattern.pattern, str) else made.encode("latin-1", "replace")
 
         worst = growth(look, of)
         if worst > _FASTER:
-            return worst, one
+            return worst, candidate
     return None
 
 

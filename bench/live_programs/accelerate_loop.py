@@ -55,31 +55,31 @@ class Prepared:
 
 
 def steady() -> None:
-    one = Prepared()
-    one.train(220)
-    one.finish()
+    prepared = Prepared()
+    prepared.train(220)
+    prepared.finish()
 
 
 def gathered_evaluation() -> None:
-    one = Prepared()
-    one.train(60)
-    one.evaluate(40, about(80) / 40)
-    one.train(30)
-    one.finish()
+    prepared = Prepared()
+    prepared.train(60)
+    prepared.evaluate(40, about(80) / 40)
+    prepared.train(30)
+    prepared.finish()
 
 
 def accumulation() -> None:
-    one = Prepared(accumulation=32)
-    one.train(32 * 12)
-    one.finish()
+    prepared = Prepared(accumulation=32)
+    prepared.train(32 * 12)
+    prepared.finish()
 
 
 def save_state() -> None:
-    one = Prepared()
+    prepared = Prepared()
     for number in range(8):
-        one.train(25)
-        one.accelerator.save_state(f"state-{number}")
-    one.finish()
+        prepared.train(25)
+        prepared.accelerator.save_state(f"state-{number}")
+    prepared.finish()
 
 
 # ---------------------------------------------------------------- what fails
@@ -91,35 +91,35 @@ def refresh_prompts() -> None:
 
 
 def rank_1_hangs() -> None:
-    one = Prepared()
+    prepared = Prepared()
 
     def hook(number: int) -> None:
         if number == 70 and RANK == 1:
             refresh_prompts()
 
-    one.train(500, hook)
+    prepared.train(500, hook)
 
 
 def rank_1_leaves_the_gather_out() -> None:
     """Let rank 1 filter its last predictions, so that none remain and it skips the gather."""
-    one = Prepared()
-    one.train(70)
+    prepared = Prepared()
+    prepared.train(70)
     if RANK == 0:
         event("gather")
-        one.accelerator.gather(torch.zeros(4))
-    one.accelerator.wait_for_everyone()
-    one.train(500)
+        prepared.accelerator.gather(torch.zeros(4))
+    prepared.accelerator.wait_for_everyone()
+    prepared.train(500)
 
 
 def exception_on_rank_1() -> None:
-    one = Prepared()
+    prepared = Prepared()
 
     def hook(number: int) -> None:
         if number == 70 and RANK == 1:
             event("exception")
             raise KeyError("labels")
 
-    one.train(500, hook)
+    prepared.train(500, hook)
 
 
 if __name__ == "__main__":

@@ -61,14 +61,14 @@ def rank_1_misses_a_collective() -> None:
 def mismatched_collectives() -> None:
     """Join the collectives of two groups in a different order on each rank."""
     loop = healthy_start()
-    one, other = dist.new_group(), dist.new_group()
+    first, other = dist.new_group(), dist.new_group()
     if RANK == 0:
         event("mismatch")
-        dist.all_reduce(torch.zeros(4), group=one)
+        dist.all_reduce(torch.zeros(4), group=first)
         dist.barrier(group=other)
     else:
         dist.barrier(group=other)
-        dist.all_reduce(torch.zeros(4), group=one)
+        dist.all_reduce(torch.zeros(4), group=first)
     loop.train(1000)
 
 

@@ -54,17 +54,17 @@ class Sharded:
 
 
 def steady() -> None:
-    one = Sharded()
-    one.train(220)
-    one.finish()
+    model = Sharded()
+    model.train(220)
+    model.finish()
 
 
 def long_evaluation() -> None:
-    one = Sharded()
-    one.train(60)
-    one.evaluate(40, about(80) / 40)
-    one.train(30)
-    one.finish()
+    model = Sharded()
+    model.train(60)
+    model.evaluate(40, about(80) / 40)
+    model.train(30)
+    model.finish()
 
 
 def pack_sequences() -> None:
@@ -73,11 +73,11 @@ def pack_sequences() -> None:
 
 
 def rank_1_hangs() -> None:
-    one = Sharded()
-    one.train(70)
+    model = Sharded()
+    model.train(70)
     if RANK == 1:
         pack_sequences()
-    one.train(500)
+    model.train(500)
 
 
 if __name__ == "__main__":

@@ -58,15 +58,15 @@ def steady() -> None:
 
 
 def long_evaluation() -> None:
-    one = trainer(100, evaluated=120, eval_strategy="steps", eval_steps=60)
+    hf_trainer = trainer(100, evaluated=120, eval_strategy="steps", eval_steps=60)
     PACE.evaluating = about(80, 0.5) / 60
-    one.train()
+    hf_trainer.train()
 
 
 def long_evaluation_without_bars() -> None:
-    one = trainer(100, evaluated=20, eval_strategy="steps", eval_steps=60, disable_tqdm=True)
+    hf_trainer = trainer(100, evaluated=20, eval_strategy="steps", eval_steps=60, disable_tqdm=True)
     PACE.evaluating = about(80, 0.5) / 10
-    one.train()
+    hf_trainer.train()
 
 
 def slow_metrics(_: Any) -> dict[str, float]:
@@ -90,14 +90,14 @@ class SlowSave(TrainerCallback):
 
 
 def upload_after_a_checkpoint() -> None:
-    one = trainer(100, save_strategy="steps", save_steps=60)
-    one.add_callback(SlowSave())
-    one.train()
+    hf_trainer = trainer(100, save_strategy="steps", save_steps=60)
+    hf_trainer.add_callback(SlowSave())
+    hf_trainer.train()
 
 
 def early_stopping() -> None:
     """Train with a learning rate of zero, so that early stopping ends the run."""
-    one = trainer(
+    hf_trainer = trainer(
         5000,
         learning_rate=0.0,
         eval_strategy="steps",
@@ -107,8 +107,8 @@ def early_stopping() -> None:
         load_best_model_at_end=True,
         metric_for_best_model="loss",
     )
-    one.add_callback(EarlyStoppingCallback(early_stopping_patience=3))
-    one.train()
+    hf_trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=3))
+    hf_trainer.train()
 
 
 def gradient_accumulation() -> None:
@@ -117,9 +117,9 @@ def gradient_accumulation() -> None:
 
 def multi_epoch() -> None:
     """Train over several short epochs, each shuffled anew."""
-    one = trainer(-1, num_train_epochs=8)
-    one.train_dataset = Numbers(60)
-    one.train()
+    hf_trainer = trainer(-1, num_train_epochs=8)
+    hf_trainer.train_dataset = Numbers(60)
+    hf_trainer.train()
 
 
 # ---------------------------------------------------------------- what fails
@@ -161,9 +161,9 @@ class Hangs(TrainerCallback):
 
 
 def callback_hangs() -> None:
-    one = trainer(500)
-    one.add_callback(Hangs())
-    one.train()
+    hf_trainer = trainer(500)
+    hf_trainer.add_callback(Hangs())
+    hf_trainer.train()
 
 
 class Broken(Numbers):
@@ -176,10 +176,10 @@ class Broken(Numbers):
 
 
 def labels_that_do_not_fit() -> None:
-    one = trainer(500)
-    one.train_dataset = Broken(2 * 5000)
-    one._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(one.train_dataset)  # type: ignore[method-assign]
-    one.train()
+    hf_trainer = trainer(500)
+    hf_trainer.train_dataset = Broken(2 * 5000)
+    hf_trainer._get_train_sampler = lambda *_: torch.utils.data.SequentialSampler(hf_trainer.train_dataset)  # type: ignore[method-assign]
+    hf_trainer.train()
 
 
 class Diverges(TrainerCallback):
@@ -193,15 +193,15 @@ class Diverges(TrainerCallback):
 
 
 def nan() -> None:
-    one = trainer(500, logging_nan_inf_filter=False)
-    one.add_callback(Diverges())
-    one.train()
+    hf_trainer = trainer(500, logging_nan_inf_filter=False)
+    hf_trainer.add_callback(Diverges())
+    hf_trainer.train()
 
 
 def nan_that_the_filter_hides() -> None:
-    one = trainer(500, logging_steps=50)
-    one.add_callback(Diverges())
-    one.train()
+    hf_trainer = trainer(500, logging_steps=50)
+    hf_trainer.add_callback(Diverges())
+    hf_trainer.train()
 
 
 if __name__ == "__main__":

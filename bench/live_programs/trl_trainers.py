@@ -44,9 +44,9 @@ def sft_steady() -> None:
 
 
 def sft_long_evaluation() -> None:
-    one = sft(100, 80, eval_strategy="steps", eval_steps=60)
+    trl_trainer = sft(100, 80, eval_strategy="steps", eval_steps=60)
     PACE.evaluating = about(80, 0.5) / 40
-    one.train()
+    trl_trainer.train()
 
 
 def dpo(steps: int, **arguments: Any) -> DPOTrainer:
@@ -135,8 +135,8 @@ def grpo_reward_hangs_on_rank_1() -> None:
 
 def sft_collator_hangs() -> None:
     """Hang in the collator, which runs in the main process without loader workers."""
-    one = sft(500)
-    collate, calls = one.data_collator, 0
+    trl_trainer = sft(500)
+    collate, calls = trl_trainer.data_collator, 0
 
     def collate_with_images(samples: Any) -> Any:
         nonlocal calls
@@ -146,13 +146,13 @@ def sft_collator_hangs() -> None:
             time.sleep(HOUR)
         return collate(samples)
 
-    one.data_collator = collate_with_images
-    one.train()
+    trl_trainer.data_collator = collate_with_images
+    trl_trainer.train()
 
 
 def dpo_out_of_memory() -> None:
-    one = dpo(500)
-    step, calls = one.training_step, 0
+    trl_trainer = dpo(500)
+    step, calls = trl_trainer.training_step, 0
 
     def training_step(*positional: Any, **named: Any) -> Any:
         nonlocal calls
@@ -165,8 +165,8 @@ def dpo_out_of_memory() -> None:
             )
         return step(*positional, **named)
 
-    one.training_step = training_step
-    one.train()
+    trl_trainer.training_step = training_step
+    trl_trainer.train()
 
 
 if __name__ == "__main__":

@@ -74,39 +74,39 @@ class Engine:
 
 
 def steady_zero1() -> None:
-    one = Engine(1)
-    one.train(200)
-    one.finish()
+    training = Engine(1)
+    training.train(200)
+    training.finish()
 
 
 def evaluation_zero2() -> None:
-    one = Engine(2)
-    one.train(60)
-    one.evaluate(40, about(80) / 40)
-    one.train(30)
-    one.finish()
+    training = Engine(2)
+    training.train(60)
+    training.evaluate(40, about(80) / 40)
+    training.train(30)
+    training.finish()
 
 
 def evaluation_zero3() -> None:
     """Evaluate with ZeRO-3, whose forward passes gather parameters."""
-    one = Engine(3)
-    one.train(60)
-    one.evaluate(40, about(80) / 40)
-    one.train(30)
-    one.finish()
+    training = Engine(3)
+    training.train(60)
+    training.evaluate(40, about(80) / 40)
+    training.train(30)
+    training.finish()
 
 
 def checkpoints_zero3() -> None:
-    one = Engine(3)
+    training = Engine(3)
     for _ in range(6):
-        one.train(30)
-        one.engine.save_checkpoint("checkpoints", tag=f"step-{one.number}")
-        old = Path(f"checkpoints/step-{one.number - 60}")
+        training.train(30)
+        training.engine.save_checkpoint("checkpoints", tag=f"step-{training.number}")
+        old = Path(f"checkpoints/step-{training.number - 60}")
         if RANK == 0 and old.exists():
             for file in old.iterdir():
                 file.unlink()
             old.rmdir()
-    one.finish()
+    training.finish()
 
 
 # ---------------------------------------------------------------- what fails
@@ -118,11 +118,11 @@ def rewrite_prompts() -> None:
 
 
 def rank_1_hangs(stage: int) -> None:
-    one = Engine(stage)
-    one.train(70)
+    training = Engine(stage)
+    training.train(70)
     if RANK == 1:
         rewrite_prompts()
-    one.train(500)
+    training.train(500)
 
 
 def rank_1_hangs_zero1() -> None:
@@ -139,35 +139,35 @@ def rank_1_hangs_zero3() -> None:
 
 def rank_1_hangs_after_trace_cache_lines() -> None:
     """Print trace cache lines for a while, then hang in code of rank 1; the lines are not the cause."""
-    one = Engine(3)
+    training = Engine(3)
     for number in range(70):
         if number > 40:
             say(f"Invalidate trace cache @ step {number % 7}: expected module {number % 5}, but got module 3")
-        one.train(1)
+        training.train(1)
     if RANK == 1:
         rewrite_prompts()
-    one.train(500)
+    training.train(500)
 
 
 def rank_0_saves_alone_zero3() -> None:
     """Save on rank 0 only, although saving is a collective."""
-    one = Engine(3)
-    one.train(70)
+    training = Engine(3)
+    training.train(70)
     if RANK == 0:
         event("save")
-        one.engine.save_16bit_model("out")
+        training.engine.save_16bit_model("out")
     else:
         torch.distributed.barrier()
-    one.train(500)
+    training.train(500)
 
 
 def exception_on_rank_1_zero2() -> None:
-    one = Engine(2)
-    one.train(70)
+    training = Engine(2)
+    training.train(70)
     if RANK == 1:
         event("exception")
         raise ValueError("sample 4711 has 0 tokens")
-    one.train(500)
+    training.train(500)
 
 
 if __name__ == "__main__":

@@ -35,12 +35,12 @@ def serve(settings: DashboardSettings) -> int:
         print_notice(doubt)
     if settings.port == 0:
         settings = replace(settings, port=_free_port(settings.host) or 0)
-    with _child(settings) as child, _forwarded_signals(child) as asked_to_end:
+    with _child(settings) as child, _forwarded_signals(child) as end_signals:
         if not _answers(child, settings):
-            return _exit_code(child, asked_to_end) if asked_to_end else 1
+            return _exit_code(child, end_signals) if end_signals else 1
         print_notice(f"dashboard on {url(settings)} (Ctrl-C ends it)")
         child.wait()
-        return _exit_code(child, asked_to_end)
+        return _exit_code(child, end_signals)
 
 
 def url(settings: DashboardSettings) -> str:
@@ -177,7 +177,7 @@ def _answers(child: subprocess.Popen[bytes], settings: DashboardSettings) -> boo
     return False
 
 
-def _exit_code(child: subprocess.Popen[bytes], asked_to_end: list[int]) -> int:
+def _exit_code(child: subprocess.Popen[bytes], end_signals: list[int]) -> int:
     """Return the exit code for the shell: 0 after Ctrl-C or SIGTERM, the normal end of a dashboard."""
     code = child.poll()
-    return 0 if asked_to_end or code is None else (code if code >= 0 else 128 - code)
+    return 0 if end_signals or code is None else (code if code >= 0 else 128 - code)

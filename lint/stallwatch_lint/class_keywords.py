@@ -174,12 +174,12 @@ def _inherits(node: ast.ClassDef) -> bool:
 
 def _fix(full: str, keyword: str, taken: frozenset[str], run: Run) -> Message:
     name = full.rpartition(".")[2]
-    for one in TRAINERS.changed:
-        if name.endswith(one.ending) and keyword == one.old:
-            if not one.new:
-                return message("lint.argument-gone", since=one.since)
-            if one.new in taken or "(" in one.new:
-                return message("lint.argument-renamed", new=one.new, since=one.since)
+    for change in TRAINERS.changed:
+        if name.endswith(change.ending) and keyword == change.old:
+            if not change.new:
+                return message("lint.argument-gone", since=change.since)
+            if change.new in taken or "(" in change.new:
+                return message("lint.argument-renamed", new=change.new, since=change.since)
     arguments = _arguments_of(full, name)
     if arguments and run.signatures is not None and keyword in (run.signatures.taken(arguments) or ()):
         return message("lint.argument-of-settings", there=arguments.rpartition(".")[2])

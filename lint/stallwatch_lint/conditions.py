@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 #: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages.
 Reached = Literal["always", "sometimes", "asked"]
-_ASKS = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
+_VERSION_CHECK = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _INSTALLATION_ERRORS = {
     "TypeError",
     "ImportError",
@@ -31,7 +31,7 @@ class Conditions:
         self._flags = {  # names such as NEW in NEW = version.parse(trl.__version__) >= …
             dotted(target)
             for node in nodes
-            if isinstance(node, ast.Assign) and _ASKS.search(ast.unparse(node.value))
+            if isinstance(node, ast.Assign) and _VERSION_CHECK.search(ast.unparse(node.value))
             for target in node.targets
         } - {"?"}
 
@@ -60,7 +60,7 @@ class Conditions:
     def _tested(self, test: ast.expr) -> Iterator[Reached]:
         names = {dotted(one) for one in ast.walk(test) if isinstance(one, (ast.Name, ast.Attribute))}
         if "__name__" not in names:
-            yield "asked" if names & self._flags or _ASKS.search(ast.unparse(test)) else "sometimes"
+            yield "asked" if names & self._flags or _VERSION_CHECK.search(ast.unparse(test)) else "sometimes"
 
 
 conditions_of = lru_cache(maxsize=4)(Conditions)  # cached for all checks of one script

@@ -78,10 +78,10 @@ class Kinds:
             pairs = [(target, node.value)]
             if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
                 pairs = list(zip(target.elts, node.value.elts, strict=False))
-            for one, value in pairs:
+            for element, value in pairs:
                 kind = self._known(value) if value is not None else ""
                 if kind:
-                    self.names.give(one, node, kind)
+                    self.names.give(element, node, kind)
 
     def _returns(self, function: Function) -> None:
         for node in ast.walk(function):

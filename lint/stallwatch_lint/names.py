@@ -81,10 +81,10 @@ class Names:
             scope = self._scope[id(scope)]
         return id(scope), name
 
-    def _apart(self, one: ast.AST, other: ast.AST) -> bool:
+    def _apart(self, first: ast.AST, other: ast.AST) -> bool:
         """Return whether the nodes are in different branches of one ``if``."""
         theirs = self._branches[id(other)]
-        return any((at, not is_else) in theirs for at, is_else in self._branches[id(one)])
+        return any((at, not is_else) in theirs for at, is_else in self._branches[id(first)])
 
 
 class _Structure(NamedTuple):

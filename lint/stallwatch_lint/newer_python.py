@@ -27,7 +27,7 @@ _NEWER: tuple[tuple[tuple[int, int], re.Pattern[str], str], ...] = (
     ((3, 14), re.compile(r"^\s*except\s+[\w.]+\s*,\s*[\w.]*[A-Z]"), "except A, B:"),
 )
 #: Beginnings of the messages of parsers that are too old (3.10, 3.11), by form.
-_SAID = {
+_REASONS = {
     _F_STRING: ("f-string", "unterminated", "unexpected character after line"),
     _ASYNCHRONOUS: ("asynchronous comprehension outside of an asynchronous function",),
 }
@@ -57,7 +57,7 @@ def newer_syntax(
     for since, form, name in _NEWER:
         if version >= since or not form.search(lines[line - 1]):
             continue
-        if not reason.startswith(_SAID.get(form.pattern, ("",))):
+        if not reason.startswith(_REASONS.get(form.pattern, ("",))):
             continue
         return name, f"{since[0]}.{since[1]}"
     return None

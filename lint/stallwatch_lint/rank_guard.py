@@ -137,7 +137,7 @@ def _needs_all(call: Call, script: Script, run: Run, models: Models, kinds: Kind
         if not any(script.initializations()) or not call.owner or kind in ("trainer", "lightning"):
             return False
         named = "trainer" in call.owner.rpartition(".")[2].lower()
-        if kind == "other" and (named or not _asks_engine(script, call.last)):
+        if kind == "other" and (named or not _may_call_engine(script, call.last)):
             return False
         return zero3 or call.last == "save_checkpoint"
     return models.needs_all(call, zero3=zero3)
@@ -150,7 +150,7 @@ def _is_module(owner: str, call: Call) -> bool:
     return all(one.rpartition(".")[2].lower() in CALLS.module_names for one in (owner, call.owner))
 
 
-def _asks_engine(script: Script, name: str) -> bool:
+def _may_call_engine(script: Script, name: str) -> bool:
     """Return whether the file's own method of this name may call the engine's; True if there is none."""
     functions: dict[str, list[ast.AST]] = defaultdict(list)
     for function in script.functions:

@@ -63,7 +63,7 @@ def _places(script: Script) -> Iterator[Diagnostic]:
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
 _NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # arguments of prepare() other than the model
-_ASKS = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
+_ZERO_CHECK = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 
 
@@ -151,7 +151,7 @@ class _BareModels:
                 self._others[id(scope)] = {one.id for one in stored}
             self._scope_of.update((id(node), id(scope)) for node in nodes)
             tests = [node.test for node in nodes if isinstance(node, (ast.If, ast.IfExp))]
-            if any(_ASKS.search(ast.unparse(test)) for test in tests):
+            if any(_ZERO_CHECK.search(ast.unparse(test)) for test in tests):
                 self._tests_for_engine.add(id(scope))
             calls = [node for node in nodes if isinstance(node, (ast.Assign, ast.Call))]
             for node in sorted(calls, key=lambda one: (one.lineno, isinstance(one, ast.Call))):

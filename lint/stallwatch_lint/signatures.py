@@ -131,9 +131,13 @@ def _dataclass(node: ast.ClassDef) -> bool:
 
 
 def _own_fields(node: ast.ClassDef) -> Iterator[str]:
-    for one in node.body:
-        if not isinstance(one, ast.AnnAssign) or "ClassVar" in ast.unparse(one.annotation):
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign) or "ClassVar" in ast.unparse(statement.annotation):
             continue
-        given = {key.arg: key.value for key in one.value.keywords} if isinstance(one.value, ast.Call) else {}
+        given = (
+            {key.arg: key.value for key in statement.value.keywords}
+            if isinstance(statement.value, ast.Call)
+            else {}
+        )
         if not is_constant(given.get("init"), False):
-            yield dotted(one.target)
+            yield dotted(statement.target)

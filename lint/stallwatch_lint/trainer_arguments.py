@@ -172,7 +172,9 @@ def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
             continue
         if arguments.open or not is_theirs(script, arguments, *_ARGUMENTS):
             continue
-        given = next((one for name in _STRATEGIES if (one := arguments.argument(name)) is not None), None)
+        given = next(
+            (argument for name in _STRATEGIES if (argument := arguments.argument(name)) is not None), None
+        )
         if isinstance(given, ast.Constant) and given.value in ("steps", "epoch"):
             yield diagnostic("eval-dataset-missing", script.at(call), call=call.last, strategy=given.value)
 

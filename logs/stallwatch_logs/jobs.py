@@ -148,7 +148,7 @@ _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
 _ROLE = _words["role"]
 
 
-_Asked = Callable[[Mapping[str, str]], bool]  # argument: file → job
+_Predicate = Callable[[Mapping[str, str]], bool]  # argument: file → job
 
 
 class _Numbered(NamedTuple):
@@ -161,7 +161,7 @@ class _Numbered(NamedTuple):
 def by_job(
     names: Sequence[str],
     owned: Mapping[str, str] | None = None,
-    of_one_training: _Asked = lambda _job_of: False,
+    of_one_training: _Predicate = lambda _job_of: False,
 ) -> dict[str, list[str]]:
     """Return the files of each job, by the job's name; empty if all of them may belong to one run.
 
@@ -197,12 +197,12 @@ def _split(name: str) -> tuple[list[str], str]:
     return folders, _PACKED.sub("", last)
 
 
-def _unless(of_one_training: _Asked, found: dict[str, str]) -> dict[str, str]:
+def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str]:
     """Return the jobs found in similar names, unless the files show that they are one training."""
     return {} if len(set(found.values())) > 1 and of_one_training(found) else found
 
 
-def _scheduled(names: Iterable[str], of_one_training: _Asked) -> dict[str, str]:
+def _scheduled(names: Iterable[str], of_one_training: _Predicate) -> dict[str, str]:
     """Group files by schedulers' numbers, in certain forms of names or in names that are otherwise alike."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
@@ -235,8 +235,8 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
     """Group files by the numbers in one place of names that are otherwise equal and in one folder."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
-    for one in numbered.values():
-        families.setdefault((one.folder, one.text), {}).setdefault(one.number, set()).add(one.end)
+    for parsed in numbered.values():
+        families.setdefault((parsed.folder, parsed.text), {}).setdefault(parsed.number, set()).add(parsed.end)
     sure = {
         family
         for family, ends in families.items()

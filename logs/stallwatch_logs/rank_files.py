@@ -117,7 +117,7 @@ def read_rank_files(
             host = next(iter(found.hosts), _last(file.name).removesuffix(".json"))
             parts[host if host not in parts else f"{host} ({_last(file.name)})"] = found
             continue
-        rank = found.asked.rank
+        rank = found.answer.rank
         of_host = dumps.setdefault(hosts.get(file.name) or (ranks_on or {}).get(rank, ""), {})
         if rank not in of_host or of_host[rank].time <= found.time:
             of_host[rank] = found
@@ -129,8 +129,8 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
     for host, by_rank in dumps.items():
         left = [one for rank, one in sorted(by_rank.items()) if rank not in seen]
         if left:
-            doing = {one.asked.rank: one.doing for one in left}
-            part = fold([one.asked for one in left], time=max(one.time for one in left), doing=doing)
+            doing = {one.answer.rank: one.doing for one in left}
+            part = fold([one.answer for one in left], time=max(one.time for one in left), doing=doing)
             if not parts and len(dumps) == 1 and not host:
                 return _clean(part)
             if host in parts:  # some ranks of the host answered, and others left a dump

@@ -39,7 +39,7 @@ from stallwatch_rules.starts import (
     keys_of,
     may_hold_marks,
 )
-from stallwatch_rules.stream import SOURCE as SELF_TOLD
+from stallwatch_rules.stream import SOURCE as OWN_REPORTS
 from stallwatch_rules.stream import Gaps, Key, StreamReading, with_codes, without_echoes
 from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact_part
 
@@ -232,7 +232,7 @@ class RunReading:
     def withdraw(self, rule: str, capture: str, value: str) -> None:
         """Remove the ranks' reports of a rule with this value of a capture: the condition has ended."""
         for (source, _), stream in self.streams.items():
-            hits = stream.hits.get(rule) if source == SELF_TOLD else None
+            hits = stream.hits.get(rule) if source == OWN_REPORTS else None
             if hits is not None and hits.first.captures.get(capture) == value:
                 del stream.hits[rule]
 

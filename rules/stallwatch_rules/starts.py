@@ -126,12 +126,12 @@ def may_hold_marks(text: str) -> bool:
     return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
 
 
-def same(one: str, other: str) -> bool:
+def same(line: str, other: str) -> bool:
     """Return whether two lines differ only in values that change from start to start.
 
     Example: ``Epoch 2/10`` is not ``Epoch 1/10``, but ``pid 4711`` is ``pid 812``.
     """
-    return one == other or _CHANGING.sub("", one) == _CHANGING.sub("", other)
+    return line == other or _CHANGING.sub("", line) == _CHANGING.sub("", other)
 
 
 class Mark(NamedTuple):
@@ -224,8 +224,8 @@ class Candidate:
 
     def see(self, key: bytes, line: Line) -> None:
         """Compare a line, whose text without digits is in a head, with all heads."""
-        for one in self._recurrences:
-            if one.see(key, line):
+        for recurrence in self._recurrences:
+            if recurrence.see(key, line):
                 self._met_at = len(self.lines)
 
     @property
@@ -245,11 +245,11 @@ class Candidate:
 
     def forget(self) -> None:
         """Remove lines from the heads that recurred several times without a start."""
-        for one in self._recurrences:
-            for key, line in one.met.items():
+        for recurrence in self._recurrences:
+            for key, line in recurrence.met.items():
                 line.vain += 1
                 if line.vain >= MOST_VAIN:
-                    one.head.lines.pop(key, None)
+                    recurrence.head.lines.pop(key, None)
 
 
 class Part(msgspec.Struct):

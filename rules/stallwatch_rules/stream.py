@@ -28,7 +28,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_WORDINGS = 8  #: includes exemplars of other templates: one of them may be the proof
+MAX_TEMPLATES = 8  #: includes exemplars of other templates: one of them may be the proof
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: steps and lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
@@ -72,11 +72,11 @@ class RuleHits(msgspec.Struct):
 
     def _keep(self, text: str) -> None:
         """Keep the first texts, then the first text of each further template."""
-        if len(self.exemplars) >= MAX_WORDINGS or text in self.exemplars:
+        if len(self.exemplars) >= MAX_TEMPLATES or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
-            wording = masked(text[:MAX_TEXT])
-            if any(masked(known[:MAX_TEXT]) == wording for known in self.exemplars):
+            template = masked(text[:MAX_TEXT])
+            if any(masked(known[:MAX_TEXT]) == template for known in self.exemplars):
                 return
         self.exemplars.append(text)
 
@@ -87,7 +87,7 @@ class Gaps(msgspec.Struct):
     lines: float = 0.0
     losses: float = 0.0  #: skipped metrics lines with a loss and without a step, per stream
     steps: int = 0  #: samples of the stream with the source's first sample
-    told_by: tuple[int | None] | None = None  #: the rank of that stream, in a tuple
+    counted_rank: tuple[int | None] | None = None  #: the rank of that stream, in a tuple
 
     def add(self, lines: int, losses: int, streams: int) -> None:
         """Record skipped lines of a source that has this many streams."""
@@ -213,9 +213,9 @@ class StreamReading:
         if sample is not None:
             self.sampled = True
             self._undated_steps += 1
-            if self._gaps.told_by is None:
-                self._gaps.told_by = (self.rank,)
-            self._gaps.steps += self._gaps.told_by[0] == self.rank
+            if self._gaps.counted_rank is None:
+                self._gaps.counted_rank = (self.rank,)
+            self._gaps.steps += self._gaps.counted_rank[0] == self.rank
             if counter is None or not counter.evaluates:
                 self.timelines.see(sample, line, nested=counter is not None and counter.nested)
                 # the loss was printed within these steps

@@ -161,10 +161,16 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     found = [one for outbox in _outboxes(config) for one in outbox.deliveries(run, limit)]
     found.sort(key=lambda one: -one.created_at)
     table = plain_table("when", "sent", "state", "tries", "chat", "title", "reason")
-    for one in found[:limit]:
-        sent = "" if one.sent_at is None else time.strftime("%H:%M:%S", time.localtime(one.sent_at))
+    for delivery in found[:limit]:
+        sent = "" if delivery.sent_at is None else time.strftime("%H:%M:%S", time.localtime(delivery.sent_at))
         table.add_row(
-            local_time(one.created_at), sent, one.state, str(one.attempts), one.name, one.title, one.reason
+            local_time(delivery.created_at),
+            sent,
+            delivery.state,
+            str(delivery.attempts),
+            delivery.name,
+            delivery.title,
+            delivery.reason,
         )
     if not show_table(table):
         print_notice(say("no-message", config["ui.language"]))
@@ -265,15 +271,15 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
     print_line(say("dropped", language, count=count, chat=chat))
 
 
-def _why(one: Delivery, channels: Sequence[str], now: float, language: str) -> str:
+def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str) -> str:
     """Return why a message is undelivered."""
-    if one.channel not in channels:
-        return say("why-unknown", language, name=one.channel[:_NAME])
-    if one.not_before > now:
-        key = "why-escalation" if one.escalation else "why-quiet"
-        return say(key, language, when=local_time(one.not_before))
-    if one.reason:
-        return say("why-refused", language, reason=one.reason)
+    if delivery.channel not in channels:
+        return say("why-unknown", language, name=delivery.channel[:_NAME])
+    if delivery.not_before > now:
+        key = "why-escalation" if delivery.escalation else "why-quiet"
+        return say(key, language, when=local_time(delivery.not_before))
+    if delivery.reason:
+        return say("why-refused", language, reason=delivery.reason)
     return say("why-pending", language)
 
 

@@ -85,9 +85,9 @@ def check(
         versions = inputs.read_versions(python, versions_file)
         source = str(versions_file) if versions_file else None
         signatures = Signatures(sources_of(python)) if inputs.scripts and versions_file is None else None
-        for one in tuple(inputs.configs) or (None,):
+        for config_file in tuple(inputs.configs) or (None,):
             diagnostics += check_run(
-                one,
+                config_file,
                 inputs.scripts,
                 versions,
                 world_size=world_size,

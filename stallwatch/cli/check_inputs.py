@@ -148,7 +148,7 @@ PACKAGES = (
     "trl",
 )
 _SECONDS = 60
-_ASK = """
+_LIST_VERSIONS = """
 import importlib.metadata, json
 print(json.dumps([[d.metadata["Name"], d.version] for d in importlib.metadata.distributions()]))
 """
@@ -176,7 +176,7 @@ def versions_here() -> dict[str, str]:
 def versions_of_python(python: str) -> dict[str, str]:
     """Return the package versions in another Python, which prints its metadata and imports none of them."""
     try:
-        return _known((str(name), str(version)) for name, version in _answer(python, _ASK))
+        return _known((str(name), str(version)) for name, version in _answer(python, _LIST_VERSIONS))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:
         raise EnvironmentUnknown(
             f"--python {python}: does not answer as a Python ({error}); name its executable"

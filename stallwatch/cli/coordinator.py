@@ -35,7 +35,7 @@ def coordinator(app: App) -> None:
     cluster's jobs, and only it needs the chats' URLs. If it does not answer, the run's hosts merge by
     themselves. Stop with Ctrl-C.
     """
-    from stallwatch.cli.watching import Listeners
+    from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret
     from stallwatch_exporter.cluster.service import PORT, CoordinatorService
 
@@ -51,11 +51,11 @@ def coordinator(app: App) -> None:
             " or [join] tls_certificate, tls_key and tls_ca"
         )
     keep_private(config["run.home"])
-    listeners = Listeners(config, catalogue_of(config))
+    destinations = Destinations(config, catalogue_of(config))
     try:
-        service = CoordinatorService(join, secret, listeners.sinks, notice=listeners.notice)
+        service = CoordinatorService(join, secret, destinations.sinks, notice=destinations.notice)
     except OSError as error:
-        listeners.close()
+        destinations.close()
         address = f"{join.host or '*'}:{join.port or PORT}"
         raise click.UsageError(
             f"{address} cannot be had: {error.strerror or error}; give another --port"
@@ -65,6 +65,6 @@ def coordinator(app: App) -> None:
         signal.signal(number, lambda *_: ended.set())
     print_notice(f"agents may join at port {service.port}")
     while not ended.wait(1.0):
-        listeners.alive()
+        destinations.alive()
     service.close()
-    listeners.close()
+    destinations.close()

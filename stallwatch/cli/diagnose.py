@@ -244,9 +244,9 @@ def _is_of_nothing(diagnosis: Diagnosis) -> bool:
     return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
 
 
-def _form(**asked: bool) -> str | None:
+def _form(**options: bool) -> str | None:
     """Return the requested form of the report; ``None`` for the terminal's form."""
-    forms = [name for name, wanted in asked.items() if wanted]
+    forms = [name for name, wanted in options.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
     return forms[0] if forms else None
@@ -273,7 +273,7 @@ def _baseline(
 
 
 def _report(
-    told: JobsResult,
+    result: JobsResult,
     paths: tuple[str, ...],
     options: Sequence[str],
     form: str | None,
@@ -283,7 +283,7 @@ def _report(
     explain: bool,
     schema: Schema,
 ) -> str:
-    diagnosis, jobs = told.diagnosis, told.jobs
+    diagnosis, jobs = result.diagnosis, result.jobs
     if form == "json":
         from stallwatch_rules.report.json import to_json
 
@@ -300,7 +300,7 @@ def _report(
 
     def show(console: Console) -> None:
         if jobs:
-            print_jobs(jobs, console, language, another(told, paths, options))
+            print_jobs(jobs, console, language, another(result, paths, options))
         print_report(diagnosis, console, language, explain=explain)
 
     # The report is rendered first and printed at once, colored only for a terminal.
@@ -336,19 +336,19 @@ def report_each(
     return to_markdown_table(found, language) if form == "markdown" else to_text(found, language)
 
 
-def another(told: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
+def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
     """Return a command that reports another job: a job in trouble, otherwise the newest.
 
     ``options`` are the options of this call that change the report.
     """
-    others = sorted((job for job in told.jobs if not job.reported), key=lambda job: not job.in_trouble)
-    return next((command for job in others if (command := _command(job, told, paths, options))), "")
+    others = sorted((job for job in result.jobs if not job.reported), key=lambda job: not job.in_trouble)
+    return next((command for job in others if (command := _command(job, result, paths, options))), "")
 
 
-def _command(job: JobSummary, told: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
+def _command(job: JobSummary, result: JobsResult, paths: Sequence[str], options: Sequence[str]) -> str:
     from stallwatch_rules.report.jobtable import OTHER
 
-    own = told.paths.get(job.name, [])
+    own = result.paths.get(job.name, [])
     again = "-" not in paths  # standard input can be read only once
     if own and (len(own) <= _FEW or not again):
         # Files of no known job may belong to several jobs.

@@ -93,8 +93,8 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
         found = incidents_named(store, name)
         # Alerts of Prometheus without an incident, which the relay sent.
         alerts = people.acknowledge_alerts(name)
-        for one in alerts:
-            print_line(say("acknowledged", language, incident=one))
+        for alert in alerts:
+            print_line(say("acknowledged", language, incident=alert))
         if not found.incidents and not alerts:
             _report_none(name, found, language)
             missing += 1
@@ -122,7 +122,7 @@ def note(app: App, incident: str, text: str) -> None:
     if not text.strip():
         raise click.UsageError(say("empty-note", language))
     store, people = opened(config)
-    found = incidents_named(store, incident, one=True)
+    found = incidents_named(store, incident, single=True)
     if not found.incidents:
         _report_none(incident, found, language)
         raise click.exceptions.Exit(1)
@@ -214,8 +214,8 @@ def _report_none(name: str, found: NamedIncidents, language: str) -> None:
         print_notice(say("several", language, name=name, found=", ".join(found.several)))
     elif found.over:
         print_notice(say("over", language, name=name))
-        for one in found.over[:3]:
-            print_notice(f"  {_over('became', one, language)}")
+        for incident in found.over[:3]:
+            print_notice(f"  {_over('became', incident, language)}")
     else:
         print_notice(say("no-incident", language, name=name))
 
@@ -268,8 +268,8 @@ class NamedIncidents:
     several: tuple[str, ...] = ()  #: names with this prefix, if several match
 
 
-def incidents_named(store: IncidentStore, name: str, *, one: bool = False) -> NamedIncidents:
-    """Return the incident with this id, or all relevant incidents of this run; with `one`, only one."""
+def incidents_named(store: IncidentStore, name: str, *, single: bool = False) -> NamedIncidents:
+    """Return the incident with this id, or all relevant incidents of this run; if `single`, at most one."""
     exact = store.get(name)
     if exact is not None:
         return NamedIncidents((exact,))
@@ -281,7 +281,7 @@ def incidents_named(store: IncidentStore, name: str, *, one: bool = False) -> Na
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and incidents that the run left, such as its end.
     caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
-    if one:
+    if single:
         return _chosen(caring or of_run)
     return NamedIncidents(caring) if caring else NamedIncidents(over=tuple(of_run))
 

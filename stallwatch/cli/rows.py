@@ -104,9 +104,9 @@ def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
         text = without_controls(shown(line.text))
         if as_json:
             clean = {name: without_controls(value) for name, value in captures.items()}
-            one = {"rule": rule, "file": line.source, "line": line.number, "rank": line.rank}
+            place = {"rule": rule, "file": line.source, "line": line.number, "rank": line.rank}
             yield msgspec.json.encode(
-                {**one, "time": iso(line.time), "captures": clean, "text": text}
+                {**place, "time": iso(line.time), "captures": clean, "text": text}
             ).decode()
         else:
             yield f"{line.source}:{line.number}: {rule}: {text}"

@@ -23,7 +23,7 @@ from stallwatch.config.keys import BY_NAME
 from stallwatch.config.values import BadValue, from_text
 
 if TYPE_CHECKING:
-    from stallwatch.cli.watching import Listeners
+    from stallwatch.cli.watching import Destinations
     from stallwatch.config.loading import Config
     from stallwatch_rules.pages.catalogue import Catalogue
 
@@ -91,7 +91,7 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     try:
         # The training starts even if the configuration has mistakes, which are reported.
         config = app.config()
-        watched, listeners = _watched_command(config, command, name, not no_metrics)
+        watched, destinations = _watched_command(config, command, name, not no_metrics)
     except Exception as error:
         print_notice(f"the run cannot be watched ({type(error).__name__}: {error}); the command runs without")
         raise click.exceptions.Exit(_unwatched(command)) from None
@@ -101,15 +101,15 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
         try:
             code = watched()
         finally:
-            listeners.close()
-    if code == 0 and listeners.run_failed and config["run.fail_on_finding"]:
+            destinations.close()
+    if code == 0 and destinations.run_failed and config["run.fail_on_finding"]:
         code = 1
     raise click.exceptions.Exit(code)
 
 
 def _watched_command(
     config: Config, command: Sequence[str], name: str | None, metrics: bool
-) -> tuple[Callable[[], int], Listeners]:
+) -> tuple[Callable[[], int], Destinations]:
     """Return a function that runs and watches the command, and the listeners of its incidents."""
     from stallwatch_exporter.running.command import run_command
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -126,9 +126,9 @@ def _watched_command(
 
 def _watched(
     watch: Callable[..., int], what: Sequence[str], config: Config, catalogue: Catalogue, **options: Any
-) -> tuple[Callable[[], int], Listeners]:
+) -> tuple[Callable[[], int], Destinations]:
     """Return a function that watches a command or files, and all listeners of its incidents."""
-    from stallwatch.cli.watching import Listeners
+    from stallwatch.cli.watching import Destinations
     from stallwatch.config.handover import exporter_settings
     from stallwatch_exporter.heaps import share_heaps
     from stallwatch_exporter.notices import guard_threads
@@ -137,12 +137,12 @@ def _watched(
     share_heaps()
     settings = exporter_settings(config)
     keep_private(settings.home)
-    listeners = Listeners(config, catalogue)
-    guard_threads(listeners.notice)
-    options |= {"notice": listeners.notice, "on_end": listeners.ended}
-    options["engine"] = listeners.engine(listeners.notice)
-    watched = functools.partial(watch, list(what), settings, listeners.sinks, catalogue, **options)
-    return watched, listeners
+    destinations = Destinations(config, catalogue)
+    guard_threads(destinations.notice)
+    options |= {"notice": destinations.notice, "on_end": destinations.ended}
+    options["engine"] = destinations.engine(destinations.notice)
+    watched = functools.partial(watch, list(what), settings, destinations.sinks, catalogue, **options)
+    return watched, destinations
 
 
 def _unwatched(command: Sequence[str]) -> int:
@@ -186,9 +186,9 @@ def tail(
 
     config = app.config()
     options = {"name": name, "once": once, "until_idle": until_idle, "metrics": not no_metrics}
-    watched, listeners = _watched(tail_files, globs, config, catalogue_of(config), **options)
+    watched, destinations = _watched(tail_files, globs, config, catalogue_of(config), **options)
     try:
         code = watched()
     finally:
-        listeners.close()
+        destinations.close()
     raise click.exceptions.Exit(code)

@@ -53,7 +53,7 @@ _PRELOADED = (
 _LATER = "they leave with the next stallwatch run or relay, or with stallwatch alerts send"
 
 
-class Listeners:
+class Destinations:
     """All receivers of a run's incidents: the terminal, the incident database and the chats."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:

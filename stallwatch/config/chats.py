@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from stallwatch.config.handover import alert_settings
-from stallwatch.config.loading import NOBODY, Config, ConfigError, line_of, line_of_route
+from stallwatch.config.loading import NO_NOTIFICATION, Config, ConfigError, line_of, line_of_route
 from stallwatch_alerts.routing import Route
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def _line(config: Config, number: int, key: str) -> int | None:
     return line_of_route(config, number, key) or line_of(config, "alerts", "routes")
 
 
-_NOBODY = f"no chat is left that can be used: {NOBODY} of stalls and failures"
+_NO_DESTINATION = f"no chat is left that can be used: {NO_NOTIFICATION} of stalls and failures"
 
 
 def unusable(config: Config) -> list[ConfigError]:
@@ -129,7 +129,9 @@ def unusable(config: Config) -> list[ConfigError]:
             advice = remedy(error.chat, error.code, config["ui.language"])
             found.append(ConfigError(place, None, message, advice or "docs/chats.md lists the URL formats"))
     if found and len(found) == len(placed):
-        found.append(ConfigError(placed[-1][0], None, _NOBODY, "mend it, then try stallwatch alerts test"))
+        found.append(
+            ConfigError(placed[-1][0], None, _NO_DESTINATION, "mend it, then try stallwatch alerts test")
+        )
     return found
 
 
@@ -143,7 +145,7 @@ def connecting(config: Config, url: str) -> Channel:
     except ChannelError as error:
         advice = remedy(error.chat, error.code, config["ui.language"])
         alone = all(one == url or _refused(one) is not None for *_, one in _placed(config))
-        parts = (str(error), advice, ", ".join(places(config, url)), _NOBODY if alone else "")
+        parts = (str(error), advice, ", ".join(places(config, url)), _NO_DESTINATION if alone else "")
         message = "; ".join(filter(None, parts))
         raise ChannelError(message, chat=error.chat, code=error.code) from None
 

@@ -41,7 +41,7 @@ _OTHER_VARIABLES = {
     "STALLWATCH_RUN_FOLDER",
 }
 _IN_FILE = "_FILE"
-NOBODY = "NOBODY WILL BE NOTIFIED"
+NO_NOTIFICATION = "NOBODY WILL BE NOTIFIED"
 UNREAD = "a file that may name chats"  #: key of a problem with a file that may configure chats
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _CHAT_KEYS = ("urls", "escalate_urls")
@@ -378,7 +378,7 @@ def _report_no_chats(config: Config) -> None:
         return
     routed = any(route.urls or route.escalate_urls for route in config["alerts.routes"])
     if not config["alerts.urls"] and not routed:
-        who = NOBODY
+        who = NO_NOTIFICATION
     elif wrong.key == UNREAD:
         who = "CHATS THAT ONLY IT NAMES WILL NOT BE NOTIFIED"
     else:

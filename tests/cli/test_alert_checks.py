@@ -73,7 +73,7 @@ def test_a_run_tells_them_and_everybody_hears_what_fits_no_route(
     monkeypatch.setattr(
         "stallwatch_alerts.sink.ChatSink", lambda settings, *_, **__: given.append(settings) or None
     )
-    watching.Listeners(load(file, environ={}), load_catalogue(())).close()
+    watching.Destinations(load(file, environ={}), load_catalogue(())).close()
     assert any(f"{file}:4" in line for line in said) and "go to all chats" in said[-1]
     assert given[0].routes[-1].broken
 

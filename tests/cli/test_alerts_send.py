@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from stallwatch.cli.watching import Listeners
+from stallwatch.cli.watching import Destinations
 from stallwatch.config import chats
 from stallwatch.config.handover import notified_elsewhere, open_store
 from stallwatch.config.loading import load
@@ -121,13 +121,13 @@ def test_an_agent_does_not_repeat_what_a_relay_on_its_own_database_kept(
     for run in ("told-by-its-agent", "untold"):
         keep(outbox, run, planned=True)
     ledger.note(CHAT, [key("told-by-its-agent")], LONG_AGO)
-    listeners = Listeners(load(), Catalogue.of([]))
-    assert listeners._chat is not None
-    listeners._chat(stall("news"))
+    destinations = Destinations(load(), Catalogue.of([]))
+    assert destinations._chat is not None
+    destinations._chat(stall("news"))
     deadline = time.monotonic() + 60
     while outbox.waiting() and time.monotonic() < deadline:
         time.sleep(0.05)
-    listeners.close()
+    destinations.close()
     assert sorted(heard) == ["news", "untold"]
     assert ledger.has_all(CHAT, [key("untold")])
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch.cli.watching import Listeners, kept_line
+from stallwatch.cli.watching import Destinations, kept_line
 from stallwatch.config.loading import load
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_alerts.store import IncidentStore
@@ -227,7 +227,7 @@ def test_a_run_is_reported_without_a_descriptor_left(tmp_path: Path) -> None:
     [
         "stallwatch.cli.context.load",
         "stallwatch.config.handover.exporter_settings",
-        "stallwatch.cli.watching.Listeners",
+        "stallwatch.cli.watching.Destinations",
     ],
 )
 def test_a_watching_that_cannot_begin_leaves_the_command_to_itself(
@@ -337,9 +337,9 @@ def test_chats_without_the_extra_are_told_of_not_crashed_on(
 ) -> None:
     monkeypatch.setattr("stallwatch.cli.watching.find_spec", lambda name: None)
     config = load(environ={"STALLWATCH_ALERTS_URLS": "slack://s3cr3t"}, cwd=tmp_path)
-    listeners = Listeners(config, Catalogue.of([]))
-    assert len(listeners.sinks) == 1  # the terminal is always a destination
-    listeners.close()
+    destinations = Destinations(config, Catalogue.of([]))
+    assert len(destinations.sinks) == 1  # the terminal is always a destination
+    destinations.close()
     err = capsys.readouterr().err
     assert "pip install 'stallwatch[alerts]'" in err and "s3cr3t" not in err
 
@@ -360,11 +360,11 @@ def test_a_killed_run_counts_as_reported_only_if_chats_heard_of_it(
     if chats == "whose closing fails":
         monkeypatch.setattr(ChatSink, "kept", fails)
     environ = {"STALLWATCH_HOME": str(home), "STALLWATCH_ALERTS_URLS": "" if chats == "none" else chat.url}
-    listeners = Listeners(load(environ=environ, cwd=tmp_path), Catalogue.of([]))
+    destinations = Destinations(load(environ=environ, cwd=tmp_path), Catalogue.of([]))
     own = RunFolder.create("own", ["python"], home=home)
     own.write_info(reported=False)
-    listeners.ended(Diagnosis("finished"), Ending("finished", 0), own)
-    listeners.close()
+    destinations.ended(Diagnosis("finished"), Ending("finished", 0), own)
+    destinations.close()
     reported = {info.run: info.reported for info in list_runs(home)}
     assert reported == {"dead": chats == "that work", "own": chats != "whose closing fails"}
 

@@ -149,10 +149,10 @@ def test_a_checkpoint_that_is_mended_later_is_withdrawn_and_one_that_breaks_agai
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
     watch_here.take(told(file), 1, 0.0)
     assert seen(watch_here, *map(float, range(100))) == [CORRUPT]
-    assert watch_here.take_mended() == []
+    assert watch_here.take_repaired() == []
     weights(file, [100])
     assert seen(watch_here, *map(float, range(100, 200))) == []
-    assert watch_here.take_mended() == [CORRUPT] and watch_here.take_mended() == []
+    assert watch_here.take_repaired() == [CORRUPT] and watch_here.take_repaired() == []
     weights(file, [100], cut=30)
     watch_here.take(told(file), 2, 200.0)
     assert seen(watch_here, *map(float, range(200, 300))) == [CORRUPT]
@@ -166,9 +166,9 @@ def test_a_rule_is_not_mended_while_another_file_is_broken(
         watch_here.take(told(file), number, 0.0)
     assert seen(watch_here, *map(float, range(100))) == [CORRUPT, CORRUPT]
     files[0].unlink()
-    assert seen(watch_here, *map(float, range(100, 200))) == [] and watch_here.take_mended() == []
+    assert seen(watch_here, *map(float, range(100, 200))) == [] and watch_here.take_repaired() == []
     weights(files[1], [100])
-    assert seen(watch_here, *map(float, range(200, 300))) == [] and watch_here.take_mended() == [CORRUPT]
+    assert seen(watch_here, *map(float, range(200, 300))) == [] and watch_here.take_repaired() == [CORRUPT]
 
 
 def test_at_the_end_of_a_run_one_look_is_enough(watch_here: CheckpointWatch, tmp_path: Path) -> None:

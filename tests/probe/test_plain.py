@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.probe.plain import is_replay
-from stallwatch_exporter.probe.stacks import ASK, FAULT, SIGNAL
+from stallwatch_exporter.probe.stacks import FAULT, QUERY, SIGNAL
 from stallwatch_exporter.rings.probing import with_probe
 from stallwatch_exporter.stacks import gathering, queries
 from stallwatch_exporter.stacks.local_ranks import local_ranks
@@ -75,7 +75,7 @@ def test_without_py_spy_it_answers_by_a_signal_and_goes_on(
 def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -> None:
     with program(rings, TURNS_OUT + LOOP):
         (rank,) = local_ranks(rings, None)
-        assert rank.ring is not None and rank.ring.exists() and rank.ring.with_suffix(ASK).exists()
+        assert rank.ring is not None and rank.ring.exists() and rank.ring.with_suffix(QUERY).exists()
         assert len(list(rings.glob(f"*{SIGNAL}"))) == len(list(rings.glob(f"*{FAULT}"))) == 1
         dump = queries.FaultDump(rank.ring, rank.pid)
         assert dump.sent

@@ -18,7 +18,7 @@ from ranks import needs
 
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, SIGNAL, free_signal
+from stallwatch_exporter.probe.stacks import ANSWER, FAULT, QUERY, SIGNAL, free_signal
 from stallwatch_exporter.stacks import gathering, processes, queries
 from stallwatch_exporter.stacks.local_ranks import LocalRank, local_ranks
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe, main_thread
@@ -311,7 +311,7 @@ def test_the_first_free_signal_from_the_top_is_taken() -> None:
 
 def test_what_lies_beside_the_ring_is_for_its_user_alone(tmp_path: Path) -> None:
     with rank(tmp_path) as one:
-        for suffix in (ASK, FAULT, SIGNAL):
+        for suffix in (QUERY, FAULT, SIGNAL):
             assert one.ring.with_suffix(suffix).stat().st_mode & 0o077 == 0
         assert queries.send(one.ring, "1") and wait_for(lambda: queries.answer(one.ring, "1"))
         assert one.ring.with_suffix(ANSWER).stat().st_mode & 0o077 == 0

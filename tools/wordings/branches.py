@@ -28,8 +28,8 @@ def branches(pattern: str) -> list[Branch]:
     except Exception:  # any error of the parser
         return []
     found = []
-    for one in _sequences(parsed):
-        pieces = _pieces(one)
+    for sequence in _sequences(parsed):
+        pieces = _pieces(sequence)
         if pieces and pieces not in found:
             found.append(pieces)
     return found

@@ -80,7 +80,7 @@ def in_wheel(path: Path) -> list[SourceFile]:
     """Return the files in a wheel, or another zip archive; their content is read on demand."""
     try:
         return [
-            SourceFile(member.name, partial(_told, path.name, member))
+            SourceFile(member.name, partial(_read_member, path.name, member))
             for member in _few(zip_members(lambda: path.open("rb"), path.stat().st_size, LIMITS))
             if _wanted(member.name)
         ]
@@ -128,7 +128,7 @@ def _read(path: Path) -> Iterator[bytes]:
         yield from iter(partial(file.read, CHUNK), b"")
 
 
-def _told(archive: str, member: Member) -> Iterator[bytes]:
+def _read_member(archive: str, member: Member) -> Iterator[bytes]:
     try:
         yield from member.chunks()
     except InputError as error:

@@ -41,14 +41,14 @@ def pieces_of(branch: Branch) -> list[str]:
     pieces = [part.strip(_AROUND) for part in cut]
     long = [piece for piece in pieces if len(piece) >= LEAST and WORD.search(piece)]
     long = [piece for piece in dict.fromkeys(long) if not _LEVEL.match(piece)]
-    if any(map(telling, long)):
+    if any(map(is_specific, long)):
         return long
     # Only the exception's name is left; a class that is not built into Python is specific enough.
     names = [name for piece in branch for name in _CLASS.findall(piece) if not hasattr(builtins, name)]
     return [name for name in dict.fromkeys(names) if len(name) >= ENOUGH_NAME]
 
 
-def telling(piece: str) -> bool:
+def is_specific(piece: str) -> bool:
     """Return whether a piece is too specific for a chance match: a long piece, or a long name."""
     name = _NAME.fullmatch(piece) or _CLASS.fullmatch(piece)
     return len(piece) >= (ENOUGH_NAME if name else ENOUGH)

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 from stallwatch_rules.pages.page import EmittedBy, RulePage
 from wordings.branches import branches
 from wordings.phrases import Phrase, Phrases, rare_phrases
-from wordings.pieces import WORD, covers, pieces_of, telling
+from wordings.pieces import WORD, covers, is_specific, pieces_of
 
 NEAR = 20  #: lines of a source file between the pieces of one message
 _AROUND_PHRASE = 300  # bytes of source on either side that may hold a message broken into lines
@@ -58,12 +58,12 @@ class _Piece:
     #: Source that prints the piece contains one of these phrases.
     phrases: Sequence[Phrase] = field(init=False)
     words: Sequence[bytes] = field(init=False)
-    telling: bool = field(init=False)  #: True if the piece is too long for a chance match
+    is_specific: bool = field(init=False)  #: True if the piece is too long for a chance match
     whole: bool = field(init=False)  #: True if the anchor is a whole word, not at the piece's ends
 
     def __post_init__(self) -> None:
         self.lowered = self.text.lower()
-        self.telling = telling(self.text)
+        self.is_specific = is_specific(self.text)
         words = re.findall(r"\w+", self.lowered)
         self.phrases = rare_phrases(words)
         self.words = [word.encode() for word in words]
@@ -100,12 +100,12 @@ class Search:
             if emitted and page.patterns and page.status != "retired":
                 self._want(page, emitted, version)
         self._by_first: dict[int, list[int]] = {}  # alternatives by their first specific piece; 0: none
-        for number, one in enumerate(self._wanted):
-            first = next((id(piece) for piece in one.pieces if piece.telling), 0)
+        for number, alternative in enumerate(self._wanted):
+            first = next((id(piece) for piece in alternative.pieces if piece.is_specific), 0)
             self._by_first.setdefault(first, []).append(number)
         self._owners: dict[Phrase, list[_Piece]] = {}
         for piece in self._pieces.values():
-            for phrase in piece.phrases if piece.telling else ():
+            for phrase in piece.phrases if piece.is_specific else ():
                 self._owners.setdefault(phrase, []).append(piece)
         self.phrases = Phrases(sorted(self._owners))  #: a string without one of these phrases matches nothing
 
@@ -157,15 +157,15 @@ class Search:
         in_source, in_compiled = _ByAnchor(hinted, whole), _ByPhrase(hinted, self.phrases)
         places: dict[int, dict[str, list[int]]] = {}
         for template, lowered in given:
-            for one, piece in (in_source if template.line else in_compiled).near(lowered):
-                found = places.setdefault(id(one), {})
+            for wanted, piece in (in_source if template.line else in_compiled).near(lowered):
+                found = places.setdefault(id(wanted), {})
                 if not template.line and piece.text in found:
                     continue  # a second place in a compiled file adds nothing
                 if self._is_there(template, lowered, piece):
                     found.setdefault(piece.text, []).append(template.line)
-        for one in hinted:
-            if self.results[one.rule].state == "missing" and places.get(id(one)):
-                self._tell(one, file, places[id(one)])
+        for wanted in hinted:
+            if self.results[wanted.rule].state == "missing" and places.get(id(wanted)):
+                self._record_found(wanted, file, places[id(wanted)])
 
     def absent(self, compiled: str) -> None:
         """Record that the package was built without a source file, such as ``ProcessGroupNCCL.cpp``."""
@@ -220,26 +220,26 @@ class Search:
             one
             for one in map(self._wanted.__getitem__, candidates)
             if self.results[one.rule].state == "missing"
-            and all(id(piece) in near for piece in one.pieces if piece.telling)
+            and all(id(piece) in near for piece in one.pieces if piece.is_specific)
         ]
 
     @staticmethod
     def _is_there(template: Template, lowered: str, piece: _Piece) -> bool:
         return template.text == piece.text if template.name else covers(lowered, piece.lowered)
 
-    def _tell(self, one: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
+    def _record_found(self, wanted: _Wanted, file: str, lines: dict[str, list[int]]) -> None:
         """Record an alternative as found if a file holds all its pieces near each other.
 
         A compiled file holds a message's parts at different places, so only the specific pieces count there.
         """
         compiled = any(line == 0 for found in lines.values() for line in found)
-        if any(piece.text not in lines for piece in one.pieces if piece.telling or not compiled):
+        if any(piece.text not in lines for piece in wanted.pieces if piece.is_specific or not compiled):
             return
-        longest = max(one.pieces, key=lambda piece: len(piece.text))
+        longest = max(wanted.pieces, key=lambda piece: len(piece.text))
         for line in lines[longest.text]:
             if all(any(abs(other - line) <= NEAR for other in found) for found in lines.values()):
-                result = self.results[one.rule]
-                result.state, result.pattern, result.file, result.line = "found", one.pattern, file, line
+                result = self.results[wanted.rule]
+                result.state, result.pattern, result.file, result.line = "found", wanted.pattern, file, line
                 return
 
 
@@ -250,12 +250,12 @@ class _ByAnchor:
         """Index the pieces of `wanted`; ``whole`` is the text of all strings of the file, in lowercase."""
         self._words: dict[str, list[tuple[_Wanted, _Piece]]] = {}
         self._loose: list[tuple[_Wanted, _Piece]] = []
-        for one in wanted:
-            for piece in one.pieces:
+        for alternative in wanted:
+            for piece in alternative.pieces:
                 if piece.whole:
-                    self._words.setdefault(piece.anchor, []).append((one, piece))
+                    self._words.setdefault(piece.anchor, []).append((alternative, piece))
                 elif piece.anchor in whole:
-                    self._loose.append((one, piece))
+                    self._loose.append((alternative, piece))
 
     def near(self, lowered: str) -> list[tuple[_Wanted, _Piece]]:
         words = self._words.keys() & set(WORD.findall(lowered))
@@ -269,19 +269,19 @@ class _ByPhrase:
     def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
         self._all = phrases
         self._owners: dict[Phrase, list[tuple[_Wanted, _Piece]]] = {}
-        for one in wanted:
-            for piece in one.pieces:
-                for phrase in piece.phrases if piece.telling else ():
-                    self._owners.setdefault(phrase, []).append((one, piece))
+        for alternative in wanted:
+            for piece in alternative.pieces:
+                for phrase in piece.phrases if piece.is_specific else ():
+                    self._owners.setdefault(phrase, []).append((alternative, piece))
 
     def near(self, lowered: str) -> list[tuple[_Wanted, _Piece]]:
         held = {phrase for phrase, _ in self._all.hits(lowered.encode("utf-8", "replace"))}
         return [pair for phrase in held for pair in self._owners.get(phrase, ())]
 
 
-def same_package(one: str, other: str) -> bool:
+def same_package(name: str, other: str) -> bool:
     """Return whether two names denote the same package, as ``torch-npu`` and ``torch_npu`` do."""
-    return re.sub(r"[-_.]+", "-", one).lower() == re.sub(r"[-_.]+", "-", other).lower()
+    return re.sub(r"[-_.]+", "-", name).lower() == re.sub(r"[-_.]+", "-", other).lower()
 
 
 def in_range(version: str, versions: str) -> bool:

@@ -36,7 +36,7 @@ def apprise_url(url: str) -> str:
     return url
 
 
-def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
+def no_channel(url: str, log_lines: Sequence[str]) -> tuple[str, str]:
     """Return why Apprise finds no channel for the URL, and the reason's code (see ``errors.remedy``)."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
@@ -47,8 +47,10 @@ def no_channel(url: str, said: Sequence[str]) -> tuple[str, str]:
         near = difflib.get_close_matches(scheme.lower(), known, n=1)
         return f"there is no channel {scheme!r}" + (f"; did you mean {near[0]!r}?" if near else ""), "url"
     # Apprise also logs that it could not load the URL. These lines contain pieces of the URL.
-    said = [line for line in dict.fromkeys(said) if not line.startswith(("Could not load", "Unparseable"))]
-    return "; ".join(said) or "not a URL that Apprise understands", "url"
+    log_lines = [
+        line for line in dict.fromkeys(log_lines) if not line.startswith(("Could not load", "Unparseable"))
+    ]
+    return "; ".join(log_lines) or "not a URL that Apprise understands", "url"
 
 
 def _schemes() -> list[str]:

@@ -43,10 +43,10 @@ class Answer:
         """True if the HTTP status is a success; some chats also report errors in a 200."""
         return 200 <= self.status < 300
 
-    def code(self, said: object = None) -> str:
+    def code(self, error_number: object = None) -> str:
         """Return `said` if it is the chat's own error number, otherwise the HTTP status, or ``malformed``."""
-        if isinstance(said, int):
-            return str(said)
+        if isinstance(error_number, int):
+            return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:

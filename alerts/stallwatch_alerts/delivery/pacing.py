@@ -81,15 +81,15 @@ LONGEST_PAUSE = 3600.0  #: seconds after which a chat that requested a longer pa
 _FIRST, _LONGEST = 1.0, 60.0
 
 
-def wait_after(failures: int, chance: float, asked: float | None = None) -> float:
+def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
     """Return the seconds until the next attempt: doubling up to a minute, or longer if the chat requests it.
 
-    `chance` in 0..1 spreads messages refused together; it never shortens the `asked` seconds that the chat
-    requests.
+    `chance` in 0..1 spreads messages refused together; it never shortens the time that the
+    chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
-    return waited if asked is None else min(LONGEST_PAUSE, max(waited, asked + waited - 0.5 * full))
+    return waited if requested is None else min(LONGEST_PAUSE, max(waited, requested + waited - 0.5 * full))
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:

@@ -29,7 +29,7 @@ _MOST_BYTES = 32 << 20  # Alertmanager does not limit a group; 10,000 alerts hav
 _HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
-_SAID = 20  # lines of each list in an answer
+_LISTED_LINES = 20  # lines of each list in an answer
 _REMEMBERED = 1000
 
 Answer = tuple[HTTPStatus, str, bytes]
@@ -135,11 +135,11 @@ class RelayServer(ServerThread):
             self._metrics.refused.inc()
             self._report(f"refused {len(receipt.problems)} of a request's alerts: {receipt.problems[0]}")
             text = "\n".join(
-                ["refused:", *receipt.problems[:_SAID], f"the others are stored: {receipt.tally}"]
+                ["refused:", *receipt.problems[:_LISTED_LINES], f"the others are stored: {receipt.tally}"]
             )
-            return _text(HTTPStatus.BAD_REQUEST, "\n".join([text, *receipt.doubts[:_SAID]]))
+            return _text(HTTPStatus.BAD_REQUEST, "\n".join([text, *receipt.doubts[:_LISTED_LINES]]))
         self._metrics.stored.inc()
-        return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_SAID]]))
+        return _text(HTTPStatus.OK, "\n".join([f"stored: {receipt.tally}", *receipt.doubts[:_LISTED_LINES]]))
 
     def _report_once(self, text: str) -> None:
         if text not in self._reported and len(self._reported) < _REMEMBERED:

@@ -127,10 +127,10 @@ class Loop:
 
 
 def read_from_label_server(address: tuple[str, int]) -> bytes:
-    with socket.create_connection(address) as one:
-        one.sendall(b"GET labels\n")
+    with socket.create_connection(address) as connection:
+        connection.sendall(b"GET labels\n")
         event("socket")
-        return one.recv(1024)
+        return connection.recv(1024)
 
 
 def socket_without_timeout() -> None:
@@ -179,10 +179,10 @@ def swap_buffers(mine: threading.Lock, other: threading.Lock, first: bool) -> No
 
 
 def two_locks_in_opposite_order() -> None:
-    one, other = threading.Lock(), threading.Lock()
+    first, other = threading.Lock(), threading.Lock()
     Loop().train()
-    threading.Thread(target=swap_buffers, args=(other, one, False), daemon=True).start()
-    swap_buffers(one, other, True)
+    threading.Thread(target=swap_buffers, args=(other, first, False), daemon=True).start()
+    swap_buffers(first, other, True)
 
 
 def _score(number: int) -> int:

@@ -156,10 +156,10 @@ def lightning_fine() -> None:
 def accelerate_uneven() -> None:
     from accelerate import Accelerator
 
-    one = Accelerator(cpu=True)
-    model, _ = one.prepare(net(), torch.optim.AdamW(net().parameters()))
+    accelerator = Accelerator(cpu=True)
+    model, _ = accelerator.prepare(net(), torch.optim.AdamW(net().parameters()))
     train(model=model)
-    raise ValueError(f"rank {one.process_index}: reference answer is longer than max_length=512")
+    raise ValueError(f"rank {accelerator.process_index}: reference answer is longer than max_length=512")
 
 
 def trl_setting(name: str, rows: dict[str, list[Any]], **arguments: Any) -> Any:

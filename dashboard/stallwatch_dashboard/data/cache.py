@@ -184,7 +184,7 @@ class PointCache:
         cursor = self._cursor()
         try:
             limits = {"most": _LOADED_POINTS, "each": EACH_POINTS, "all": _MOST_LOADED}
-            rows = cursor.execute(_QUESTION, {"run": run, **limits}).df()
+            rows = cursor.execute(_POINTS_QUERY, {"run": run, **limits}).df()
         finally:
             cursor.close()
         return {
@@ -199,7 +199,7 @@ class PointCache:
 _COLUMNS = {"series": "int64", "t": "float64", "v": "float64"}
 
 #: Reads all metrics of a run in one scan of the file. Thins points as `thinned` does.
-_QUESTION = """
+_POINTS_QUERY = """
 WITH own AS MATERIALIZED (
     SELECT points.series AS series, metric, t, v
     FROM points JOIN series ON id = points.series WHERE run = $run

@@ -66,7 +66,7 @@ class RunFrames:
 
 _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
 #: Numbers that are reported with a step, not between two steps.
-_TOLD = ("loss", "grad_norm", "learning_rate")
+_STEP_METRICS = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
 _POINTS = 1200  #: points of a metric: two per pixel of a chart
 _RANK_POINTS = 20_000  #: points of a metric for few ranks: enough for 80 times of 128 ranks
@@ -150,7 +150,7 @@ def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
             continue
         rows = pd.concat([frame for frame in (before[before["t"] < at], after) if not frame.empty] or [after])
         both[name] = rows.sort_values(["rank", "t"], kind="stable", ignore_index=True)
-    for name in _TOLD:
+    for name in _STEP_METRICS:
         both[name] = _without_plateau(both[name], late.last_step_at)
     if late.memory.empty:
         both["memory_kind"] = early.memory_kind

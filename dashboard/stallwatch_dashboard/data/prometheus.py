@@ -96,8 +96,8 @@ class Departed:
         """Return the last sign of life of each run of the last day; running runs are queried each time."""
         day = None
         if self._day.get("") is None:
-            question = f"group by (run) (last_over_time({PRESENT}[1d]))"
-            day = self._questions.askers.submit(self._questions.instant, question)
+            query = f"group by (run) (last_over_time({PRESENT}[1d]))"
+            day = self._questions.executor.submit(self._questions.instant, query)
         now = {
             one["metric"].get("run", ""): float(one["value"][1])
             for one in self._questions.instant(f"max by (run) (timestamp({PRESENT}))")
@@ -134,9 +134,9 @@ class Departed:
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
         for some in portions(runs):
-            question = f"max by (run) ({PRESENT}{{{among(some)}}})"
-            for one in self._questions.moments(question, start, now, _GRID_SECONDS) or []:
-                last[one["metric"].get("run", "")] = float(one["values"][-1][0])
+            query = f"max by (run) ({PRESENT}{{{among(some)}}})"
+            for series in self._questions.moments(query, start, now, _GRID_SECONDS) or []:
+                last[series["metric"].get("run", "")] = float(series["values"][-1][0])
 
         def when(run: str) -> float | None:
             answer = self._questions.instant(f"max(timestamp({PRESENT}{{{is_run(run)}}}))", last[run])
@@ -144,7 +144,7 @@ class Departed:
 
         known = {one: self._exact[one] for one in last.items() if one in self._exact}
         unknown = [run for run, moment in last.items() if (run, moment) not in known]
-        found = zip(unknown, self._questions.askers.map(when, unknown), strict=True)
+        found = zip(unknown, self._questions.executor.map(when, unknown), strict=True)
         self._exact = known | {(run, last[run]): at for run, at in found if at is not None}
         return {run: self._exact.get((run, moment), moment) for run, moment in last.items()}
 
@@ -204,10 +204,10 @@ class PrometheusStore:
             return frame({})
         name = metric.removeprefix(PREFIX)
         moments = _MANY_POINTS if points > 1200 or name in _OF_RANKS else _FEW_POINTS
-        question = selector(_TOGETHER if name in _TOGETHER else (name,), is_run(run))
+        query = selector(_TOGETHER if name in _TOGETHER else (name,), is_run(run))
         found: dict[Key, list[Points]] = defaultdict(list)
         agents = self._agents_of(run)
-        for pairs, values in self._ranges.points(question, start, now, moments).items():
+        for pairs, values in self._ranges.points(query, start, now, moments).items():
             labels = dict(pairs)
             if labels.get("__name__") == metric:
                 found[_key(labels, agents)].append(values)  # several series if an agent was restarted
@@ -228,8 +228,8 @@ class PrometheusStore:
     def hosts(self, run: str) -> dict[str, float]:
         """Return the last sign of life of each host of a multi-host run."""
         agents, found = self._agents_of(run), dict[str, float]()
-        question = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
-        for sample in self._questions.instant(question) if question else ():
+        query = f"timestamp(last_over_time({PRESENT}{{{is_run(run)}}}[1d]))" if agents else ""
+        for sample in self._questions.instant(query) if query else ():
             if agent := agents.get(sample["metric"].get("instance", "")):
                 seen = float(sample["value"][1])
                 found[host_of(agent)] = max(seen, found.get(host_of(agent), seen))
@@ -240,8 +240,8 @@ class PrometheusStore:
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}
-        question = f'last_over_time({IDENTITY}{{job_id!="",{is_run(run)}}}[1d])'
-        for sample in self._questions.instant(question):
+        query = f'last_over_time({IDENTITY}{{job_id!="",{is_run(run)}}}[1d])'
+        for sample in self._questions.instant(query):
             instance = sample["metric"].get("instance", "")
             found[instance] = agent_of(sample["metric"], instance.rpartition(":")[2])
         return self._agents.keep(run, found)
@@ -289,7 +289,7 @@ class PrometheusStore:
         """Return the newest values by run and metric; `wanted` selects a single run."""
         memory = None if wanted else self._memory.get("")
         pending = (
-            self._questions.askers.submit(self._questions.instant, newest(_MEMORY, wanted))
+            self._questions.executor.submit(self._questions.instant, newest(_MEMORY, wanted))
             if memory is None
             else None
         )
@@ -307,7 +307,7 @@ class PrometheusStore:
                 return lambda kept=known: kept  # type: ignore[misc]
         now = self._clock()
         losses, sums, counts = (
-            self._questions.askers.submit(
+            self._questions.executor.submit(
                 self._questions.by_run, f"{fold} by (run) ({PREFIX}{name}{{{wanted}}})", now - DAY, now, many
             )
             for fold, name, many in (

@@ -76,7 +76,7 @@ class Questions:
         self._clock = clock
         self._lock = threading.Lock()
         self._failed: dict[str, tuple[float, Text]] = {}  # time and reason of failures, by query
-        self.askers = ThreadPoolExecutor(_AT_ONCE, "prometheus")
+        self.executor = ThreadPoolExecutor(_AT_ONCE, "prometheus")
 
     @property
     def problem(self) -> Text | None:
@@ -84,43 +84,41 @@ class Questions:
         now = self._clock()
         with self._lock:
             self._failed = {
-                question: value
-                for question, value in self._failed.items()
-                if abs(now - value[0]) <= _SHOWN_SECONDS
+                query: value for query, value in self._failed.items() if abs(now - value[0]) <= _SHOWN_SECONDS
             }
             newest_first = sorted(self._failed.values(), key=lambda value: -value[0])
         return newest_first[0][1] if newest_first else None
 
     def close(self) -> None:
-        self.askers.shutdown(wait=False, cancel_futures=True)
+        self.executor.shutdown(wait=False, cancel_futures=True)
 
-    def instant(self, question: str, at: float | None = None) -> list[Any]:
-        return self._query("/api/v1/query", question, time=self._clock() if at is None else at) or []
+    def instant(self, query: str, at: float | None = None) -> list[Any]:
+        return self._query("/api/v1/query", query, time=self._clock() if at is None else at) or []
 
-    def by_run(self, question: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
+    def by_run(self, query: str, start: float, end: float, moments: int) -> dict[str, dict[float, float]]:
         return {
             one["metric"].get("run", ""): {float(at): float(value) for at, value in one["values"]}
-            for one in self.span(question, start, end, moments)
+            for one in self.span(query, start, end, moments)
         }
 
-    def span(self, question: str, start: float, end: float, moments: int) -> list[Any]:
-        return self.moments(question, start, end, max(1.0, (end - start) / moments)) or []
+    def span(self, query: str, start: float, end: float, moments: int) -> list[Any]:
+        return self.moments(query, start, end, max(1.0, (end - start) / moments)) or []
 
-    def moments(self, question: str, start: float, end: float, width: float) -> list[Any] | None:
+    def moments(self, query: str, start: float, end: float, width: float) -> list[Any] | None:
         """Return the series at times `width` apart; None without an answer."""
-        return self._query("/api/v1/query_range", question, start=start, end=end, step=width)
+        return self._query("/api/v1/query_range", query, start=start, end=end, step=width)
 
-    def _query(self, path: str, question: str, **times: float) -> list[Any] | None:
+    def _query(self, path: str, query: str, **times: float) -> list[Any] | None:
         params = {name: f"{seconds:.3f}" for name, seconds in times.items()}
         try:
-            found = list(self._server.get(path, query=question, **params)["data"]["result"])
+            found = list(self._server.get(path, query=query, **params)["data"]["result"])
         except (NoAnswer, KeyError, TypeError) as error:
             why = message("dashboard.prometheus_silent", error=str(error))
             with self._lock:
-                self._failed[question] = (self._clock(), why)
+                self._failed[query] = (self._clock(), why)
             return None
         with self._lock:
-            self._failed.pop(question, None)
+            self._failed.pop(query, None)
         return found
 
 
@@ -149,7 +147,7 @@ class Remembered(Generic[T]):
 Labels = tuple[tuple[str, str], ...]
 Floats = NDArray[np.float64]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
-Ask = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
+FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
 _LATE_SECONDS = 60.0  #: a number may reach the server this late, so this time span is queried again
 _SAME_SECONDS = 0.5  #: how long an answer is reused: a page repeats a query for many of its lines
@@ -167,17 +165,17 @@ class _Answer:
 class Ranges:
     """A cache of range queries, which fetches only new points. Thread-safe."""
 
-    def __init__(self, fetch: Ask) -> None:
+    def __init__(self, fetch: FetchRange) -> None:
         self._fetch = fetch
         self._lock = threading.Lock()
         self._kept: dict[str, _Answer] = {}
 
-    def points(self, question: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
+    def points(self, query: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
         """Return at most `moments` points of each series between the two times; none without an answer."""
         width = max(1.0, 2.0 ** math.ceil(math.log2(max(end - start, 1.0) / moments)))
         first = math.ceil(start / width) * width
         with self._lock:
-            kept = self._kept.get(question)
+            kept = self._kept.get(query)
         if kept is None or (kept.first, kept.width) != (first, width) or kept.until > end:
             kept = _Answer(first, width, first, {})
         elif end - kept.until < _SAME_SECONDS:
@@ -185,7 +183,7 @@ class Ranges:
         begin = max(first, math.floor((kept.until - _LATE_SECONDS) / width) * width)
         if end < begin:  # no complete interval yet
             return {}
-        found = self._fetch(question, begin, end, width)
+        found = self._fetch(query, begin, end, width)
         if found is None:
             return {}
         points = {labels: _before(line, begin) for labels, line in kept.points.items()}
@@ -193,8 +191,8 @@ class Ranges:
             labels = tuple(sorted(series["metric"].items()))
             points[labels] = _joined(points.get(labels), series["values"])
         with self._lock:
-            self._kept.pop(question, None)
-            self._kept[question] = _Answer(first, width, end, points)  # the newest query is deleted last
+            self._kept.pop(query, None)
+            self._kept[query] = _Answer(first, width, end, points)  # the newest query is deleted last
             while len(self._kept) > _MOST_KEPT:
                 del self._kept[next(iter(self._kept))]
         return points

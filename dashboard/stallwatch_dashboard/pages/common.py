@@ -25,7 +25,7 @@ from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 T = TypeVar("T")
-_CHOSEN, _TOLD, _DRAWN = "chosen_language", "told_language", "drawn_page"
+_CHOSEN, _OF_ADDRESS, _DRAWN = "chosen_language", "told_language", "drawn_page"
 CLICKED = ("open_incident",)  #: session keys in which a click in a fragment stores the page to open
 
 #: Pages in the order of the navigation, with their icons.
@@ -101,8 +101,8 @@ def into_address(name: str, value: str | None) -> None:
 def language() -> str:
     """Return the language that the reader chose, or that of an address, the browser, or the settings."""
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
-        st.session_state[_TOLD] = named  # the next page's address does not repeat it
-    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_TOLD) or _of_browser()
+        st.session_state[_OF_ADDRESS] = named  # the next page's address does not repeat it
+    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS) or _of_browser()
     chosen = chosen or shared().settings.language
     return chosen if chosen in words.LANGUAGES else "en"
 
@@ -219,7 +219,7 @@ def numbered(fixes: Iterable[str]) -> str:
     return "\n".join(f"{number}. {fix}" for number, fix in enumerate(fixes, 1))
 
 
-_ASKED = "missing_page"
+_MISSING_PAGE = "missing_page"
 
 
 def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
@@ -231,8 +231,8 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
     context = get_script_run_ctx()
     name = context.pages_manager.intended_page_name if context is not None else None
     if name and name not in {page.url_path for page in pages.values()}:
-        st.session_state[_ASKED] = name.strip("/").replace("/", "-")
-    if not (wanted := st.session_state.get(_ASKED)):
+        st.session_state[_MISSING_PAGE] = name.strip("/").replace("/", "-")
+    if not (wanted := st.session_state.get(_MISSING_PAGE)):
         return []
 
     def draw() -> None:

@@ -63,11 +63,11 @@ def _channels() -> None:
     if st.button(say("send_test"), icon=":material/send:", key="send_test"):
         with st.spinner(say("sending")):
             st.session_state["trial"] = test_message(urls, language())
-    for one in st.session_state.get("trial", ()):
-        if one.delivered:
-            st.success(markdown(one.url), icon=":material/check:")
+    for result in st.session_state.get("trial", ()):
+        if result.delivered:
+            st.success(markdown(result.url), icon=":material/check:")
         else:
-            st.error(f"{markdown(one.url)}: {markdown(one.reason)}", icon=":material/error:")
+            st.error(f"{markdown(result.url)}: {markdown(result.reason)}", icon=":material/error:")
 
 
 def _versions() -> None:

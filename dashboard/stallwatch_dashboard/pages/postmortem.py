@@ -315,9 +315,9 @@ else:
         _draw_problems([_excess])
         st.stop()
     # Reruns for other reasons (a click on a table, the language of a heading) must not read the files again.
-    _asked = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
-    if st.session_state.get("asked") != _asked:
-        st.session_state["asked"] = _asked
+    _requested = (language(), len(_files), *((file.file_id, file.size) for file in (*_files, *_healthy)))
+    if st.session_state.get("asked") != _requested:
+        st.session_state["asked"] = _requested
         for _old in ("reports", _CHOICE):
             st.session_state.pop(_old, None)
     _answer = _report_of(None, _files, _healthy)

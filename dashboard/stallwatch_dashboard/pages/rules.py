@@ -106,8 +106,10 @@ def _page(page: RulePage) -> None:
                 st.caption(say(heading))
                 for sample in samples:
                     st.code(verbatim(sample), language=None, wrap_lines=True)
-        for one in page.emitted_by:
-            where = " ".join(part for part in (one.package, one.versions, one.module, one.level) if part)
+        for emitter in page.emitted_by:
+            where = " ".join(
+                part for part in (emitter.package, emitter.versions, emitter.module, emitter.level) if part
+            )
             st.caption(f"{say('printed_by')}: {markdown(where)}")
         for reference in page.references:
             st.caption(markdown(reference))
@@ -159,13 +161,13 @@ with st.spinner(say("reading_rules")):
 _browse, _try, _new = st.tabs([say("browse"), say("try_pattern"), say("draft_page")])
 with _browse:
     _list(_known, _extra)
-    _asked = st.query_params.get("rule", "")
-    if _asked in _known.pages:
-        _page(_known.pages[_asked])
-    elif _pack := packs_by_rule().get(_asked):  # not loaded here, but an agent may have sent the link
-        _page(catalogue((*_extra, str(folder_of_pack(_pack)))).pages[_asked])
-    elif _asked:
-        st.info(markdown(say("no_such_rule", _asked)), icon=":material/search_off:")
+    _requested = st.query_params.get("rule", "")
+    if _requested in _known.pages:
+        _page(_known.pages[_requested])
+    elif _pack := packs_by_rule().get(_requested):  # not loaded here, but an agent may have sent the link
+        _page(catalogue((*_extra, str(folder_of_pack(_pack)))).pages[_requested])
+    elif _requested:
+        st.info(markdown(say("no_such_rule", _requested)), icon=":material/search_off:")
 with _try:
     _trial()
 with _new:

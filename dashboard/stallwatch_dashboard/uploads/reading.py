@@ -25,12 +25,12 @@ from stallwatch_rules.decoding import from_msgpack
 
 _BLOCK = 1 << 20
 _LONGEST = 120
-_UNFIT = re.compile(r"[\x00-\x1f\x7f/\\]")
+_UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
     """Return the last part of an upload's name as a safe file name that keeps its rank and extensions."""
-    last = _UNFIT.sub("_", re.split(r"[/\\]", name)[-1]).strip()
+    last = _UNSAFE_CHARACTERS.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
         last = last[1:]

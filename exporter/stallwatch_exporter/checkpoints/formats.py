@@ -60,9 +60,9 @@ class Fault(msgspec.Struct, frozen=True):
     fails: bool = True  #: ``False``: worth knowing, but maybe intended
 
 
-def fault(path: Path, kind: str, said: str = "", **params: str | int) -> Fault:
-    """Return a fault that the message `said` describes, or the message named after its kind."""
-    return Fault(path, kind, message(f"checkpoints.{said or kind}", **params))
+def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
+    """Return a fault that the message `message_name` describes, or the message named after its kind."""
+    return Fault(path, kind, message(f"checkpoints.{message_name or kind}", **params))
 
 
 def examples(names: list[str], most: int = 3) -> str:
@@ -108,9 +108,9 @@ def tensor_names(path: Path) -> set[str]:
 
 
 class _BadHeader(Exception):
-    def __init__(self, path: Path, said: str, **params: int) -> None:
-        super().__init__(said)
-        self.fault = fault(path, "truncated", said, **params)
+    def __init__(self, path: Path, message_name: str, **params: int) -> None:
+        super().__init__(message_name)
+        self.fault = fault(path, "truncated", message_name, **params)
 
 
 def _header(path: Path) -> tuple[dict[str, Any], int]:

@@ -561,8 +561,10 @@ class Coordinator:
         )
 
     def _escalates(self, names: Iterable[str]) -> list[str]:
-        asked = [one for one in (getattr(sink, "escalates", None) for sink in self._sinks) if one is not None]
-        return [name for name in names if any(escalates(name) for escalates in asked)]
+        predicates = [
+            one for one in (getattr(sink, "escalates", None) for sink in self._sinks) if one is not None
+        ]
+        return [name for name in names if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
         """Return the hosts object of the last replies if it is equal, because every agent repeats it."""

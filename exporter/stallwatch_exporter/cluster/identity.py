@@ -145,9 +145,9 @@ class _Facts:
 
         torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
-        for one in (name, *others):
-            if one in self.launcher:
-                return self.launcher[one]
+        for alias in (name, *others):
+            if alias in self.launcher:
+                return self.launcher[alias]
         return self.get(f"PET_{name.upper()}", *variables)
 
     @property

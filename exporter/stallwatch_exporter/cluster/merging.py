@@ -289,10 +289,13 @@ def in_brief(incident: Incident) -> Incident:
 def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
     """Return the newest state of each incident in these ledgers of reported incidents."""
     found: dict[str, Incident] = {}
-    for one in (one for ledger in ledgers for one in ledger):
-        before = found.get(one.id)
-        if before is None or (before.updated_at, len(before.aliases)) <= (one.updated_at, len(one.aliases)):
-            found[one.id] = one
+    for incident in (one for ledger in ledgers for one in ledger):
+        before = found.get(incident.id)
+        if before is None or (before.updated_at, len(before.aliases)) <= (
+            incident.updated_at,
+            len(incident.aliases),
+        ):
+            found[incident.id] = incident
     return list(found.values())
 
 

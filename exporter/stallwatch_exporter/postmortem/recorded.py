@@ -108,13 +108,13 @@ def _of_agent(given: Path) -> Recorded:
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
     """Merge the records of several hosts' agents; the ending is that of the host that failed first."""
 
-    def when(one: Recorded) -> float:
-        if one.info is None:
+    def when(recorded: Recorded) -> float:
+        if recorded.info is None:
             return math.inf
-        return (one.ended_at or one.info.updated_at) - ahead.get(one.info.host_in_run, 0.0)
+        return (recorded.ended_at or recorded.info.updated_at) - ahead.get(recorded.info.host_in_run, 0.0)
 
-    def opened(one: Incident) -> float:
-        return one.opened_at - ahead.get(one.host, 0.0)
+    def opened(incident: Incident) -> float:
+        return incident.opened_at - ahead.get(incident.host, 0.0)
 
     hosts = {one.info.host_in_run for one in parts if one.info is not None}
     if len(hosts) > 1:
@@ -134,8 +134,8 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
     stalls = [one.stall for one in parts if one.stall is not None]
     stall = min(stalls, key=lambda one: (one.host not in guilty, opened(one)), default=None)
     findings: dict[tuple[str, str], Incident] = {}
-    for one in sorted((one for part in parts for one in part.findings), key=opened):
-        findings.setdefault((one.rule, one.host if one.rule == RANK_GONE else ""), one)
+    for finding in sorted((one for part in parts for one in part.findings), key=opened):
+        findings.setdefault((finding.rule, finding.host if finding.rule == RANK_GONE else ""), finding)
     ending = first.ending
     if ending is not None and ending.failed is False:
         stall, findings = None, {}
@@ -300,7 +300,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
             continue  # the log shows this finding and its outcome
-        what = incident.note or _last_said(incident)
+        what = incident.note or _last_printed(incident)
         at = iso(incident.opened_at)
         notes.append(message("diagnosis.finding-was-open", time=at or "", what=what))
         if incident.harm == "fatal" and not diagnosis.in_trouble and not _went_on(diagnosis, incident):
@@ -308,7 +308,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     if known.end is not None:
         diagnosis = _with_end(diagnosis, known.end)
         at = iso(known.end.updated_at) or ""
-        notes.append(message("diagnosis.ending-told", time=at, what=_last_said(known.end)))
+        notes.append(message("diagnosis.ending-told", time=at, what=_last_printed(known.end)))
     if known.elsewhere is not None and _shows_symptoms(diagnosis):
         diagnosis = _failed(diagnosis, _of_lost_host(known.elsewhere))
         notes.append(message("diagnosis.cause-elsewhere", host=known.elsewhere.host))
@@ -321,7 +321,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     return msgspec.structs.replace(diagnosis, notes=notes)
 
 
-def _last_said(incident: Incident) -> Text:
+def _last_printed(incident: Incident) -> Text:
     """Return the last printed line in an incident's evidence; indented lines are stack frames."""
     printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
     return next(iter(printed[-1:]), incident.rule)

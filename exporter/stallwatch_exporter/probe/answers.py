@@ -250,16 +250,16 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
-        one: dict[str, Any] = {
+        described: dict[str, Any] = {
             "names": [name[:100] for name in names[: 2 + MOST_NAMES] if name],
             "joined": _joined(group),
         }
         if left >= 0:
-            one["ranks"] = ranks
+            described["ranks"] = ranks
         if is_recorded:  # the recorder numbers its backend's groups in order of creation
-            one["recorded"] = recorded
+            described["recorded"] = recorded
             recorded += 1
-        found.append(one)
+        found.append(described)
     return found
 
 

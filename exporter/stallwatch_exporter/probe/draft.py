@@ -20,7 +20,7 @@ NUMBER, TIME = 0, 1  #: indexes in ``Draft.cells``; the number is an integer
 FIRST = 2  #: index of the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
 NAN = float("nan")  #: value of an unknown field
-_TOLD_NAN = INDEX["told_nan"]
+_REPORTED_NAN = INDEX["told_nan"]
 OFFER_SECONDS = 1.0  #: least seconds between two readings of a tensor on a device
 
 
@@ -67,8 +67,8 @@ class Draft:
         self.cells[place] = number
         # NaN alone means unknown, and a later number may replace NaN or infinity: a bit marks both.
         if number - number != 0.0:
-            marked = self.cells[_TOLD_NAN]
-            self.cells[_TOLD_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
+            marked = self.cells[_REPORTED_NAN]
+            self.cells[_REPORTED_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
 
 class Reading:
@@ -125,5 +125,5 @@ def is_spread(value: Any) -> bool:
 
 def _capturing(backend: Any) -> bool:
     """Return whether a graph is being captured, because the copy would become part of the graph."""
-    asks = getattr(backend, "is_current_stream_capturing", None)
-    return bool(asks()) if asks is not None else False
+    is_capturing = getattr(backend, "is_current_stream_capturing", None)
+    return bool(is_capturing()) if is_capturing is not None else False

@@ -36,10 +36,10 @@ else:
 
 #: Suffixes of files beside ``<name>.ring``: the pipe for queries, the answer, torch's part of the answer,
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
-ASK, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
+QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
 MOST_BYTES = 4 << 20  #: longer answers are not written
-_QUESTION = 4096  # bytes of queries that are read at once
+_QUERY_BYTES = 4096  # bytes of queries that are read at once
 _LEAST_DESCRIPTOR = 64  # low descriptors have meanings: a program may expect to inherit 3 from its parent
 
 
@@ -70,13 +70,13 @@ class Answerer:
             from .listening import Listening
 
             self._listening = Listening(self.probe)
-        pipe = _beside(self._base, ASK)
+        pipe = _beside(self._base, QUERY)
         os.mkfifo(pipe, 0o600)
         # Open the pipe for writing, too, so that it never ends when agents open and close it.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
-        self._asked = select.poll()
-        self._asked.register(self._pipe, select.POLLIN)
+        self._poll = select.poll()
+        self._poll.register(self._pipe, select.POLLIN)
         _thread.start_new_thread(self._wait, ())  # not a Thread object, which other code could count or join
 
     def move(self, base: str) -> None:
@@ -119,10 +119,10 @@ class Answerer:
             while _identity(self._pipe) == self._identity:
                 left = self._listening.left() if self._listening is not None else None
                 if left is not None and (
-                    not self._asked.poll(left * 1000) or _identity(self._pipe) != self._identity
+                    not self._poll.poll(left * 1000) or _identity(self._pipe) != self._identity
                 ):
                     continue
-                questions = os.read(self._pipe, _QUESTION)
+                questions = os.read(self._pipe, _QUERY_BYTES)
                 if not questions or os.getpid() != self.pid:
                     return
                 self._newest = max([self._newest, *(int(one) for one in questions.split() if one.isdigit())])

@@ -348,8 +348,8 @@ class Capture:
         self._dismiss_keeper()
 
 
-def _same_terminal(one: int, other: int) -> bool:
-    return os.isatty(one) and os.isatty(other) and os.fstat(one).st_rdev == os.fstat(other).st_rdev
+def _same_terminal(first: int, other: int) -> bool:
+    return os.isatty(first) and os.isatty(other) and os.fstat(first).st_rdev == os.fstat(other).st_rdev
 
 
 def _copy_size(source: int, target: int) -> None:

@@ -18,7 +18,7 @@ from stallwatch_rules.endings import GONE_ON, Crash, Running
 
 _AFTER_SECONDS = 1.0  #: progress that much later than the end of a process belongs to another process
 #: Codes of processes that SIGHUP, SIGINT or SIGTERM ended, also in the form of a shell.
-_ASKED = frozenset((-1, -2, -15, 129, 130, 143))
+_END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
 
 Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
@@ -140,22 +140,30 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     return [last[rank] for rank in sorted(last)]
 
 
-def _excused(one: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
+def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
     """Return whether a process may end like this although the run ended well."""
-    stopped = one.code in _ASKED
+    stopped = process.code in _END_SIGNALS
     if stopped and any(
-        other.fate == "well" and other.last_seen <= one.last_seen for other in others if other is not one
+        other.fate == "well" and other.last_seen <= process.last_seen
+        for other in others
+        if other is not process
     ):
         return True  # a script ends its remaining processes after a rank has finished
-    return reached.complete and (stopped or one.fate == "silent") and not _before_the_end(one, reached)
+    return (
+        reached.complete and (stopped or process.fate == "silent") and not _before_the_end(process, reached)
+    )
 
 
-def _before_the_end(one: ProcessEnd, reached: Reached) -> bool:
+def _before_the_end(process: ProcessEnd, reached: Reached) -> bool:
     """Return whether other processes made steps after this process had ended."""
-    known = one.run_step if one.step is None else one.step
+    known = process.run_step if process.step is None else process.step
     if known is not None and reached.step is not None and known < reached.step - GONE_ON:
         return True
-    return one.ended_at is not None and reached.at is not None and reached.at - one.ended_at > _AFTER_SECONDS
+    return (
+        process.ended_at is not None
+        and reached.at is not None
+        and reached.at - process.ended_at > _AFTER_SECONDS
+    )
 
 
 def _dead_programs(
@@ -174,17 +182,21 @@ def _dead_programs(
     return dead
 
 
-def _crash(one: ProcessEnd, reached: Reached) -> Crash:
+def _crash(process: ProcessEnd, reached: Reached) -> Crash:
     # Its last lines may be read only after its end was noticed: then the run's last step is its own.
-    order = (one.run_step, reached.step) if _before_the_end(one, reached) else (reached.step, one.run_step)
-    step = next((each for each in (one.step, *order) if each is not None), None)
+    order = (
+        (process.run_step, reached.step)
+        if _before_the_end(process, reached)
+        else (reached.step, process.run_step)
+    )
+    step = next((each for each in (process.step, *order) if each is not None), None)
     return Crash(
-        one.rank,
-        one.pid,
-        one.code,
+        process.rank,
+        process.pid,
+        process.code,
         step=step,
         total=_total(step, reached),
-        by="silence" if one.fate == "silent" else "process",
+        by="silence" if process.fate == "silent" else "process",
     )
 
 

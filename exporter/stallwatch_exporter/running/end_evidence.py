@@ -199,13 +199,13 @@ def _died(found: Diagnosis) -> bool:
     return found.in_trouble and found.verdict != "stalled"
 
 
-def _both(own: ProcessEnd, told: ProcessEnd) -> ProcessEnd:
+def _both(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
     """Merge the observations of a program with the reports of its probe."""
     return replace(
-        told,
-        rank=own.rank if told.rank is None else told.rank,
-        code=own.code if told.code is None else told.code,
-        ended_at=own.ended_at or told.ended_at,
+        reported,
+        rank=own.rank if reported.rank is None else reported.rank,
+        code=own.code if reported.code is None else reported.code,
+        ended_at=own.ended_at or reported.ended_at,
         run_step=own.run_step,
         words=own.words,
     )

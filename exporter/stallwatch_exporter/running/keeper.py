@@ -85,10 +85,10 @@ def _write(target: int, data: bytes) -> None:
         pass
 
 
-def main(life: str, *told: str) -> None:
+def main(life: str, *pairs: str) -> None:
     """Wait for the agent to dismiss this process; if the agent dies instead, pass the output on."""
     if not os.read(int(life), 1):
-        parts = [pair.split(":") for pair in told]
+        parts = [pair.split(":") for pair in pairs]
         _carry_on({int(source): int(target) for source, target in parts})
 
 

@@ -25,7 +25,7 @@ _AUTHORITY = lazy(r"(?ai)(?:\[(?P<v6>[0-9a-f]*:[0-9a-f:.]+)\]|(?P<name>[\w-]+(?:
 _FROM_CONTAINERS = ("host.docker.internal", "host.containers.internal")
 _MOST_LETTERS = 253 + len(".:65535")  #: longest name in the DNS (RFC 1035, 2.3.4), with a port
 _PORTS = {"http": ":80", "https": ":443"}
-_ASKED_SECONDS = 60.0  #: seconds until a name server is queried again, because it may have been down
+_REQUERY_SECONDS = 60.0  #: seconds until a name server is queried again, because it may have been down
 _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 
@@ -130,19 +130,19 @@ class _FullName:
     """
 
     def __init__(self) -> None:
-        self._asking = threading.Lock()
+        self._query_lock = threading.Lock()
         self._name = ""
         self._until = float("-inf")
 
     def __call__(self) -> str:
-        if time.monotonic() >= self._until and self._asking.acquire(blocking=False):
+        if time.monotonic() >= self._until and self._query_lock.acquire(blocking=False):
             try:
                 found = socket.getfqdn()
                 # Without an answer, the result is the short name, and the last known name stays valid.
                 self._name = found if "." in found else self._name
-                self._until = time.monotonic() + _ASKED_SECONDS
+                self._until = time.monotonic() + _REQUERY_SECONDS
             finally:
-                self._asking.release()
+                self._query_lock.release()
         return self._name
 
 

@@ -37,17 +37,17 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAn
     """
     pairs = [(one, RankAnswer(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
-    question = str(time.monotonic_ns())  # equal in all processes of this host
-    queried = [(one, record) for one, record in probed if one.ring and queries.send(one.ring, question)]
-    wait_for(queried, lambda pair: _take_answer(*pair, question), ANSWER_SECONDS)
+    query = str(time.monotonic_ns())  # equal in all processes of this host
+    queried = [(one, record) for one, record in probed if one.ring and queries.send(one.ring, query)]
+    wait_for(queried, lambda pair: _take_answer(*pair, query), ANSWER_SECONDS)
     answered = [pair for pair in queried if pair[1].origin]
-    wait_for(answered, lambda pair: _take_recorder(*pair, question), COLLECTIVES_SECONDS)
+    wait_for(answered, lambda pair: _take_recorder(*pair, query), COLLECTIVES_SECONDS)
     with_pipe = {one.rank for one, _ in queried}
     _from_outside([pair for pair in probed if pair[0].rank not in with_pipe])
     _by_signal([pair for pair in _silent(probed) if interrupt or pair[0].rank in with_pipe])
     for _, record in queried:  # the thread received the query and could not answer
         record.locked_out = record.origin == "signal"
-    _late_answers(queried, question)
+    _late_answers(queried, query)
     _from_outside(_silent(pairs))
     _look(pairs)
     return [record for _, record in pairs]
@@ -63,17 +63,17 @@ def wait_for(
     return waiting
 
 
-def _condition(one: LocalRank) -> Condition:
-    return "ended" if one.ended else processes.condition(one.pid)
+def _condition(rank: LocalRank) -> Condition:
+    return "ended" if rank.ended else processes.condition(rank.pid)
 
 
 def _silent(pairs: _Pairs) -> _Pairs:
     return [(one, record) for one, record in pairs if not record.origin]
 
 
-def _take_answer(one: LocalRank, record: RankAnswer, question: str) -> bool:
+def _take_answer(rank: LocalRank, record: RankAnswer, query: str) -> bool:
     """Record the answer of the rank's own probe: its threads and its counters."""
-    answer = queries.answer(one.ring, question) if one.ring else None
+    answer = queries.answer(rank.ring, query) if rank.ring else None
     if answer is None:
         return False
     record.threads, record.origin = from_probe(answer), "probe"
@@ -85,9 +85,9 @@ def _take_answer(one: LocalRank, record: RankAnswer, question: str) -> bool:
     return True
 
 
-def _take_recorder(one: LocalRank, record: RankAnswer, question: str) -> bool:
+def _take_recorder(rank: LocalRank, record: RankAnswer, query: str) -> bool:
     """Record the content of torch's flight recorder, which arrives after the stacks."""
-    answer = queries.answer(one.ring, question, COLLECTIVES) if one.ring else None
+    answer = queries.answer(rank.ring, query, COLLECTIVES) if rank.ring else None
     if answer is not None:
         record.recorded = read_recorder(answer)
     return answer is not None
@@ -99,10 +99,10 @@ def _numbers(found: Any) -> dict[str, float]:
     return {str(name): float(value) for name, value in found.items() if isinstance(value, (int, float))}
 
 
-def _late_answers(pairs: _Pairs, question: str) -> None:
+def _late_answers(pairs: _Pairs, query: str) -> None:
     """Correct the ranks whose thread answered late: no call holds the interpreter lock there."""
-    for one, record in pairs:
-        if record.locked_out and _take_answer(one, record, question):
+    for rank, record in pairs:
+        if record.locked_out and _take_answer(rank, record, query):
             record.locked_out = False
 
 
@@ -128,8 +128,8 @@ def _from_outside(pairs: _Pairs) -> None:
     ranks = iter(left)  # shared, so that a py-spy that hangs delays no other rank
 
     def spy() -> None:
-        for one, record in ranks:
-            threads = spied(program, one.pid, SPY_SECONDS)
+        for rank, record in ranks:
+            threads = spied(program, rank.pid, SPY_SECONDS)
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
@@ -146,23 +146,23 @@ def _look(pairs: _Pairs) -> None:
     """Add the kernel's facts last: which ranks are still blocked, and which wait for a lock."""
     holders = processes.lock_holders()
     names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
-    for one, record in pairs:
-        now = _condition(one)
+    for rank, record in pairs:
+        now = _condition(rank)
         # A moment in the disk's queue does not count as blocked: both checks must find it.
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
-        if silent and one.ring is not None and queries.has_left(one.ring):
+        if silent and rank.ring is not None and queries.has_left(rank.ring):
             record.condition = "ended"  # only the process remains, while torch and the kernel end it
         if record.condition == "ended":
-            record.left = one.ring is not None and queries.has_left(one.ring, well=True)
+            record.left = rank.ring is not None and queries.has_left(rank.ring, well=True)
         else:
-            record.kernel = processes.kernel_place(one.pid)
-            record.transferred = processes.transferred(one.pid)
-            record.processor = processes.processor_seconds(one.pid)
+            record.kernel = processes.kernel_place(rank.pid)
+            record.transferred = processes.transferred(rank.pid)
+            record.processor = processes.processor_seconds(rank.pid)
             kind = doing_of(record).kind
             if kind == "process":
-                record.children = processes.children_seconds(one.pid)
+                record.children = processes.children_seconds(rank.pid)
             elif kind == "data":
-                record.worker, record.worker_frames = busy_worker(one.pid, WORKERS_SECONDS)
-            holder = holders.get(one.pid)
+                record.worker, record.worker_frames = busy_worker(rank.pid, WORKERS_SECONDS)
+            holder = holders.get(rank.pid)
             record.lock_holder = names.get(holder, f"PID {holder}") if holder else ""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stallwatch_exporter.probe.events import MOST_LINE
-from stallwatch_exporter.probe.stacks import ANSWER, ASK, FAULT, MOST_BYTES, SIGNAL
+from stallwatch_exporter.probe.stacks import ANSWER, FAULT, MOST_BYTES, QUERY, SIGNAL
 from stallwatch_exporter.stacks.processes import PROC, children_of, handles
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.reading import from_py_spy, main_thread
@@ -21,14 +21,14 @@ from stallwatch_rules.text.foreign_json import read_json
 _SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; busy machines pause writing
 
 
-def send(ring: Path, question: str) -> bool:
+def send(ring: Path, query: str) -> bool:
     """Write a query to the pipe beside the ring; return whether a reader has the pipe open."""
     try:
-        fd = os.open(ring.with_suffix(ASK), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = os.open(ring.with_suffix(QUERY), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # ENXIO: the pipe has no reader
         return False
     try:
-        os.write(fd, f"{question}\n".encode())
+        os.write(fd, f"{query}\n".encode())
         return True
     except OSError:
         return False
@@ -36,12 +36,12 @@ def send(ring: Path, question: str) -> bool:
         os.close(fd)
 
 
-def answer(ring: Path, question: str, suffix: str = ANSWER) -> dict[str, Any] | None:
+def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | None:
     """Return a part of the rank's answer to this or a later query, once it exists; otherwise ``None``."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
-        return found if isinstance(found, dict) and int(str(found.get("asked"))) >= int(question) else None
+        return found if isinstance(found, dict) and int(str(found.get("asked"))) >= int(query) else None
     except (OSError, ValueError):
         return None
 

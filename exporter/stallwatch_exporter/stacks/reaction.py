@@ -194,10 +194,10 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
         each.join(max(0.0, end - time.monotonic()))
 
 
-def _answer(question: Callable[[], _Answer], patience: float) -> _Answer | None:
-    """Return the result of `question`, or ``None`` if it takes too long: then its thread is abandoned."""
+def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
+    """Return the result of `query`, or ``None`` if it takes too long: then its thread is abandoned."""
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
-    threading.Thread(target=lambda: answers.put(question()), daemon=True).start()
+    threading.Thread(target=lambda: answers.put(query()), daemon=True).start()
     try:
         return answers.get(timeout=patience)
     except queue.Empty:

@@ -22,7 +22,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.tailing.tail import Position
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.agent import Agent
-from stallwatch_exporter.watching.log_reader import STOOD_STILL
+from stallwatch_exporter.watching.log_reader import SUSPENDED_SECONDS
 from stallwatch_exporter.watching.opening import (
     Notice,
     OnEnd,
@@ -147,7 +147,7 @@ class Follower:
             changed = set(self._files.more) or self._waker.wait(
                 min(TICK_SECONDS, max(HASTE_SECONDS, self._agent.due_in()))
             )
-            if (waited := self._clock() - before) > STOOD_STILL:
+            if (waited := self._clock() - before) > SUSPENDED_SECONDS:
                 self._agent.paused(waited - TICK_SECONDS)
                 self._grown += waited - TICK_SECONDS
             now = self.step(changed)

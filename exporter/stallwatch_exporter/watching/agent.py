@@ -411,8 +411,8 @@ class Agent:
             state, continues = self._check_stall(present)
             quiet = state.seconds if was_stalled and continues else None
         diagnose = functools.partial(self._diagnosis, present)
-        hear = functools.partial(self._read_last_reports, now)
-        self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, hear)
+        read_reports = functools.partial(self._read_last_reports, now)
+        self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, read_reports)
         shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
         masked = redacted(self.ending)
         with self._guarded("the run's record"):  # this comes first: the disk may be too full for later writes

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or found open for writing
 SURE_SECONDS = 30.0  #: seconds between the first check and the check whose result counts
-MEND_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
+RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
 FINISH_SECONDS = 2.5  #: how long the end of a run waits for a check in progress, and for the last check
 PATIENCE_SECONDS = 120.0  #: a check that takes longer is abandoned; another thread checks the next due paths
 _MOST_HUNG = 4  # number of checks that never return, each with a thread
@@ -118,7 +118,7 @@ class CheckpointWatch:
         self._waiting: dict[Path, Waiting] = {}
         self._looks: list[_Look] = []  # checks in progress, oldest first
         self._known: dict[Key, str] = {}  # faults that were returned, with their rules
-        self._mended: list[str] = []
+        self._repaired: list[str] = []
         self._error: Exception | None = None
 
     def take(self, event: Event, number: int, now: float) -> None:
@@ -148,10 +148,10 @@ class CheckpointWatch:
         self._wait()
         return [match for waiting in self._looked() for match in self._faults(waiting, waiting.found)]
 
-    def take_mended(self) -> list[str]:
+    def take_repaired(self) -> list[str]:
         """Return the rules of the faults that disappeared since the last call, each rule once."""
-        mended, self._mended = self._mended, []
-        return mended
+        repaired, self._repaired = self._repaired, []
+        return repaired
 
     def raise_error(self) -> None:
         """Raise the last internal error of a check, once, so that the caller can report it."""
@@ -188,30 +188,32 @@ class CheckpointWatch:
             self._error = look.error or self._error
             yield from look.paths
 
-    def _judge(self, one: Waiting, now: float) -> list[Match]:
+    def _judge(self, waiting: Waiting, now: float) -> list[Match]:
         """Return the certain faults of a path, and schedule the next check of the path."""
-        matches = self._faults(one, one.settled)
-        if not one.open and not one.found:
+        matches = self._faults(waiting, waiting.settled)
+        if not waiting.open and not waiting.found:
             return matches
-        unsure = one.kinds - self._known.keys()
-        one.due = now + (SETTLED_SECONDS if one.open else SURE_SECONDS if unsure else MEND_SECONDS)
-        again = self._waiting.setdefault(one.path, one)
-        if again is not one:  # the rank announced the path again meanwhile
-            again.found, again.sizes = [*again.found, *one.found], one.sizes
+        unsure = waiting.kinds - self._known.keys()
+        waiting.due = now + (SETTLED_SECONDS if waiting.open else SURE_SECONDS if unsure else RECHECK_SECONDS)
+        again = self._waiting.setdefault(waiting.path, waiting)
+        if again is not waiting:  # the rank announced the path again meanwhile
+            again.found, again.sizes = [*again.found, *waiting.found], waiting.sizes
         return matches
 
-    def _faults(self, one: Waiting, sure: Collection[Fault]) -> list[Match]:
+    def _faults(self, waiting: Waiting, sure: Collection[Fault]) -> list[Match]:
         """Return the new certain faults of a path; record the rules of faults that disappeared."""
-        if one.open:
+        if waiting.open:
             return []
-        below = {key for key in self._known if key[0] == one.path or one.path in key[0].parents}
-        gone = {key: self._known.pop(key) for key in below - one.kinds}
-        self._mended += sorted(set(gone.values()) - set(self._known.values()) - {each.rule for each in sure})
+        below = {key for key in self._known if key[0] == waiting.path or waiting.path in key[0].parents}
+        gone = {key: self._known.pop(key) for key in below - waiting.kinds}
+        self._repaired += sorted(
+            set(gone.values()) - set(self._known.values()) - {each.rule for each in sure}
+        )
         fresh = [fault for fault in sure if _key(fault) not in self._known]
         self._known |= {_key(fault): fault.rule for fault in fresh}
-        return [_match(fault, one) for fault in fresh]
+        return [_match(fault, waiting) for fault in fresh]
 
 
-def _match(fault: Fault, one: Waiting) -> Match:
+def _match(fault: Fault, waiting: Waiting) -> Match:
     captures = {SEEN: "checkpoint", "path": printable(str(fault.path)), "fault": render(fault.what)}
-    return Match(fault.rule, line_of(one.event, one.number, evidence_of(captures)), captures)
+    return Match(fault.rule, line_of(waiting.event, waiting.number, evidence_of(captures)), captures)

@@ -248,7 +248,7 @@ class Heartbeat:
 
     def __init__(self, sinks: Sequence[Any]) -> None:
         found = (getattr(sink, "alive", None) for sink in sinks)
-        self._listeners: list[Callable[[str], None]] = [alive for alive in found if alive is not None]
+        self._callbacks: list[Callable[[str], None]] = [alive for alive in found if alive is not None]
         self._errors = 0
         self._unread = 0
 
@@ -260,7 +260,7 @@ class Heartbeat:
         if unread > self._unread:
             problems.append("lines were passed through unread")
         self._errors, self._unread = errors, unread
-        for alive in self._listeners:
+        for alive in self._callbacks:
             alive("; ".join(problems))
 
 

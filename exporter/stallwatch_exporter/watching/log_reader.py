@@ -23,11 +23,11 @@ FINISH_SECONDS = 10.0  #: how long the rest may be read after the command ended;
 REPORT_SECONDS = 10.0  #: seconds for copying the unread rest (half of them) and concluding the run
 SLICE_BYTES = 512 * 1024  #: most bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-_MEMORY_SELDOM = 40.0  # longest interval while the use is steady and low: a reading visits all processes
+_MEMORY_LONGEST = 40.0  # longest interval while the use is steady and low: a reading visits all processes
 _MEMORY_STEADY = 0.1  # relative change that counts as steady
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-STOOD_STILL = 10.0  #: a wait of one second that took this long: the process or machine was suspended
+SUSPENDED_SECONDS = 10.0  #: a wait of one second that took this long: the process or machine was suspended
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
@@ -67,7 +67,7 @@ class AgentLoop:
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
         chunks = self._queue.take(timeout, SLICE_BYTES)
         waited = self._clock() - before
-        if waited > STOOD_STILL:
+        if waited > SUSPENDED_SECONDS:
             self._agent.paused(waited - TICK_SECONDS)
         for together in moments(joined(chunks)):
             self._agent.feed(*together)
@@ -95,7 +95,7 @@ class AgentLoop:
         self._agent.metrics.host_memory(held)
         self._agent.memory.command(held, self._limit)
         calm = abs(held - before) <= _MEMORY_STEADY * before and held < self._limit / 2
-        self._measure_again = min(2 * self._measure_again, _MEMORY_SELDOM) if calm else _MEMORY_SECONDS
+        self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
         """Copy the rest of the queue unread, until time is up; return the copied and dropped lines."""

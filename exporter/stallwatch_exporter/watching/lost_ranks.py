@@ -214,12 +214,12 @@ class LostRankAlarms:
         news = not (held or over) and (left_over or any(one.behind >= GONE_ON for one in early))
         self._notify(LEFT_EARLY, "warning", early, note, tracker, now, news=news)
 
-    def _is_news(self, one: LostRank, now: float) -> bool:
+    def _is_news(self, lost: LostRank, now: float) -> bool:
         """Return whether no other incident reports the end of this rank, now or soon."""
-        if one.badly and now - one.since < _ERROR_SECONDS:
+        if lost.badly and now - lost.since < _ERROR_SECONDS:
             return False
         failed = (each for each in self._book.of_kind("finding") if each.severity == "critical")
-        return not any(each.opened_at >= one.since - _BEFORE_SECONDS for each in failed)
+        return not any(each.opened_at >= lost.since - _BEFORE_SECONDS for each in failed)
 
     def _notify(
         self,

@@ -44,7 +44,7 @@ Warned = Callable[[Match], None]
 class ProbeIntake:
     """Process the events of the ranks' probes, then their records.
 
-    `warned` is called with each new warning, `mended` with the rule of each checkpoint fault that was fixed.
+    `warned` is called with each new warning, `on_repaired` with the rule of each fixed fault.
     """
 
     def __init__(
@@ -52,13 +52,13 @@ class ProbeIntake:
         reading: RunReading,
         warned: Warned,
         notice: Callable[[str], None] = lambda _: None,
-        mended: Callable[[str], None] = lambda _: None,
+        on_repaired: Callable[[str], None] = lambda _: None,
         host: str = "",
     ) -> None:
         self._reading = reading
         self._host = host
         self._warned = warned
-        self._mended = mended
+        self._on_repaired = on_repaired
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
@@ -214,9 +214,9 @@ class ProbeIntake:
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
         """Check the announced checkpoints, which takes time; processes `pids` may still write them."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
-        for rule in self._checkpoints.take_mended():
+        for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
-            self._mended(rule)
+            self._on_repaired(rule)
         self._checkpoints.raise_error()
 
     def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:

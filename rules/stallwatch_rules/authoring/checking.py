@@ -43,23 +43,23 @@ def _awake(page: RulePage) -> RulePage:
 
 
 def _check(page: RulePage, catalogue: Catalogue, matcher: Matcher) -> Iterator[PageError]:
-    for one in page.parts:
-        for line in one.long_at:
+    for part in page.parts:
+        for line in part.long_at:
             message = f"the pattern is written longer than {LONGEST} characters"
             yield PageError(
-                one.path, line, message, "split it into several, or use fragments (docs/rules.md)"
+                part.path, line, message, "split it into several, or use fragments (docs/rules.md)"
             )
-        for number, (sample, line) in enumerate(zip(one.fires, one.fires_at, strict=True), 1):
+        for number, (sample, line) in enumerate(zip(part.fires, part.fires_at, strict=True), 1):
             if _fired(page, sample, catalogue, matcher) is None:
                 message = f"the 'log fires' sample {number} does not fire the rule"
                 remedy = "mend the sample, or the patterns, requires and unless"
-                yield PageError(one.path, line, message, remedy)
-        for number, (sample, line) in enumerate(zip(one.quiet, one.quiet_at, strict=True), 1):
+                yield PageError(part.path, line, message, remedy)
+        for number, (sample, line) in enumerate(zip(part.quiet, part.quiet_at, strict=True), 1):
             where = _fired(page, sample, catalogue, matcher)
             if where is not None:
                 message = f"the 'log quiet' sample {number} fires the rule" + where
                 remedy = "narrow the patterns, or add what tells it apart to unless"
-                yield PageError(one.path, line, message, remedy)
+                yield PageError(part.path, line, message, remedy)
     if len(page.sections.fixes) != len(page.sections.zh_fixes):
         message = f"{len(page.sections.fixes)} fixes in English, {len(page.sections.zh_fixes)} in Chinese"
         yield PageError(page.path, 1, message, "give the same fixes in both languages, in the same order")

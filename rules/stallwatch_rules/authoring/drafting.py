@@ -72,9 +72,11 @@ def failure_of(diagnosis: Diagnosis) -> Failure:
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
         raise DraftError(_known(primary.rule))
-    for one in diagnosis.unknown:
-        if one.exception and fixed_text(one.message) >= LEAST_TEXT:
-            return Failure(one.exception, one.message, render(one.first.text), one.frames)
+    for exception in diagnosis.unknown:
+        if exception.exception and fixed_text(exception.message) >= LEAST_TEXT:
+            return Failure(
+                exception.exception, exception.message, render(exception.first.text), exception.frames
+            )
     for new in diagnosis.new_lines:
         if new.level == "error" and fixed_text(new.exemplar) >= LEAST_TEXT:
             return Failure("", _GLOG_LEAD.sub("", new.exemplar), new.exemplar, [])

@@ -18,22 +18,22 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 def causal_order(findings: Sequence[Found]) -> list[Found]:
     """Sort findings, worst and most causal first, each directly followed by the findings that it explains."""
-    by_rule = {one.rule: one for one in findings}
+    by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, Found] = {}
 
-    def put(one: Found) -> None:
-        if one.rule in order:
+    def put(finding: Found) -> None:
+        if finding.rule in order:
             return
-        order[one.rule] = one
-        below = [by_rule[rule] for rule, causes in under.items() if one.rule in causes]
+        order[finding.rule] = finding
+        below = [by_rule[rule] for rule, causes in under.items() if finding.rule in causes]
         for consequence in _by_weight(below):
             put(consequence)
 
-    for one in _by_weight([c for c in findings if c.rule not in under]):
-        put(one)
-    for one in _by_weight(findings):
-        put(one)
+    for finding in _by_weight([c for c in findings if c.rule not in under]):
+        put(finding)
+    for finding in _by_weight(findings):
+        put(finding)
     return list(order.values())
 
 
@@ -177,12 +177,12 @@ def _steps(group: Sequence[Found]) -> dict[str, float] | None:
     return steps if len(set(steps.values())) > 1 else None
 
 
-def _same_place(one: Found, other: Found) -> bool:
+def _same_place(finding: Found, other: Found) -> bool:
     """Return whether two rules matched on the same line, so that they describe one event."""
-    places = {(p.stream, p.position) for p in one.occurrences}
+    places = {(p.stream, p.position) for p in finding.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 
 
-def _lowest_rank(one: Found) -> float:
-    ranks = [place.stream[1] for place in one.occurrences]
+def _lowest_rank(finding: Found) -> float:
+    ranks = [place.stream[1] for place in finding.occurrences]
     return min((rank for rank in ranks if rank is not None), default=float("inf"))

@@ -138,8 +138,8 @@ def _moved(value: Any, by: float) -> Any:
         return timeline
     if isinstance(value, (TracebackReader, CrashReader)):
         holder = copy.copy(value)
-        for name, one in vars(value).items():
-            if isinstance(one, msgspec.Struct):
-                setattr(holder, name, _moved(one, by))
+        for name, field in vars(value).items():
+            if isinstance(field, msgspec.Struct):
+                setattr(holder, name, _moved(field, by))
         return holder
     return value

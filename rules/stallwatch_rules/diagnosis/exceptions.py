@@ -173,12 +173,12 @@ class Exceptions(msgspec.Struct, frozen=True):
         return fatal + fold(one.seen for one in self.unknown if not one.fatal)
 
 
-def named(one: UnknownException) -> str:
+def named(exception: UnknownException) -> str:
     """Return an exception as one line of text, with its ranks, its place and its step."""
-    text = shown(f"{one.exception or 'Traceback'}: {one.message}".removesuffix(": "))
-    places = [f"rank {fold_ranks(one.ranks)}"] if one.ranks else []
-    places += [f"{one.first.file}:{one.first.line}"]
-    places += [f"step {one.first.step}"] if one.first.step is not None else []
+    text = shown(f"{exception.exception or 'Traceback'}: {exception.message}".removesuffix(": "))
+    places = [f"rank {fold_ranks(exception.ranks)}"] if exception.ranks else []
+    places += [f"{exception.first.file}:{exception.first.line}"]
+    places += [f"step {exception.first.step}"] if exception.first.step is not None else []
     return f"{shortened(text)} ({', '.join(places)})"
 
 
@@ -365,15 +365,19 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
 
 def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
     """Return whether one of the exceptions came before a symptom, as far as the log shows."""
-    for one in fatal:
-        if symptom.rule in one.seen.raised.heading:
+    for exception in fatal:
+        if symptom.rule in exception.seen.raised.heading:
             return True
-        own = [place for place in symptom.occurrences if place.stream == one.stream]
+        own = [place for place in symptom.occurrences if place.stream == exception.stream]
         if own:
-            if one.index < min(place.position for place in own):
+            if exception.index < min(place.position for place in own):
                 return True
             continue
         times = [place.time for place in symptom.occurrences if place.time is not None]
-        if one.time is None or len(times) < len(symptom.occurrences) or one.time <= min(times, default=0.0):
+        if (
+            exception.time is None
+            or len(times) < len(symptom.occurrences)
+            or exception.time <= min(times, default=0.0)
+        ):
             return True
     return False

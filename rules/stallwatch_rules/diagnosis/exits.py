@@ -25,7 +25,7 @@ MOST_STATUS = 127  #: highest exit status of a program's own; 128 + n and negati
 #: Messages of launchers: torchrun's agent, its SignalException, accelerate's main process. Also of a shell,
 #: on
 #: the program that it started (bash 5.2, jobs.c) and that no launcher had ended.
-_TOLD_TO_END = lazy(
+_END_REQUESTED = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
 )
@@ -45,16 +45,18 @@ ENDED_WITH: dict[Tag, tuple[int, ...]] = {
 }
 
 
-def lines_about_memory(one: Found) -> tuple[str, ...]:
+def lines_about_memory(finding: Found) -> tuple[str, ...]:
     """Return the finding's lines that mention memory."""
-    return tuple(text for text in dict.fromkeys(one.texts()) if _MEMORY.search(text))
+    return tuple(text for text in dict.fromkeys(finding.texts()) if _MEMORY.search(text))
 
 
 def ended_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
     """Return whether the launcher was signaled to end, or a component such as a scheduler ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
-    signaled = not sigterm.hits or any(_TOLD_TO_END.search(text) for text in texts)
-    return signaled or any(one.tagged("ends-from-outside") and one.harm == "fatal" for one in found)
+    signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
+    return signaled or any(
+        finding.tagged("ends-from-outside") and finding.harm == "fatal" for finding in found
+    )
 
 
 def ended_first(streams: Streams) -> tuple[int, int] | None:
@@ -94,9 +96,9 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
     return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
 
 
-def rank_of_end(one: Found, streams: Streams) -> int | None:
+def rank_of_end(finding: Found, streams: Streams) -> int | None:
     """Return the rank whose end by a signal the finding describes; of several, the first to fail."""
-    codes = [code for tag, every in ENDED_WITH.items() if one.tagged(tag) for code in every]
+    codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
     if first is not None and first[0] in ended:
@@ -106,13 +108,17 @@ def rank_of_end(one: Found, streams: Streams) -> int | None:
 
 def lost_peers(found: Iterable[Found], own: Collection[int | None]) -> list[Found]:
     """Return the findings that ranks lost a peer, except those that ranks in `own` report, too."""
-    gone = [one for one in found if one.tagged("peer-gone") and one.harm == "fatal" and one.role == "symptom"]
-    return [one for one in gone if one.hits and not {rank for _, rank in one.hits} & set(own)]
+    gone = [
+        finding
+        for finding in found
+        if finding.tagged("peer-gone") and finding.harm == "fatal" and finding.role == "symptom"
+    ]
+    return [finding for finding in gone if finding.hits and not {rank for _, rank in finding.hits} & set(own)]
 
 
 def wreckage(found: Iterable[Found], own: Collection[int | None]) -> set[str]:
     """Return the rules on which peers that lost the ranks `own` matched, and the rules that these explain."""
-    return {rule for one in lost_peers(found, own) for rule in (one.rule, *one.page.explains)}
+    return {rule for finding in lost_peers(found, own) for rule in (finding.rule, *finding.page.explains)}
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
@@ -125,9 +131,9 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
         return ""
     rank, code = first
     reported = {seen.stream[1] for seen in now.exceptions.unknown if seen.fatal or seen.stream[1] == rank}
-    for one in now.found:
-        if one.is_failure and not one.tagged(SIGTERM):
-            reported |= {where for _, where in one.hits}
+    for finding in now.found:
+        if finding.is_failure and not finding.tagged(SIGTERM):
+            reported |= {where for _, where in finding.hits}
     if reported & {rank, None}:
         return ""
     return message("diagnosis.ended-silently", rank=rank, code=code)

@@ -291,15 +291,15 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
     return replace(hits, first=first, last=last)
 
 
-def came_before(one: Found, other: Found) -> bool:
-    """Return whether the finding `one` is known to have come before the finding `other`."""
-    times = [[place.time for place in found.occurrences] for found in (one, other)]
+def came_before(finding: Found, other: Found) -> bool:
+    """Return whether the finding `finding` is known to have come before the finding `other`."""
+    times = [[place.time for place in found.occurrences] for found in (finding, other)]
     if all(times) and all(time is not None for group in times for time in group):
         earliest = [min(time for time in group if time is not None) for group in times]
         return earliest[0] < earliest[1]
     orders = [
         place.position < later.position
-        for place in one.occurrences
+        for place in finding.occurrences
         for later in other.occurrences
         if place.stream == later.stream
     ]

@@ -49,9 +49,9 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
     return _found(page, same, message(f"diagnosis.{PLACE}", where=where), call)
 
 
-def inferred_from(one: Found) -> Inferred:
+def inferred_from(finding: Found) -> Inferred:
     """Return the basis on which a finding was inferred, for the report."""
-    return "place" if PLACE in one.facts else ""
+    return "place" if PLACE in finding.facts else ""
 
 
 def _may_be(page: RulePage) -> bool:

@@ -9,7 +9,7 @@ from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
-from stallwatch_rules.diagnosis.verdict import ASKED
+from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.failures.flight import all_flights, flight_note
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.standstill import stopped_late
@@ -64,7 +64,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         waited = None if progress.finished else _waited(run, now)
         late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
-    elif (request := next((one.where for one in now.found if ASKED in one.facts), None)) is not None:
+    elif (request := next((one.where for one in now.found if END_REQUESTED in one.facts), None)) is not None:
         at = f"{request.source}:{request.number}"
         notes.append(message("diagnosis.asked-to-end-line", line=shown(request.text), at=at))
     elif fine and _ends_open(diagnosis, context):

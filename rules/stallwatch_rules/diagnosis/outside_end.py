@@ -28,11 +28,11 @@ def end_from_outside(found: list[Found], streams: Streams) -> End | None:
 
     Not every line on an end has a time: srun's first lines have none, slurmstepd's lines next to them do.
     """
-    ends = [one for one in found if _ended_from_outside(one) and one.followed < SURVIVED]
+    ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [
         (time, line.text)
-        for one in ends
-        for key, hits in one.hits.items()
+        for finding in ends
+        for key, hits in finding.hits.items()
         for line in (hits.first.line, hits.last.line)
         if (time := streams[key].when(line)) is not None
     ]
@@ -42,26 +42,28 @@ def end_from_outside(found: list[Found], streams: Streams) -> End | None:
     return End(time, CANCELLED in text)
 
 
-def _ended_from_outside(one: Found) -> bool:
+def _ended_from_outside(finding: Found) -> bool:
     """Return whether a finding shows an end from outside.
 
     A failed node does not count: the other ranks waited for it.
     """
-    return one.tagged(SIGTERM) or (one.tagged("ends-from-outside") and not one.tagged("node-failed"))
+    return finding.tagged(SIGTERM) or (
+        finding.tagged("ends-from-outside") and not finding.tagged("node-failed")
+    )
 
 
-def is_end(one: Found) -> bool:
+def is_end(finding: Found) -> bool:
     """Return whether a finding only shows how a stalled run was ended; a kill without memory text is one."""
-    return _ended_from_outside(one) or (one.tagged(SIGKILL) and not lines_about_memory(one))
+    return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 
-def shown_apart(one: Found, streams: Streams) -> Found:
+def shown_apart(finding: Found, streams: Streams) -> Found:
     """Return the stall finding with the last line of the rank that differs, in addition to the last step."""
     words = apart(streams)
     if words is None:
-        return one
-    proof = (one.where.text,) if one.where is not None and one.where is not words else ()
-    return replace(one, where=words, proof=proof)
+        return finding
+    proof = (finding.where.text,) if finding.where is not None and finding.where is not words else ()
+    return replace(finding, where=words, proof=proof)
 
 
 def last_words(stream: StreamReading) -> Line | None:
@@ -81,8 +83,8 @@ def apart(streams: Streams) -> Line | None:
     if len({rank for _, rank in last}) < 2:
         known = [line for line in last.values() if line is not None]
         return latest(known) if known else None
-    wordings = Counter(masked(line.text) if line is not None else "" for line in last.values())
-    usual, count = wordings.most_common(1)[0]
+    templates = Counter(masked(line.text) if line is not None else "" for line in last.values())
+    usual, count = templates.most_common(1)[0]
     others = [line for line in last.values() if line is not None and masked(line.text) != usual]
     few = len(last) - count == 1 < count or len(last) - count <= FEW * len(last)
     return earliest(others) if others and few else None

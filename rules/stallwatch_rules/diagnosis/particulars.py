@@ -37,62 +37,62 @@ NO_HOSTS = RunHosts()
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
-def primary_of(one: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
+def primary_of(finding: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
     """Return the primary cause: its page's text, with the ranks, limits, senders and frames from the log."""
-    primary = _primary(one, confidence, run)
+    primary = _primary(finding, confidence, run)
     if run.context.crash is not None and primary.rank is None:
         primary.rank = run.context.crash.rank
-    if one.role == "symptom" and one.harm == "fatal":
+    if finding.role == "symptom" and finding.harm == "fatal":
         silent = ended_silently(run, now)
         primary.fixes[:0] = [silent] if silent else []
-    primary = _with_calls(_pointed_to_missing(primary, run, now), one, run.streams)
-    if one.tagged("flight-data") and waited_in_vain(primary):
+    primary = _with_calls(_pointed_to_missing(primary, run, now), finding, run.streams)
+    if finding.tagged("flight-data") and waited_in_vain(primary):
         return _odd_ranks(primary, run.streams, run.hosts)
-    if one.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
-        return _over_its_limit(primary, one, run.streams)
-    if primary.rule == MISMATCH and not one.hits:
+    if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
+        return _over_its_limit(primary, finding, run.streams)
+    if primary.rule == MISMATCH and not finding.hits:
         return _with_odd_ranks(primary, run)
-    if one.tagged(SIGTERM) and not now.exceptions.unknown:
-        return _from_outside(primary, one, now)
-    return _at_its_frame(primary, run.streams) if one.tagged("sigsegv") else primary
+    if finding.tagged(SIGTERM) and not now.exceptions.unknown:
+        return _from_outside(primary, finding, now)
+    return _at_its_frame(primary, run.streams) if finding.tagged("sigsegv") else primary
 
 
-def _primary(one: Found, confidence: float, run: Snapshot) -> Primary:
+def _primary(finding: Found, confidence: float, run: Snapshot) -> Primary:
     environment, last_step = environment_of(run), run.tracker.last_step
-    first = one.shown_match
-    line = first.line if first is not None else one.where
+    first = finding.shown_match
+    line = first.line if first is not None else finding.where
     captures = {name: shown(value) for name, value in (first.captures if first else {}).items()}
-    fixes = fixes_for(one.page, environment, _evidence(one.page, line, captures, run))
+    fixes = fixes_for(finding.page, environment, _evidence(finding.page, line, captures, run))
     failed = culprits(run.streams)
     rank = line.rank if line is not None else None
     if rank is None:
-        rank = rank_of_end(one, run.streams)
-    if len(failed) == 1 and (one.role == "wrapper" or (one.role == "cause" and rank is None)):
+        rank = rank_of_end(finding, run.streams)
+    if len(failed) == 1 and (finding.role == "wrapper" or (finding.role == "cause" and rank is None)):
         rank = failed[0]  # all ranks print into one file without ranks; the launcher names the failed rank
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
         fixes.insert(0, message("diagnosis.in-vllm-server"))
-    if one.role == "wrapper":
+    if finding.role == "wrapper":
         ranks = f"rank {fold_ranks(failed)}" if failed else ""
         unknown = message("diagnosis.other-logs-unknown")
         fixes.insert(0, message("diagnosis.other-logs", ranks=ranks) if ranks else unknown)
     return Primary(
-        rule=one.rule,
-        title=title_of(one.page),
-        role=one.role,
-        harm=one.harm,
+        rule=finding.rule,
+        title=title_of(finding.page),
+        role=finding.role,
+        harm=finding.harm,
         confidence=confidence,
         rank=rank,
         file=line.source if line is not None else "",
         line=line.number if line is not None else 0,
         time=iso(line.time, zoned=line.zoned) if line is not None else None,
-        step=None if served else one.step_of(first, last_step) if first is not None else one.step,
-        evidence=[*one.evidence()],
+        step=None if served else finding.step_of(first, last_step) if first is not None else finding.step,
+        evidence=[*finding.evidence()],
         captures=captures,
-        why=why_of(one.page),
+        why=why_of(finding.page),
         fixes=fixes,
-        inferred=inferred_from(one),
+        inferred=inferred_from(finding),
     )
 
 
@@ -186,9 +186,9 @@ def _with_own_line(
     return replace(primary, rank=rank, file=source, line=number, evidence=evidence)
 
 
-def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
+def _over_its_limit(primary: Primary, finding: Found, streams: Streams) -> Primary:
     """Return the primary cause of an OOM-killed container, with the limit in `kubectl describe`."""
-    sources = {source for source, _ in one.hits}
+    sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
         for (source, _), stream in streams.items()
@@ -208,11 +208,11 @@ def _over_its_limit(primary: Primary, one: Found, streams: Streams) -> Primary:
     )
 
 
-def _from_outside(primary: Primary, one: Found, now: Assessment) -> Primary:
+def _from_outside(primary: Primary, finding: Found, now: Assessment) -> Primary:
     """Return the primary cause as an end from outside, if no failure came before the launcher's SIGTERM."""
-    failed = any(other is not one and other.role != "wrapper" for other in now.fatal)
-    texts = [text for hits in one.hits.values() for text in hits.exemplars]
-    if failed or not ended_from_outside(one, now.found) or any(map(_HANGUP.search, texts)):
+    failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
+    texts = [text for hits in finding.hits.values() for text in hits.exemplars]
+    if failed or not ended_from_outside(finding, now.found) or any(map(_HANGUP.search, texts)):
         return primary
     title, advice = message("diagnosis.ended-from-outside"), message("diagnosis.ended-from-outside-ask")
     return replace(primary, title=title, fixes=[advice, *primary.fixes])
@@ -240,18 +240,18 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     return replace(primary, fixes=[advice, *fixes], evidence=evidence)
 
 
-def _with_calls(primary: Primary, one: Found, streams: Streams) -> Primary:
+def _with_calls(primary: Primary, finding: Found, streams: Streams) -> Primary:
     """Return the primary cause with its exception's calls; the user's innermost call is also evidence.
 
     The calls are added only if the primary cause points to a line of that exception: another exception of the
     same rule may have been raised elsewhere. For a crash of compiled code, its own page shows the calls.
     """
-    match = one.shown_match
+    match = finding.shown_match
     if match is None:
         return primary
     candidates = [
         raised
-        for key in one.hits
+        for key in finding.hits
         for seen in streams[key].exceptions_now().seen.values()
         for raised in (seen.raised, seen.last)
         if raised.kind == "failure" and not raised.native and raised.frames
@@ -280,12 +280,12 @@ def waited_in_vain(primary: Primary) -> bool:
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
     """Return the ranks on which a rule matched, and the ranks named by the flight data in its lines."""
-    one = now.get(rule)
-    if one is None:
+    finding = now.get(rule)
+    if finding is None:
         return set()
-    ranks = {rank for _, rank in one.hits if rank is not None}
-    ranks.update(*(run.context.alike.get(source, ()) for source, _ in one.hits))
-    return ranks | set(reporting(all_flights(run.streams))) if one.tagged("flight-data") else ranks
+    ranks = {rank for _, rank in finding.hits if rank is not None}
+    ranks.update(*(run.context.alike.get(source, ()) for source, _ in finding.hits))
+    return ranks | set(reporting(all_flights(run.streams))) if finding.tagged("flight-data") else ranks
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:

@@ -97,11 +97,11 @@ def _why(restarts: Sequence[Restart], last: Restart, now: Assessment) -> str:
     A cause is preferred to a symptom, and a symptom to an unknown exception.
     """
     found: list[tuple[str, Line]] = []
-    for one in now.found:
-        if one.role in ("cause", "symptom"):
-            matches = [match for hits in one.hits.values() for match in (hits.first, hits.last)]
-            found += [(one.role, match.line) for match in matches]
-    found += [("unknown", one.seen.last.line) for one in now.exceptions.unknown]
+    for finding in now.found:
+        if finding.role in ("cause", "symptom"):
+            matches = [match for hits in finding.hits.values() for match in (hits.first, hits.last)]
+            found += [(finding.role, match.line) for match in matches]
+    found += [("unknown", finding.seen.last.line) for finding in now.exceptions.unknown]
     own = [(role, line) for role, line in found if next_restart(line, restarts) is last]
     if not own:
         return ""

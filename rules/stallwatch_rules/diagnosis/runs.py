@@ -49,13 +49,15 @@ def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]
-    for one, other in combinations(ordered, 2):
-        sign = _differ(one, other)
+    for current, other in combinations(ordered, 2):
+        sign = _differ(current, other)
         if sign:
-            names = {"one": one.source, "other": other.source}
+            names = {"one": current.source, "other": other.source}
             if sign == "time":
                 return message("diagnosis.other-run-time", **names)
-            first, second = (one.job, other.job) if sign == "job" else (one.total or 0, other.total or 0)
+            first, second = (
+                (current.job, other.job) if sign == "job" else (current.total or 0, other.total or 0)
+            )
             return message(f"diagnosis.other-run-{sign}", **names, first=first, second=second)
     losses = [found for key, stream in streams.items() if (found := _losses(key, stream)) is not None]
     for mine, theirs in combinations(sorted(losses, key=lambda each: each.source)[:MAX_SOURCES], 2):
@@ -93,16 +95,16 @@ def _losses(key: tuple[str, int | None], stream: StreamReading) -> Losses | None
     return Losses(*key, next(iter(values)), values) if len(values) >= ENOUGH else None
 
 
-def _train_apart(one: Losses, other: Losses) -> bool:
+def _train_apart(losses: Losses, other: Losses) -> bool:
     """Return whether two files began at the same epoch, and printed different losses from then on.
 
     Ranks that print their own dicts, each with the loss of its own batch, still print the same gradient norm.
     """
-    if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
+    if losses.source == other.source or _SAME_RUN.search(losses.source) or _SAME_RUN.search(other.source):
         return False
-    if one.first != other.first or (one.rank is not None and other.rank is not None):
+    if losses.first != other.first or (losses.rank is not None and other.rank is not None):
         return False
-    both = [(*values, *other.at[epoch]) for epoch, values in one.at.items() if epoch in other.at]
+    both = [(*values, *other.at[epoch]) for epoch, values in losses.at.items() if epoch in other.at]
     both = [numbers for numbers in both if all(map(math.isfinite, numbers))]
     if len(both) < ENOUGH:
         return False
@@ -123,17 +125,17 @@ def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None
     return Course(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
 
 
-def _differ(one: Course, other: Course) -> str:
+def _differ(course: Course, other: Course) -> str:
     """Return the sign of different runs: ``job``, ``total`` or ``time``; empty if they may be one run."""
-    if one.source == other.source or _SAME_RUN.search(one.source) or _SAME_RUN.search(other.source):
+    if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""
-    if one.job and other.job and one.job != other.job:
+    if course.job and other.job and course.job != other.job:
         return "job"
-    if one.rank != other.rank:
+    if course.rank != other.rank:
         return ""
-    if one.total and other.total and one.total != other.total:
+    if course.total and other.total and course.total != other.total:
         return "total"
-    early, late = (one, other) if (one.began or 0.0) <= (other.began or 0.0) else (other, one)
+    early, late = (course, other) if (course.began or 0.0) <= (other.began or 0.0) else (other, course)
     if early.ended is None or late.began is None or late.began <= early.ended:
         return ""
     return "time" if late.first_step <= early.last_step else ""

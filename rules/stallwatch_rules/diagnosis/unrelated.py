@@ -45,24 +45,24 @@ MOST_RESTARTS = 5  #: with more ends than this, a program that the run calls end
 
 def without_helpers(found: list[Found]) -> list[Found]:
     """Return the findings without those that only show that a helper program ended."""
-    return [one for one in found if not one.hits or not all(map(_is_helper, one.texts()))]
+    return [finding for finding in found if not finding.hits or not all(map(_is_helper, finding.texts()))]
 
 
-def of_another(one: Found) -> bool:
+def of_another(finding: Found) -> bool:
     """Return whether all lines of a finding name a program that does not look like the training."""
-    return bool(one.hits) and all(map(_is_another, one.texts()))
+    return bool(finding.hits) and all(map(_is_another, finding.texts()))
 
 
-def recurs_unrelated(one: Found) -> bool:
+def recurs_unrelated(finding: Found) -> bool:
     """Return whether a finding's lines name no program, and recur over too many steps to be the run's end."""
-    if not one.tagged("any-process") or one.count <= MOST_RESTARTS:
+    if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
-    for hits in one.hits.values():
+    for hits in finding.hits.values():
         # other lines are between the matches
         spread = hits.last_index - hits.first_index >= 2 * (hits.count - 1)
         if not (spread and 4 * hits.count >= hits.mark > MOST_RESTARTS):
             return False
-    return all(_NAMELESS.search(text) and not _named(text) for text in one.texts())
+    return all(_NAMELESS.search(text) and not _named(text) for text in finding.texts())
 
 
 def _is_helper(text: str) -> bool:
@@ -92,20 +92,22 @@ def without_others(found: list[Found], streams: Streams) -> list[Found]:
     shown. If a script does everything in ``main``, the innermost call's line of code decides
     (``load_state_dict(…)``).
     """
-    own = [_own(one, streams) if one.page.said_by and one.hits else one for one in found]
-    return [one for one, before in zip(own, found, strict=True) if one.hits or not before.hits]
+    own = [_own(finding, streams) if finding.page.said_by and finding.hits else finding for finding in found]
+    return [finding for finding, before in zip(own, found, strict=True) if finding.hits or not before.hits]
 
 
-def _own(one: Found, streams: Streams) -> Found:
+def _own(finding: Found, streams: Streams) -> Found:
     """Return the finding without the streams in which all its exceptions come from other code."""
-    hits = dict(one.hits)
-    for key in one.hits:
+    hits = dict(finding.hits)
+    for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()
-        seen = [each.last for each in table if one.rule in each.last.rules]
-        own = [raised for raised in seen if not _of_others(one.page, raised)]
-        if seen and not own and any(is_exception_line(one.hits[key], raised) for raised in seen):
+        seen = [each.last for each in table if finding.rule in each.last.rules]
+        own = [raised for raised in seen if not _of_others(finding.page, raised)]
+        if seen and not own and any(is_exception_line(finding.hits[key], raised) for raised in seen):
             del hits[key]
-    return replace(one, hits=hits, occurrences=tuple(at for at in one.occurrences if at.stream in hits))
+    return replace(
+        finding, hits=hits, occurrences=tuple(at for at in finding.occurrences if at.stream in hits)
+    )
 
 
 def _of_others(page: RulePage, raised: Raised) -> bool:

@@ -16,7 +16,7 @@ from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 LAST_LINES = 3  #: last lines in which an error decides the verdict on a log without recognized text
 WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
-ASKED = "asked-to-end"  #: fact: a signal requested the end of the run; also the key of its message
+END_REQUESTED = "asked-to-end"  #: fact: a signal requested the end of the run; also the key of its message
 
 #: The actor that stopped a run, by the tag of the rule that shows it.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
@@ -56,8 +56,8 @@ def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | 
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher reports a failure without its cause
     if chosen is not None and chosen.harm == "fatal":
-        standing = means_stall(chosen) and not now.facts.timed_out
-        if context.failed is None and (standing or (context.stalled and not _ended_stall(chosen, now.facts))):
+        stalled = means_stall(chosen) and not now.facts.timed_out
+        if context.failed is None and (stalled or (context.stalled and not _ended_stall(chosen, now.facts))):
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen.facts:
@@ -90,7 +90,7 @@ def _requested_by(run: Snapshot, now: Assessment) -> Interrupter | None:
         return "user"  # a program that was stopped may also print its duration
     if how not in ("", "left"):
         return None
-    return "signal" if any(ASKED in one.facts for one in now.found) else None
+    return "signal" if any(END_REQUESTED in one.facts for one in now.found) else None
 
 
 def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:

@@ -21,7 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 BLOCK_LINES = 80  #: maximum length of the stack under a crash
 STRAY_LINES = 3  #: consecutive lines outside of any stack after which the block has ended
 
-ASKED = ("SIGTERM", "SIGINT")  #: signals that request a graceful end: Ray's reports name each
+GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")  #: signals that request a graceful end: Ray's reports name each
 
 #: Every first line of a crash contains one of these words, for which many lines are searched at once.
 WORDS = (
@@ -195,7 +195,7 @@ class CrashReader:
         elif native is not None:
             frame = Frame(native["path"] or native["at"] or "C++", 0, native["name"].partition("(")[0][:120])
         else:
-            found = next((one for pattern in _FOREIGN_FRAMES if (one := pattern.match(text))), None)
+            found = next((match for pattern in _FOREIGN_FRAMES if (match := pattern.match(text))), None)
             if found is None:
                 return False
             frame = Frame(found["path"], int(found["line"]), found.groupdict().get("name") or "")
@@ -219,7 +219,7 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.
             raised.native = True
             if "path" in parts:
                 raised.frames.append(Frame(parts["path"], int(parts["line"]), ""))
-            if name in ASKED:
+            if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
                 raised.kind = "ignored"  # the program may handle it, or outlives the thread

@@ -35,7 +35,7 @@ MAX_SCORE = 0.9  #: a page whose own patterns did not match is never certain
 _WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")
 _MAX_TEXT = 2000
-_ASKED = 32  # number of texts whose pages are cached
+_CACHED_TEXTS = 32  # number of texts whose pages are cached
 _PAIR = 0.5  # weight of two words in a row, in addition to the words themselves
 _PYTHON = 0.4  # weight of a word of Python's own messages
 
@@ -75,7 +75,7 @@ class Nearest:
             if page.status != "retired" and page.patterns
         ]
         # A live run's diagnosis repeats the same query, and long messages take a tenth of a second.
-        self._near = functools.lru_cache(maxsize=_ASKED)(self._compare)
+        self._near = functools.lru_cache(maxsize=_CACHED_TEXTS)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
         """Return the pages nearest to (exception, message, root), the nearest first; often none.
@@ -103,8 +103,8 @@ class Nearest:
         near.sort(key=lambda item: (-item[0], item[1].id))
         return tuple(near[:MAX_PAGES])
 
-    def _rarity(self, told: list[float]) -> float:
-        return math.log(1 + len(self._pages) / max(1, sum(map(bool, told))))
+    def _rarity(self, weights: list[float]) -> float:
+        return math.log(1 + len(self._pages) / max(1, sum(map(bool, weights))))
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:

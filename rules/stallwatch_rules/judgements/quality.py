@@ -38,7 +38,7 @@ NEAR_BEST = 0.1  #: values within this share of a reward's range below its best 
 KL_TIMES, KL_LEAST = 20.0, 50.0  #: ratio of an exploded KL to all values before, and its minimum value
 KL_STAYED, KL_RAMP = 10, 20  #: values for which an exploded KL must stay high, and values of its rise
 EXACT = 3  #: number of digits that show that a rate is not rounded to 0
-STANDS = 0.97  #: a loss above this share of the first losses does not fall
+NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
 EVALUATIONS = 5  #: equal results of evaluations that are significant if printed with five digits
 EVALUATIONS_ROUNDED = 8  #: equal results of evaluations that are significant if printed with four digits
 
@@ -107,7 +107,7 @@ def falls_not(metric: str) -> Condition:
     def holds(metrics: Metrics) -> Params | None:
         values = [value for value in metrics.get(metric, ()) if math.isfinite(value)]
         third = len(values) // 3
-        return {} if third and median(values[-third:]) > STANDS * median(values[:third]) else None
+        return {} if third and median(values[-third:]) > NOT_FALLING * median(values[:third]) else None
 
     return holds
 

@@ -11,7 +11,7 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.digest import short_duration
 
 _OFTEN = 0.2  # matches per step above which an increase counts
-_FEW, _SELDOM = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
+_FEW, _RARE_STEPS = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
@@ -66,7 +66,7 @@ def _rare(trace: Trace) -> bool:
         return False  # a match after the last step was followed by no step
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
-    return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _SELDOM)
+    return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _RARE_STEPS)
 
 
 def _first_and_last(trace: Trace) -> tuple[float, float]:

@@ -45,7 +45,7 @@ _NAMED = lazy(
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
-_TELLING = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
+_PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
 # Text that starts a line and follows no logger's prefix.
 _STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
@@ -161,7 +161,7 @@ def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
                 break
             found[lead] = None
     for lead in sorted(found, key=len, reverse=True):
-        if _TELLING.search(lead) or lead.isspace():
+        if _PREFIX_TEXT.search(lead) or lead.isspace():
             yield LinePrefix(_form(lead), lead.rstrip().endswith(',"'))
 
 

@@ -140,10 +140,10 @@ def names_zone(text: str) -> bool:
 def _digits_first(text: str, near: float | None) -> float | None:
     found = _SLASHED.match(text)
     if found:
-        one, two, century, three, clock = found.groups()
-        if int(one) > 12 and not century:  # Spark writes the year first
-            one, two, three = two, three, one
-        return unix_time(f"20{three}-{one}-{two} {clock}")
+        first, two, century, three, clock = found.groups()
+        if int(first) > 12 and not century:  # Spark writes the year first
+            first, two, three = two, three, first
+        return unix_time(f"20{three}-{first}-{two} {clock}")
     if near is None:
         return None
     found = _SHORT_DATE.match(text)

@@ -21,7 +21,7 @@ from stallwatch_rules.text.numbers import NUMBER
 # Places where lines are split: after a progress bar's end, before another rank's prefix, or before a
 # traceback
 # (except its own prefix).
-_GLUED = lazy(
+_INTERLEAVED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
 )
@@ -42,8 +42,8 @@ def pieces(text: str) -> list[str]:
     """Return the text of each writer of a line; mostly the line itself."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
-    if ("]" in text and _may_be_glued(text)) or "Traceback" in text:
-        return _GLUED.split(text)
+    if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
+        return _INTERLEAVED.split(text)
     if "<" in text and "]" in text[:-1]:
         found = _BEHIND_POSTFIX.search(text)
         if found is not None:
@@ -59,7 +59,7 @@ def _of_one(found: re.Match[str]) -> str:
     return f"{name}: {once if once * writers == message else message}"
 
 
-def _may_be_glued(text: str) -> bool:
+def _may_be_interleaved(text: str) -> bool:
     """Return whether text may follow a bar's end, or precede a rank's prefix."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):

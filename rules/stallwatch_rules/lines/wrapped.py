@@ -87,17 +87,17 @@ def wrap_width(head: bytes) -> int | None:
     width = max(map(len, lines), default=0)
     if width not in _WIDTHS:
         return None
-    wordings = set()
+    forms = set()
     broken = 0
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if len(line) != width or not _may_go_on(line):
             continue
-        wordings.add(_NUMBER.sub("0", line))
+        forms.add(_NUMBER.sub("0", line))
         if _FRESH.match(following):
             broken -= 1
         elif _WORDY.match(line[-1]) and _WORDY.match(following):
             broken += 1
-    return width if len(wordings) >= _FULL_LINES and broken >= _BROKEN_WORDS else None
+    return width if len(forms) >= _FULL_LINES and broken >= _BROKEN_WORDS else None
 
 
 def likely_fold(head: bytes) -> int | None:

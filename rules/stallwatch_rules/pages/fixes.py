@@ -169,8 +169,8 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
             applies, shown = applies and not shown, False
         else:
             shown = bool(results) and (shown or all(result for _, result in results))
-        for one, result in reversed(results):
-            text = text if result else one.worded(text)
+        for condition, result in reversed(results):
+            text = text if result else condition.worded(text)
         if applies:
             (last if of_a_run else fixes).append(text)
     return fixes + last

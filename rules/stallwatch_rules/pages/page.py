@@ -283,12 +283,12 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
     for key in ("title", "title_zh", "since") if isinstance(front, _PageFront) else ():
         if not getattr(front, key).strip():
             yield at(f"{key} is empty", f"write the {key}", key)
-    for index, one in enumerate(front.raised_in):
+    for index, origin in enumerate(front.raised_in):
         keys = ("raised_in", index)
-        if not one.file and not (one.exceptions and all("." in name for name in one.exceptions)):
+        if not origin.file and not (origin.exceptions and all("." in name for name in origin.exceptions)):
             remedy = "name the library's file, or exceptions with their modules"
             yield at("a place needs a file, as torch/amp/grad_scaler.py", remedy, *keys)
-        if not (one.functions or one.exceptions or one.message):
+        if not (origin.functions or origin.exceptions or origin.message):
             yield at("a whole file is no place", "name functions, exceptions, or a message's pattern", *keys)
     for index, words in enumerate(getattr(front, "said_by", ())):
         if not words.calls and not words.never:

@@ -246,7 +246,9 @@ def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[S
         curve, place = lead
         found += _numbers(curve.points, ordered[place][0][1])
     paced = [(key[1], line) for key, stream in ordered if (line := stream.timelines.main) is not None]
-    found += [one for rank, line in paced[:MOST_RANKS] if (one := _pace(line, rank)) is not None]
+    found += [
+        pace_series for rank, line in paced[:MOST_RANKS] if (pace_series := _pace(line, rank)) is not None
+    ]
     return found
 
 
@@ -272,8 +274,8 @@ def _pace(timeline: Timeline, rank: int | None) -> Series | None:
     return _series("step_seconds", rank, paces) if len(paces) >= _LEAST_POINTS else None
 
 
-def _series(name: str, rank: int | None, told: Sequence[tuple[float, float]]) -> Series:
-    kept = thinned(told)
+def _series(name: str, rank: int | None, points: Sequence[tuple[float, float]]) -> Series:
+    kept = thinned(points)
     values = [value if math.isfinite(value) else None for _, value in kept]
     return Series(name, rank, [step for step, _ in kept], values)
 

@@ -21,7 +21,7 @@ from stallwatch_rules.text.reported import latest
 
 ALIVE = 5  #: number of lines after a silence that show that the run only worked without a message
 NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is no stall if few waits are known
-STANDING = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
+LONGEST_WAIT = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
 MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
 ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of this
@@ -72,7 +72,7 @@ def read_clock(
     if not times or len(times) < len(advanced):
         if times or now is not None or not advanced:
             return RunClock(threshold, None, False, last_advance)
-        if tracker.waited > max(threshold, STANDING):
+        if tracker.waited > max(threshold, LONGEST_WAIT):
             return RunClock(threshold, tracker.waited, True, last_advance)
         beyond = _unaccounted(streams, tracker)
         return RunClock(threshold, beyond, (beyond or 0.0) > 2 * threshold, last_advance)

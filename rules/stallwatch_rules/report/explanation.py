@@ -37,15 +37,15 @@ def _chosen(diagnosis: Diagnosis, language: str) -> str:
     return f"{primary.rule} ({phrases.certainty(primary, language)})"
 
 
-def _noted(one: Noted, language: str) -> Iterator[str]:
-    facts, rules = ", ".join(one.facts), ", ".join(one.explains)
-    if one.rule is None:
+def _noted(noted: Noted, language: str) -> Iterator[str]:
+    facts, rules = ", ".join(noted.facts), ", ".join(noted.explains)
+    if noted.rule is None:
         yield word("noted-of-run", language, facts=facts)
         return
     if facts:
-        yield word("noted", language, rule=one.rule, facts=facts)
+        yield word("noted", language, rule=noted.rule, facts=facts)
     if rules:
-        yield word("noted-explains", language, rule=one.rule, rules=rules)
+        yield word("noted-explains", language, rule=noted.rule, rules=rules)
 
 
 def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:

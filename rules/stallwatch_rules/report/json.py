@@ -42,11 +42,11 @@ def to_json(
     return (msgspec.json.format(encoded, indent=indent) if indent else encoded) + b"\n"
 
 
-def schema_1_verdict(one: Diagnosis | JobSummary) -> str:
+def schema_1_verdict(diagnosis: Diagnosis | JobSummary) -> str:
     """Return the verdict in the terms of version 0.1: a run that the system stopped is ``failed``."""
-    if one.verdict not in _HEALTHY:
-        return one.verdict
-    return "failed" if one.in_trouble else "healthy"
+    if diagnosis.verdict not in _HEALTHY:
+        return diagnosis.verdict
+    return "failed" if diagnosis.in_trouble else "healthy"
 
 
 def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -> dict[str, Any]:

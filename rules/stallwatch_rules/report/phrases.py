@@ -113,17 +113,17 @@ def where(diagnosis: Diagnosis, language: str) -> str:
 
 def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
     """Return the primary's rank, or all ranks with the same cause if no digest distinguishes them."""
-    one = f"{word('rank', language)} {primary.rank}"
+    rank = f"{word('rank', language)} {primary.rank}"
     finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
     if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
-        return one
+        return rank
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return one  # the rank was chosen among them: the last rank, or the rank that the others waited for
+        return rank  # the rank was chosen among them: the last rank, or the rank that the others waited for
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
-    return word("first-of", language, one=one, ranks=ranks)
+    return word("first-of", language, one=rank, ranks=ranks)
 
 
 def clock(time: str) -> str:

@@ -29,8 +29,8 @@ def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | 
     if mark is not None and across.low <= mark <= across.high:
         x = across(mark)
         parts.append(f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{HEIGHT - _BOTTOM}"/>')
-    for number, one in enumerate(series):
-        parts.append(_line(one, number, across, upward))
+    for number, line in enumerate(series):
+        parts.append(_line(line, number, across, upward))
     parts.append(
         f'<text class="axis" x="{WIDTH - _RIGHT}" y="{HEIGHT - 2}" text-anchor="end">{escape(x_name)}</text>'
     )
@@ -55,10 +55,10 @@ def _widened(low: float, high: float) -> tuple[float, float]:
     return low - air, high + air
 
 
-def _line(one: Series, number: int, across: _Scale, upward: _Scale) -> str:
+def _line(series: Series, number: int, across: _Scale, upward: _Scale) -> str:
     pieces: list[list[str]] = [[]]
     gaps = []
-    for step, value in zip(one.steps, one.values, strict=True):
+    for step, value in zip(series.steps, series.values, strict=True):
         if value is None:
             gaps.append(f'<circle class="gap" cx="{across(step)}" cy="{HEIGHT - _BOTTOM}" r="3"/>')
             pieces.append([])

@@ -190,15 +190,15 @@ def _findings(shown: phrases.Shown, language: str) -> list[RenderableType]:
 
 def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableType]:
     rows: list[RenderableType] = []
-    for one in unknown[:MAX_UNKNOWN]:
-        rows.append(Text(phrases.exception_line(one, language), style="red"))
-        rows.append(_indent(Text(phrases.exception_where(one, language))))
-        if one.root:
-            rows.append(_indent(Text(f"{word('root', language)}: {one.root}")))
-        rows += [_indent(Text(frame, style="dim")) for frame in one.frames]
-        if one.advice:
-            rows.append(_indent(Text(render(one.advice))))
-        near = phrases.nearest_line(one, language)
+    for exception in unknown[:MAX_UNKNOWN]:
+        rows.append(Text(phrases.exception_line(exception, language), style="red"))
+        rows.append(_indent(Text(phrases.exception_where(exception, language))))
+        if exception.root:
+            rows.append(_indent(Text(f"{word('root', language)}: {exception.root}")))
+        rows += [_indent(Text(frame, style="dim")) for frame in exception.frames]
+        if exception.advice:
+            rows.append(_indent(Text(render(exception.advice))))
+        near = phrases.nearest_line(exception, language)
         if near:
             rows.append(_indent(Text(near)))
     if len(unknown) > MAX_UNKNOWN:
@@ -209,9 +209,9 @@ def _unknown(unknown: list[UnknownException], language: str) -> list[RenderableT
 def _new_lines(diagnosis: Diagnosis, language: str) -> list[RenderableType]:
     rows: list[RenderableType] = []
     hosts = {rank: host.host for host in diagnosis.hosts for rank in host.ranks}
-    for one in diagnosis.new_lines[:MAX_NEW_LINES]:
-        rows.append(Text(f"| {one.exemplar}", style="red" if one.level == "error" else ""))
-        rows.append(_indent(Text(phrases.new_line_where(one, language, hosts), style="dim")))
+    for new_line in diagnosis.new_lines[:MAX_NEW_LINES]:
+        rows.append(Text(f"| {new_line.exemplar}", style="red" if new_line.level == "error" else ""))
+        rows.append(_indent(Text(phrases.new_line_where(new_line, language, hosts), style="dim")))
     return _section("new-lines", rows, language)
 
 

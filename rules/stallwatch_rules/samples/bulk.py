@@ -54,7 +54,7 @@ class _Kind:
     template: Template | None = None
 
 
-_NOTHING, _GLUED = _Kind(), _Kind()  # lines without content; several lines in one
+_NOTHING, _INTERLEAVED = _Kind(), _Kind()  # lines without content; several lines in one
 
 
 @contextmanager
@@ -110,7 +110,7 @@ class BulkReader:
                 kind = self._kind(key)
             if kind is _NOTHING:
                 return
-            if kind is _GLUED:
+            if kind is _INTERLEAVED:
                 parts = _BEHIND_BAR.split(raw)
                 for part in parts if len(parts) > 1 else ():
                     part_key = part.translate(None, _DIGITS)
@@ -163,7 +163,7 @@ class BulkReader:
             elif _CLOCK.match(key) is not None:
                 kind = self._clock
         elif _BEHIND_BAR.search(key) is not None:
-            kind = _GLUED
+            kind = _INTERLEAVED
         if kind is None:
             kind = self._kinds.setdefault(PICTURE.sub(EMPTY_PICTURE, key), _Kind())
         if len(key) <= _LONGEST_KEY:

@@ -53,7 +53,7 @@ _STEP_KEYS = (
 )
 _TOTAL_KEYS = ("total_steps", "max_steps", "train/total_steps")
 _COUNTS = frozenset((*_STEP_KEYS, *_TOTAL_KEYS))
-_TELLING = frozenset(("loss", "eval_loss", "train_runtime"))
+_METRIC_KEYS = frozenset(("loss", "eval_loss", "train_runtime"))
 _CONFIGURATION = ("batch_size", "zero_optimization", "per_device", "hidden_size", "num_train_epochs")
 _COUNT = lazy(r"\d{1,15}")
 
@@ -76,7 +76,7 @@ def from_dict(text: str) -> Found | None:
     if "train_runtime" in values:  # the run's summary, whose loss is the mean over the run
         values.pop("loss", None)
     step, total = _step_of(numbers, words)
-    if _TELLING.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
+    if _METRIC_KEYS.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
         return None
     elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:

@@ -366,8 +366,8 @@ def _counts_within(kind: _Kind) -> bool:
     assert at is not None
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
         return False
-    inner, (one, two) = numbers[at + 1], kind.rows[-2:]
-    if not inner.whole or inner.unit or inner.inside or inner.words or two[at + 1] <= one[at + 1]:
+    inner, (previous, two) = numbers[at + 1], kind.rows[-2:]
+    if not inner.whole or inner.unit or inner.inside or inner.words or two[at + 1] <= previous[at + 1]:
         return False
     kind.outer, kind.at = at, at + 1
     return True

@@ -172,9 +172,9 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
     return raw[:at] + (b"1" if digit == b"0" else b"%d" % (int(digit) - 1)) + raw[at + 1 :]
 
 
-def _same(one: float | None, two: float | None) -> bool:
+def _same(value: float | None, two: float | None) -> bool:
     """Return whether two values are equal, or both are NaN."""
-    return one == two or (one != one and two != two)
+    return value == two or (value != value and two != two)
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:

@@ -40,7 +40,7 @@ class Watch(msgspec.Struct, frozen=True):
     before: int
     after: int
     budget: int = 1 << 30
-    seldom: bool = False
+    rare: bool = False
 
 
 class Metrics(msgspec.Struct, frozen=True):
@@ -107,14 +107,14 @@ class PatternScanner:
         patterns: Sequence[str],
         store: DatabaseStore,
         words: Sequence[str] = (),
-        seldom: Collection[int] = (),
+        rare: Collection[int] = (),
     ) -> None:
         """Prepare the search for patterns and ``words``.
 
         ``seldom`` contains the numbers of patterns for which not every chunk is searched.
         """
         self._all = LiteralIndex(patterns, store, words)
-        self._given = patterns, store, words, seldom
+        self._given = patterns, store, words, rare
         bare = set(self._all.rest)
         self._covered = [number for number in range(len(patterns)) if number not in bare]
 
@@ -176,11 +176,11 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     patterns: list[str] = []
     target_of: list[int] = []
     targets: list[Target] = []
-    seldom: set[int] = set()
+    rare: set[int] = set()
 
-    def add(target: int, more: Sequence[str], are_seldom: bool) -> None:
-        if are_seldom:
-            seldom.update(range(len(patterns), len(patterns) + len(more)))
+    def add(target: int, more: Sequence[str], are_rare: bool) -> None:
+        if are_rare:
+            rare.update(range(len(patterns), len(patterns) + len(more)))
         patterns.extend(more)
         target_of.extend([target] * len(more))
 
@@ -192,10 +192,10 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):
-        add(len(targets) + number, watch.patterns, watch.seldom)
+        add(len(targets) + number, watch.patterns, watch.rare)
     store = matcher.catalogue.store
     try:
-        scanner = PatternScanner(patterns, store, _signs.severe, seldom)
+        scanner = PatternScanner(patterns, store, _signs.severe, rare)
     except hyperscan.error:  # users' patterns may exceed hyperscan's limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))

@@ -87,7 +87,7 @@ def _by_waiting(run: Run) -> Blame:
     ranks = {node for node in ends if node >= 0}
     busy = {rank for rank in ranks if not run.waits(run.owner[rank])}
     if busy:
-        return _elsewhere(run, busy, graph.missed, somebody_waits=bool(waiting))
+        return _elsewhere(run, busy, graph.missed, others_wait=bool(waiting))
     if ranks and any(run.groups[run.owner[rank]].collectives for rank in ranks):
         return _late(run, graph, ranks)
     if ranks:
@@ -102,7 +102,7 @@ def _by_waiting(run: Run) -> Blame:
     return _other_places(run, range(len(run.groups)))
 
 
-def _elsewhere(run: Run, busy: set[int], missed: set[int], *, somebody_waits: bool) -> Blame:
+def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
     """Judge ranks that others wait for and that do not wait; prefer those that ranks with counters miss."""
     counted = busy & missed
     chosen = counted or busy
@@ -111,11 +111,11 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, somebody_waits: bo
     if not run.is_minority(chosen, 0.5):
         confidence = UNSURE
     elif counted:
-        confidence = COUNTED if unknown or not somebody_waits else AGREED
+        confidence = COUNTED if unknown or not others_wait else AGREED
     else:
         alike = len({_doing(run.groups[at]) for at in owners}) == 1
         confidence = STACKS if alike and not unknown else UNSURE
-    return Blame(tuple(sorted(chosen)), "elsewhere" if somebody_waits else "behind", (), confidence)
+    return Blame(tuple(sorted(chosen)), "elsewhere" if others_wait else "behind", (), confidence)
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
@@ -236,10 +236,10 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
     return votes
 
 
-def _is_further(one: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
+def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
     """Return whether one rank has joined more collectives than another in some kind of group."""
     theirs = dict(other)
-    return any(joined > theirs.get(role, joined) for role, joined in one)
+    return any(joined > theirs.get(role, joined) for role, joined in rank)
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:

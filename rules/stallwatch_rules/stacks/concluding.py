@@ -82,12 +82,12 @@ def advises_stacks(fix: Text) -> bool:
     return contains(fix, TAKE_STACKS) or has(fix, "diagnosis.single-fix")
 
 
-def _of_missing(primary: Primary, rank: int, told: Message) -> Primary:
+def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
     """Return the primary cause of ranks that waited in vain, with the rank that holds up the run."""
-    evidence = [told, *(line for line in primary.evidence if line != told)]
+    evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
-    primary = named(primary, [rank], message("diagnosis.look-there", told=told))
+    primary = named(primary, [rank], message("diagnosis.look-there", told=reason))
     return replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence)
 
 

@@ -31,7 +31,7 @@ _LISTS = (list, tuple)
 class Dumped(NamedTuple):
     """The content of a rank's dump of the flight recorder."""
 
-    asked: RankAnswer
+    answer: RankAnswer
     doing: Doing
     time: float  #: Unix seconds of the newest entry; 0 without entries
 

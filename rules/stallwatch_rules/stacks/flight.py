@@ -106,14 +106,18 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
         for entry in entries
         if isinstance(entry, dict) and (number := _whole(entry.get("pg_id"))) in counts and number is not None
     }
-    likely = {one.recorded: one for one in groups if one.recorded in counts and one.recorded is not None}
-    for number, one in likely.items():
+    likely = {
+        group.recorded: group for group in groups if group.recorded in counts and group.recorded is not None
+    }
+    for number, group in likely.items():
         # The rank may have joined more collectives between the two queries. A pipeline's group also counts
         # messages.
-        behind = (one.joined or 0) - counts[number].joined
-        if sure.get(number, one.name) != one.name or (one.axis != "pp" and not 0 <= behind <= _MOST_BEHIND):
+        behind = (group.joined or 0) - counts[number].joined
+        if sure.get(number, group.name) != group.name or (
+            group.axis != "pp" and not 0 <= behind <= _MOST_BEHIND
+        ):
             return sure
-    return {**{number: one.name for number, one in likely.items()}, **sure}
+    return {**{number: group.name for number, group in likely.items()}, **sure}
 
 
 def _waiting(entry: Any, counts: dict[int, Counts]) -> Waiting | None:

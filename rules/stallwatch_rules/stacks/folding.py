@@ -212,7 +212,7 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
         if far.setdefault(id, count) != count
     }
     if not split:
-        return [_one(groups)]
+        return [_joined_groups(groups)]
     here = {id: frozenset(members[id]) for id in split if id in members}
     numbers: dict[str, Counter[Collectives]] = defaultdict(Counter)
     for group in groups:
@@ -236,7 +236,7 @@ def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[in
             by_rank[own].append(rank)
         for own, ranks in by_rank.items():
             parts[own].append(_only(group, ranks, members))
-    return [_one(some) for some in parts.values()]
+    return [_joined_groups(some) for some in parts.values()]
 
 
 def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[int]]) -> StackGroup:
@@ -249,7 +249,7 @@ def _only(group: StackGroup, ranks: list[int], members: Mapping[str, Sequence[in
     return replace(group, ranks=ranks, collectives=collectives)
 
 
-def _one(groups: Sequence[StackGroup]) -> StackGroup:
+def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
     """Join groups into one group that shows the activity of its lowest rank."""
     first = min(groups, key=lambda group: group.ranks[0])
     collectives: dict[str, Collectives] = {}

@@ -33,15 +33,15 @@ def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
     return tuple(found)
 
 
-def _frames(told: dict[str, Any]) -> tuple[Frame, ...]:
-    frames = (_frame(frame) for frame in _list(told.get("frames")))
+def _frames(value: dict[str, Any]) -> tuple[Frame, ...]:
+    frames = (_frame(frame) for frame in _list(value.get("frames")))
     return tuple(frame for frame in frames if frame is not None)
 
 
-def _frame(told: Any) -> Frame | None:
-    if not isinstance(told, list) or len(told) != 4 or not isinstance(told[1], int):
+def _frame(value: Any) -> Frame | None:
+    if not isinstance(value, list) or len(value) != 4 or not isinstance(value[1], int):
         return None
-    return Frame(str(told[0]), told[1], str(told[2]), str(told[3]))
+    return Frame(str(value[0]), value[1], str(value[2]), str(value[3]))
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:

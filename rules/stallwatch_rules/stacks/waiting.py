@@ -179,7 +179,7 @@ class WaitGraph:
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
 
-    def _add_uncounted(self, somebody: bool) -> None:
+    def _add_uncounted(self, any_rank: bool) -> None:
         """Add edges that no counter shows: to adjacent stages, or to any rank that does not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
@@ -190,7 +190,7 @@ class WaitGraph:
                 for rank in group.ranks:
                     beside = stages.get(rank, ())
                     self.edges[rank] += (other if other in run.owner else UNKNOWN for other in beside)
-                    if not beside and somebody:
+                    if not beside and any_rank:
                         self.edges[rank].append(ANYBODY)
                     if not beside and run.unreported:
                         self.edges[rank].append(UNKNOWN)
@@ -198,7 +198,7 @@ class WaitGraph:
             for rank in group.ranks:
                 if rank in self.visible or any(node != UNKNOWN for node in self.edges.get(rank, ())):
                     continue
-                if somebody:
+                if any_rank:
                     self.edges[rank].append(ANYBODY)
                 if run.unreported:
                     self.edges[rank].append(UNKNOWN)

@@ -19,7 +19,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.probe.draft import Draft
 from stallwatch_exporter.probe.ring import RingWriter
-from stallwatch_exporter.probe.stacks import ANSWER, ASK
+from stallwatch_exporter.probe.stacks import ANSWER, QUERY
 from stallwatch_exporter.rings.probing import Probing
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -42,8 +42,8 @@ class Watched:
         self.rings = tmp_path / "rings"
         self.rings.mkdir()
         self.ring = RingWriter(self.rings / f"0-{os.getpid()}-{time.time_ns()}.ring", Draft(), 0)
-        os.mkfifo(self.ring.path.with_suffix(ASK))
-        self.pipe = os.open(self.ring.path.with_suffix(ASK), os.O_RDWR | os.O_NONBLOCK)
+        os.mkfifo(self.ring.path.with_suffix(QUERY))
+        self.pipe = os.open(self.ring.path.with_suffix(QUERY), os.O_RDWR | os.O_NONBLOCK)
         self.told: list[Incident] = []
         self.notices: list[str] = []
         settings = ExporterSettings(home=tmp_path / "home", stall_start_seconds=10.0, on_stall=on_stall)

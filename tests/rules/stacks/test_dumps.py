@@ -47,8 +47,8 @@ def dump(*entries: Any, ranks: str = "[0, 1, 2, 3]") -> dict[str, Any]:
 
 def judged(*dumps: dict[str, Any]) -> StallStacks:
     found = [read_dump(one, rank) for rank, one in enumerate(dumps)]
-    doing = {one.asked.rank: one.doing for one in found}
-    return fold([one.asked for one in found], time=0.0, doing=doing)
+    doing = {one.answer.rank: one.doing for one in found}
+    return fold([one.answer for one in found], time=0.0, doing=doing)
 
 
 WAITS = dump(entry(5), entry(6, "scheduled"))

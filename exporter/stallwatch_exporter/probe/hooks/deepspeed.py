@@ -18,7 +18,7 @@ from .reports import before_backward, report_versions
 
 # DeepSpeed 0.14 to 0.16 call the first of these, then the last; 0.17 calls the last from the second; newer
 # versions may begin with the third.
-_ASKED_IN_BACKWARD = (
+_CALLED_IN_BACKWARD = (
     "gradient_accumulation_steps",
     "_backward_prologue",
     "managed_gradient_accumulation",
@@ -36,7 +36,7 @@ def install(module: Any, probe: Probe, engine: Any = None) -> None:
         watch.counted(engine, engine.global_steps)
     cls = module.DeepSpeedEngine
     notice_attribute(cls, "global_steps", probe.failed, was_set=watch.counted)
-    for name in _ASKED_IN_BACKWARD:
+    for name in _CALLED_IN_BACKWARD:
         notice_method(cls, name, watch.method_called, probe.failed)
 
 

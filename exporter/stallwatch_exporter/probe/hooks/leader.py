@@ -20,30 +20,30 @@ class Leader:
         self._others = 0
         self._made = -1.0  # steps of the run when another optimizer last stepped
 
-    def steps(self, one: Any, made: float) -> bool:
-        """Return whether a step of optimizer `one`, made after the run's step `made`, counts as a step."""
+    def steps(self, optimizer: Any, made: float) -> bool:
+        """Return whether a step of `optimizer`, made after the run's step `made`, counts as a step."""
         leader = self.leader()
-        if leader is not one:
+        if leader is not optimizer:
             self._others = self._others + 1 if made == self._made else 1
             self._made = made
             if leader is not None and self._others <= _SILENT_FOR:
                 return False
-            self.follow(one)
+            self.follow(optimizer)
         return True
 
-    def follow(self, one: Any) -> None:
-        """Make the optimizer `one` the leader."""
-        self.leader = weakref.ref(one)
+    def follow(self, optimizer: Any) -> None:
+        """Make `optimizer` the leader."""
+        self.leader = weakref.ref(optimizer)
         self.followed += 1
 
     def leave(self) -> None:
         """Remove the leader, because other hooks count the steps."""
         self.leader = _no_leader
 
-    def is_leader(self, one: Any) -> bool:
-        """Return whether the numbers of `one` are the run's, because no other optimizer leads."""
+    def is_leader(self, optimizer: Any) -> bool:
+        """Return whether the numbers of `optimizer` are the run's, because no other optimizer leads."""
         leader = self.leader()
-        return leader is None or leader is one
+        return leader is None or leader is optimizer
 
 
 def _no_leader() -> None:

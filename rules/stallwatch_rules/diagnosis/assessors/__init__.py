@@ -111,15 +111,17 @@ def noted_in(before: Assessment, after: Assessment) -> list[Noted]:
         new = (name for name, value in asdict(after.facts).items() if value is True)
         facts = [name.replace("_", "-") for name in new if getattr(before.facts, name) is not True]
     noted = [Noted(None, facts)] if facts else []
-    known = {one.rule: one for one in before.found}
-    present = {one.rule for one in after.found}
-    for one in after.found:
-        old = known.get(one.rule)
-        new_facts = sorted(one.facts - (old.facts if old is not None else frozenset()))
-        if one.rule in after.ends - before.ends:
+    known = {finding.rule: finding for finding in before.found}
+    present = {finding.rule for finding in after.found}
+    for finding in after.found:
+        old = known.get(finding.rule)
+        new_facts = sorted(finding.facts - (old.facts if old is not None else frozenset()))
+        if finding.rule in after.ends - before.ends:
             new_facts.append("ends-a-stall")
-        explained = dict.fromkeys(rule for rule in one.explains if rule in present and rule != one.rule)
+        explained = dict.fromkeys(
+            rule for rule in finding.explains if rule in present and rule != finding.rule
+        )
         explains = [rule for rule in explained if old is None or rule not in old.explains]
         if new_facts or explains:
-            noted.append(Noted(one.rule, new_facts, explains))
+            noted.append(Noted(finding.rule, new_facts, explains))
     return noted

@@ -82,11 +82,11 @@ def _requests(now: Assessment) -> Iterator[Found]:
 
     srun prints that line whenever a step ends early, for any reason (`src/srun/libsrun/launch.c`).
     """
-    if any(one.tagged("scheduler-decides") for one in now.fatal):
-        for one in now.found:
-            only_srun = all("srun: Job step aborted" in text for text in one.texts())
-            if one.tagged("cancelled") and one.hits and only_srun:
-                yield one
+    if any(finding.tagged("scheduler-decides") for finding in now.fatal):
+        for finding in now.found:
+            only_srun = all("srun: Job step aborted" in text for text in finding.texts())
+            if finding.tagged("cancelled") and finding.hits and only_srun:
+                yield finding
 
 
 def _task_failed_before(now: Assessment, late: Found) -> bool:
@@ -97,13 +97,13 @@ def _task_failed_before(now: Assessment, late: Found) -> bool:
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
 
 
-def _raised_first(one: Unknown, late: Found) -> bool:
+def _raised_first(exception: Unknown, late: Found) -> bool:
     """Return whether an unknown exception is known to have come before a finding."""
     places = late.occurrences
-    if one.time is not None and all(place.time is not None for place in places):
-        return all(place.time is not None and one.time < place.time for place in places)
-    own = [place for place in places if place.stream == one.stream]
-    return bool(own) and all(one.index < place.position for place in own)
+    if exception.time is not None and all(place.time is not None for place in places):
+        return all(place.time is not None and exception.time < place.time for place in places)
+    own = [place for place in places if place.stream == exception.stream]
+    return bool(own) and all(exception.index < place.position for place in own)
 
 
 def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -120,20 +120,24 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if first is None:
         return
     rank, code = first
-    fatal = [one for one in now.found if one.is_failure]
+    fatal = [finding for finding in now.found if finding.is_failure]
     itself = {rule for tag in ITSELF for rule in catalogue.tagged(tag)}
     known = {*catalogue.tagged(SIGTERM), *itself, *wreckage(now.found, (rank, None))}
-    others = [one for one in now.exceptions.fatal if not one.shows_teardown or one.stream[1] in (rank, None)]
-    if others or not lost_peers(fatal, (rank, None)) or any(one.rule not in known for one in fatal):
+    others = [
+        finding
+        for finding in now.exceptions.fatal
+        if not finding.shows_teardown or finding.stream[1] in (rank, None)
+    ]
+    if others or not lost_peers(fatal, (rank, None)) or any(finding.rule not in known for finding in fatal):
         return
     left: Text = ""
     if code == 0:
         left = departures_sentence([Left(rank, tracker.steps.get(rank))], stepped=tracker.progressed)
     elif any(code in ENDED_WITH[tag] for tag in ITSELF):
-        for one in fatal:
-            if one.rule in itself:
-                one = replace(one, role="cause", explains=tuple(known - itself))
-                yield one.with_facts("signal-only")
+        for finding in fatal:
+            if finding.rule in itself:
+                finding = replace(finding, role="cause", explains=tuple(known - itself))
+                yield finding.with_facts("signal-only")
     elif 0 < code <= MOST_STATUS and (code != UNCAUGHT or (run.context.kind and _was_read(rank, run))):
         left = ended_silently(run, now)
     if left and LEFT_EARLY in catalogue.pages:
@@ -154,8 +158,8 @@ def _left(run: Snapshot, note: Text, rank: int) -> Found:
     where = replace(lines[0], rank=rank) if lines else None
     step = run.tracker.steps.get(rank, run.tracker.last_step)
     page = run.catalogue.pages[LEFT_EARLY]  # a launcher reported the exit of the rank
-    one = concluded(page, Judgement("fatal", note), seen=True, where=where, step=step)
-    return one.with_facts("left-early", WITH_STATUS)
+    finding = concluded(page, Judgement("fatal", note), seen=True, where=where, step=step)
+    return finding.with_facts("left-early", WITH_STATUS)
 
 
 def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -172,23 +176,27 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if not facts.complete or now.exceptions.fatal:
         return
     harmless = Judgement("harmless", message("diagnosis.aborted-at-exit"))
-    if all(_somebodys(one) for one in fatal) and run.tracker.surely_finished:
-        yield from (one.with_judgement(harmless, seen=True) for one in fatal)
+    if all(_somebodys(finding) for finding in fatal) and run.tracker.surely_finished:
+        yield from (finding.with_judgement(harmless, seen=True) for finding in fatal)
         return
-    abort = next((one for one in fatal if one.tagged("sigabrt")), None)
-    others = [one for one in fatal if one is not abort and one.role != "wrapper" and not one.tagged(SIGTERM)]
+    abort = next((finding for finding in fatal if finding.tagged("sigabrt")), None)
+    others = [
+        finding
+        for finding in fatal
+        if finding is not abort and finding.role != "wrapper" and not finding.tagged(SIGTERM)
+    ]
     if abort is None or others:
         return
     only_words = bool(abort.hits) and not facts.died and all(map(_HEAP.match, abort.texts()))
-    for one in fatal:
-        degrading = one is abort and not only_words
+    for finding in fatal:
+        degrading = finding is abort and not only_words
         judgement = Judgement("degrading", harmless.note) if degrading else harmless
-        judged = one.with_judgement(judgement, seen=True)
-        yield judged.with_facts(AT_EXIT) if one is abort else judged
+        judged = finding.with_judgement(judgement, seen=True)
+        yield judged.with_facts(AT_EXIT) if finding is abort else judged
 
 
-def _somebodys(one: Found) -> bool:
+def _somebodys(finding: Found) -> bool:
     """Return whether all lines of a finding only show that some process ended, perhaps not the training's."""
-    if one.tagged("any-process") and one.hits:
-        return one.tagged("exit-status") or all(map(_SOMEBODYS.search, one.texts()))
-    return of_another(one)
+    if finding.tagged("any-process") and finding.hits:
+        return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
+    return of_another(finding)

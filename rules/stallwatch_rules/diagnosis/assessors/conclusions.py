@@ -245,9 +245,9 @@ def _results(readings: Sequence[Reading]) -> list[float]:
     ]
 
 
-def _not_a_number(one: Found) -> bool:
+def _not_a_number(finding: Found) -> bool:
     """Return whether a finding reports NaN or infinite losses or gradients."""
-    return one.tagged("nan-loss") or one.tagged("nan-gradient")
+    return finding.tagged("nan-loss") or finding.tagged("nan-gradient")
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:

@@ -16,9 +16,9 @@ from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outsid
 from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
-from stallwatch_rules.diagnosis.verdict import ASKED
+from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.failures.crashes import ASKED as SIGNALS_TO_END
+from stallwatch_rules.failures.crashes import GRACEFUL_SIGNALS as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.locale import render, says
@@ -50,7 +50,7 @@ _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIG
 NEAR = 500  #: lines before the end of a stream within which the report of a signal must be
 GRACE = 5  #: steps that lines of other ranks may still show below that report
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
-_ASKED = lazy(
+_SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
@@ -94,9 +94,9 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     yield replace(now.facts, lost=lost, timed_out=timed_out, failed_otherwise=failed_otherwise)
 
 
-def _is_of_own_work(one: Found) -> bool:
+def _is_of_own_work(finding: Found) -> bool:
     """Return whether a symptom concerns a rank's own work, which a stall of other ranks does not cause."""
-    return one.role == "symptom" and one.page.family in _OWN_WORK and "timeout" not in one.rule
+    return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
 
 
 def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
@@ -141,7 +141,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     rank = _rank_ended_by_signal(ending)
     lost = wreckage(now.found, (rank, None)) if rank is not None else set()
-    if any(one.role != "wrapper" and one.rule not in lost for one in now.fatal):
+    if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
     # If a signal from outside came first, the command's reaction to it is no separate finding.
     crash = ending.crash
@@ -155,11 +155,11 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
         rule = catalogue.rule_tagged(SIGNALS.get(signal, "other-signal")) if known else ""
         fact, key = "ending-signal", "ended-by-signal"
     if rule in catalogue.pages and now.get(rule) is None:
-        one = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
+        finding = concluded(catalogue.pages[rule], Judgement("fatal", message(f"diagnosis.{key}")))
         if crash is not None and crash.rank is not None:
             where = Line(render(ending.detail), SOURCE, 0, crash.rank)
-            one = replace(one, where=where, step=crash.step)
-        yield one.with_facts(fact)
+            finding = replace(finding, where=where, step=crash.step)
+        yield finding.with_facts(fact)
 
 
 def _rank_ended_by_signal(ending: Ending) -> int | None:
@@ -175,16 +175,16 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
     exception counts even if other ranks continued to train.
     Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
     """
-    exceptions, one = now.exceptions, now.tagged(SIGTERM)
-    if one is None or one.harm != "fatal":
+    exceptions, termination = now.exceptions, now.tagged(SIGTERM)
+    if termination is None or termination.harm != "fatal":
         return
     survived = [] if exceptions.fatal else exceptions.records()
-    failed = exceptions.fatal or any(other.is_failure for other in now.found if other is not one)
-    if failed and not ended_from_outside(one, now.found):
-        yield replace(one, note=one.note or message("diagnosis.ended-by-launcher"))
+    failed = exceptions.fatal or any(other.is_failure for other in now.found if other is not termination)
+    if failed and not ended_from_outside(termination, now.found):
+        yield replace(termination, note=termination.note or message("diagnosis.ended-by-launcher"))
     elif survived:
         note = message("diagnosis.told-to-stop-beside", exception=named(survived[-1]))
-        yield replace(one, note=note)
+        yield replace(termination, note=note)
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
@@ -201,10 +201,10 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lines = _signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
         return
-    judgement = Judgement("harmless", message(f"diagnosis.{ASKED}"))
+    judgement = Judgement("harmless", message(f"diagnosis.{END_REQUESTED}"))
     where, step = earliest(lines), tracker.last_step
     page = run.catalogue.pages[rule]
-    yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(ASKED)
+    yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(END_REQUESTED)
 
 
 def _signal_lines(streams: Streams) -> list[Line]:
@@ -227,7 +227,7 @@ def _signal_lines(streams: Streams) -> list[Line]:
 def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
     """Yield the lines of a stream that report a signal, each with the number of steps and lines before it."""
     for entry in stream.templates.entries.values():
-        if _ASKED.search(entry.last.text) and not _NOT.search(entry.last.text):
+        if _SIGNAL_RECEIVED.search(entry.last.text) and not _NOT.search(entry.last.text):
             yield entry.last, entry.advances, entry.last_index
     for seen in stream.exceptions_now().seen.values():
         if seen.last.native and seen.last.exception in SIGNALS_TO_END:

@@ -123,6 +123,6 @@ def _by_another(kill: Found, run: Snapshot, now: Assessment, note: Message) -> I
         yield replace(other, note=other.note or note)
         return
     page = run.catalogue.pages[run.catalogue.rule_tagged(FROM_OUTSIDE)]  # the process's memory was measured
-    one = concluded(page, Judgement("fatal", note), seen=True).with_facts("killed-not-counted")
+    finding = concluded(page, Judgement("fatal", note), seen=True).with_facts("killed-not-counted")
     lines = {"hits": kill.hits, "occurrences": kill.occurrences, "followed": kill.followed}
-    yield replace(one, count=kill.count, **lines)
+    yield replace(finding, count=kill.count, **lines)

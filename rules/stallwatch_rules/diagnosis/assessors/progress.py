@@ -59,25 +59,25 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_judgement(Judgement("harmless", note))
 
 
-def trace_of(one: Found, streams: Streams) -> Trace:
+def trace_of(finding: Found, streams: Streams) -> Trace:
     """Return how often the rule matched between steps, in the stream with the most matches.
 
     If that stream has no steps itself, the steps of another stream are used, provided that times align them.
     """
-    key = max(one.hits, key=lambda k: (one.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
-    count = one.hits[key].count
+    key = max(finding.hits, key=lambda k: (finding.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
+    count = finding.hits[key].count
     stream = streams[key]
     own = stream.timelines.main
     lead = leading({other: s.timelines for other, s in streams.items()})
-    times = stream.timelines.hit_times.get(one.rule, [])
+    times = stream.timelines.hit_times.get(finding.rule, [])
     if (own is None or len(own.intervals) < 2) and lead is not None and lead is not own:
         counts = between(lead.intervals, times) if times and stream.timed else None
         if counts is not None:
             return Trace(list(zip(lead.intervals, counts, strict=False)), counts[-1], count)
     if own is None:
         return Trace([], 0 if lead is not None else count, count)
-    matches = [(interval, interval.hits.get(one.rule, 0)) for interval in own.intervals]
-    return Trace(matches, own.open_hits.get(one.rule, 0), count)
+    matches = [(interval, interval.hits.get(finding.rule, 0)) for interval in own.intervals]
+    return Trace(matches, own.open_hits.get(finding.rule, 0), count)
 
 
 def _scale(streams: Streams, overflow: Found) -> ScaleFacts:

@@ -78,16 +78,21 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     ended_well = run.context.failed is False
-    interrupt = next((one for one in now.found if one.tagged("interrupt") and one.followed < SURVIVED), None)
-    for one in now.fatal:
-        aftermath = one.role == "wrapper" or (one.role != "cause" and one.page.family == SCHEDULER)
-        excusable = one.role == "symptom" or one.tagged("interrupted-with-rank")
+    interrupt = next(
+        (finding for finding in now.found if finding.tagged("interrupt") and finding.followed < SURVIVED),
+        None,
+    )
+    for finding in now.fatal:
+        aftermath = finding.role == "wrapper" or (
+            finding.role != "cause" and finding.page.family == SCHEDULER
+        )
+        excusable = finding.role == "symptom" or finding.tagged("interrupted-with-rank")
         if interrupt is not None and (excusable or run.context.kind == "interrupted"):
-            aftermath = aftermath or came_before(interrupt, one)
+            aftermath = aftermath or came_before(interrupt, finding)
         if run.by_hand and aftermath:
-            yield one.with_harm("harmless", message("diagnosis.stopped-by-hand"))
-        elif ended_well and one.page.family != NUMERICS:
-            yield one.with_harm("harmless", message("diagnosis.ended-well"))
+            yield finding.with_harm("harmless", message("diagnosis.stopped-by-hand"))
+        elif ended_well and finding.page.family != NUMERICS:
+            yield finding.with_harm("harmless", message("diagnosis.ended-well"))
     if ended_well or run.by_hand:
         yield now.exceptions.excused(only_interrupted=not ended_well)
 
@@ -129,21 +134,27 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     the run is known to have died and no other finding shows why.
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
     """
-    noise = [one for one in now.found if one.harm in ("fatal", "degrading") and one.shows_teardown]
+    noise = [
+        finding for finding in now.found if finding.harm in ("fatal", "degrading") and finding.shows_teardown
+    ]
     fatal = now.exceptions.fatal
-    lost = [one for one in fatal if one.shows_teardown or one.lost_something]
+    lost = [finding for finding in fatal if finding.shows_teardown or finding.lost_something]
     if not noise and not lost:
         return
-    failures = any(one.is_failure and not one.shows_teardown for one in now.found)
+    failures = any(finding.is_failure and not finding.shows_teardown for finding in now.found)
     signal = run.context.kind in ("killed", "oom-killed", "time-limit", "interrupted")
     if failures or signal or len(lost) < len(fatal):
         exceptions = now.exceptions.explained(otherwise=failures or signal)
     else:
         exceptions = now.exceptions.of_helpers()
-    if run.by_hand or failures or signal or any(not one.shows_teardown for one in exceptions.fatal):
-        yield from (one.with_harm("harmless", message("diagnosis.teardown")) for one in noise)
+    if run.by_hand or failures or signal or any(not finding.shows_teardown for finding in exceptions.fatal):
+        yield from (finding.with_harm("harmless", message("diagnosis.teardown")) for finding in noise)
     elif not now.facts.died:
-        yield from (one.with_harm("harmless", message("diagnosis.handled")) for one in noise if one.handled)
+        yield from (
+            finding.with_harm("harmless", message("diagnosis.handled"))
+            for finding in noise
+            if finding.handled
+        )
     yield exceptions
 
 
@@ -155,32 +166,34 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
-    trained = tracker.progressed or tracker.finished or any(one.sampled for one in streams.values())
+    trained = tracker.progressed or tracker.finished or any(finding.sampled for finding in streams.values())
     otherwise = bool(now.exceptions.fatal) or run.by_hand or context.failed is False
-    otherwise = otherwise or any(one.is_failure and not one.tagged("start-failed") for one in now.found)
-    for one in now.found:
-        if one.tagged("start-failed") and one.hits and one.rule not in now.exceptions.ended_in:
-            if trained or otherwise or _started(one, streams, context):
-                yield LeftOut(one.rule)
+    otherwise = otherwise or any(
+        finding.is_failure and not finding.tagged("start-failed") for finding in now.found
+    )
+    for finding in now.found:
+        if finding.tagged("start-failed") and finding.hits and finding.rule not in now.exceptions.ended_in:
+            if trained or otherwise or _started(finding, streams, context):
+                yield LeftOut(finding.rule)
             # a running run's next line may show that it continued
             elif context.now is None or context.failed:
-                yield replace(one, harm="fatal")
+                yield replace(finding, harm="fatal")
 
 
-def _started(one: Found, streams: Streams, context: RunContext) -> bool:
+def _started(finding: Found, streams: Streams, context: RunContext) -> bool:
     """Return whether a program printed output after the message, or a help text that was requested."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
         return False
     states = ("output",) if context.failed else ("output", "help")
-    if all(streams[key].below_start in states for key in one.hits):
+    if all(streams[key].below_start in states for key in finding.hits):
         return True
     # A script's output has no rank; if ranks print lines, the script started them.
-    scripts = {source for source, rank in one.hits if rank is None}
-    others = {key: stream for key, stream in streams.items() if key not in one.hits and stream.plain}
+    scripts = {source for source, rank in finding.hits if rank is None}
+    others = {key: stream for key, stream in streams.items() if key not in finding.hits and stream.plain}
     if any(source in scripts and rank is not None for source, rank in others):
         return True
-    last, unsure = one.last, 0.0 if code == NOT_CALLED else AT_ONCE
+    last, unsure = finding.last, 0.0 if code == NOT_CALLED else AT_ONCE
     return last is not None and any(
         stream.timed
         and None not in (last.line.time, stream.last_time)
@@ -189,27 +202,27 @@ def _started(one: Found, streams: Streams, context: RunContext) -> bool:
     )
 
 
-def _outlived(one: Found, exceptions: Exceptions) -> bool:
+def _outlived(finding: Found, exceptions: Exceptions) -> bool:
     """Return whether an unknown exception came after the finding, on a rank that should have ended."""
     return any(
-        unknown.stream in one.hits and unknown.index > one.hits[unknown.stream].last_index
+        unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
         for unknown in exceptions.fatal
     )
 
 
-def _answered(one: Found, streams: Streams) -> int:
+def _answered(finding: Found, streams: Streams) -> int:
     """Return how many answers of a server followed the last match, in the stream with the fewest."""
-    return min((answers_after(key, hits.answers, streams) for key, hits in one.hits.items()), default=0)
+    return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
-def _remembered(one: Found, streams: Streams) -> bool:
+def _remembered(finding: Found, streams: Streams) -> bool:
     """Return whether a non-finite loss is still recent, in steps or in printed losses.
 
     Many steps may lie between two printed losses: one good value after the bad one is weak evidence.
     """
-    if one.followed < FORGOTTEN:
+    if finding.followed < FORGOTTEN:
         return True
-    for key, hits in one.hits.items():
+    for key, hits in finding.hits.items():
         stream = streams[key]
         curve = stream.curves.main
         losses = [point.mark for point in finite_losses(curve.points)] if curve is not None else []
@@ -223,18 +236,18 @@ def _remembered(one: Found, streams: Streams) -> bool:
     return False
 
 
-def _no_number_since(one: Found, streams: Streams) -> bool:
+def _no_number_since(finding: Found, streams: Streams) -> bool:
     """Return whether no finite loss followed the non-finite losses, in any stream that printed them."""
-    for key, hits in one.hits.items():
+    for key, hits in finding.hits.items():
         curve = streams[key].curves.main
         if curve is None or any(point.mark > hits.mark for point in finite_losses(curve.points)):
             return False
     return True
 
 
-def _never_a_number(one: Found, streams: Streams) -> bool:
+def _never_a_number(finding: Found, streams: Streams) -> bool:
     """Return whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
-    for key in one.hits:
+    for key in finding.hits:
         curve = streams[key].curves.main
         points = curve.points if curve is not None else []
         norms = [point.grad_norm for point in points if point.grad_norm is not None]
@@ -243,11 +256,11 @@ def _never_a_number(one: Found, streams: Streams) -> bool:
     return False
 
 
-def _calibrating(one: Found) -> bool:
+def _calibrating(finding: Found) -> bool:
     """Return whether gradients were infinite (not NaN) in the first steps only: fp16 finds its scale."""
-    for hits in one.hits.values():
+    for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
         if step is None or step > CALIBRATION or "nan" in texts or "inf" not in texts:
             return False
-    return bool(one.hits)
+    return bool(finding.hits)
