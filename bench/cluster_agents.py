@@ -32,7 +32,7 @@ from stallwatch_exporter.cluster.signing import Answer
 from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
-from stallwatch_rules.stacks.patience import CRITICAL, SHORT, Ruling
+from stallwatch_rules.stacks.quiet_periods import CRITICAL, SHORT, Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 SECRET = "s1mulated-runs"
@@ -266,7 +266,7 @@ _RULE = sorted(STANDSTILLS)[0]
 
 
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
-    """Return a host's judgement of its own ranks, by a short form of the table in ``stacks/patience.py``."""
+    """Return a host's judgement of its own ranks, by a short form of ``stacks/quiet_periods.py``."""
     if stacks is None:
         return None
     for group in stacks.groups:

@@ -35,10 +35,10 @@ from stallwatch_rules.judgements.slow_hosts import (
     LEAST,
     WINDOWS,
     Comparison,
-    Own,
+    RankStep,
     SlowHosts,
     Z,
-    least_positive,
+    required_positive_steps,
 )
 
 SIGMAS = (0.01, 0.02, 0.03, 0.05, 0.10, 0.20, 0.50)
@@ -168,7 +168,7 @@ def slow_down(factors: Iterator[Array], guilty: int) -> int | None:
             own[guilty] *= 1 + SLOWER
         whole = STEP_SECONDS - OWN_SECONDS + float(own.max())
         for rank, seconds in enumerate(own.tolist()):
-            watched.see(f"n{rank}", rank, step, Own(seconds, whole))
+            watched.see(f"n{rank}", rank, step, RankStep(seconds, whole))
         if watched.slow is not None:
             return step - WARM + 1 if watched.slow.host == f"n{guilty}" and step >= WARM else None
     return None
@@ -253,7 +253,7 @@ class Twin:
                 continue
             score = self._score(mean[runs, hosts], runs, hosts, steps)
             positive = self.positive[now, runs, hosts] - self.positive[then, runs, hosts]
-            found[runs[(score >= Z) & (positive >= least_positive(steps))]] = True
+            found[runs[(score >= Z) & (positive >= required_positive_steps(steps))]] = True
         return found
 
     def _score(self, mean: Array, runs: Array, hosts: Array, steps: int) -> Array:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.redact import also_schemes
+from stallwatch_rules.text.redact import add_schemes
 
 # For these schemes, the host is an address; for other schemes (slack://TokenA/…) it may be a token.
 _HOST_IS_NO_SECRET = {"http", "https", "json", "jsons", "xml", "xmls", "form", "forms"}
@@ -61,7 +61,7 @@ def learn_schemes() -> None:
     from apprise.manager_plugins import NotificationManager
 
     manager: Any = NotificationManager  # NotificationManager has no types
-    also_schemes(manager().schemas())
+    add_schemes(manager().schemas())
 
 
 def _pieces(url: str) -> set[str]:

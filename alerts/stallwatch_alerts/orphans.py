@@ -84,7 +84,7 @@ def _close(
             orphan, status="resolved", resolution="unknown", resolved_at=now, updated_at=now
         )
         for orphan in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
-        if orphan.status == "open" and not orphan.is_last_word
+        if orphan.status == "open" and not orphan.is_final_incident
     ]
     if not left:
         return []

@@ -47,7 +47,7 @@ class Silence:
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)
 
 
-class People:
+class OperatorActions:
     """Stores silences, acknowledgements and notes in one database."""
 
     def __init__(self, engine: Engine) -> None:

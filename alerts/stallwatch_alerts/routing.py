@@ -67,7 +67,7 @@ class Route(msgspec.Struct, frozen=True):
         )
 
 
-class Stop(msgspec.Struct, frozen=True):
+class RoutedChat(msgspec.Struct, frozen=True):
     """A chat to notify of an incident, and the earliest time."""
 
     url: str
@@ -76,20 +76,20 @@ class Stop(msgspec.Struct, frozen=True):
     waited: float = 0.0  #: seconds without an acknowledgement until this escalation
 
 
-def stops(
+def routed_chats(
     urls: Sequence[str], routes: Iterable[Route], run: str, severity: str, family: str, rule: str, now: float
-) -> list[Stop]:
+) -> list[RoutedChat]:
     """Return the chats to notify of an incident, each chat once and at the earliest of its times."""
     routes = tuple(routes)
-    found: dict[tuple[str, bool], Stop] = {}
+    found: dict[tuple[str, bool], RoutedChat] = {}
     decided = False
     for route in routes:
         if not route.fits(run, severity, family, rule):
             continue
         if route.broken:
-            here = [Stop(url) for url in every_chat(urls, routes)]
+            here = [RoutedChat(url) for url in every_chat(urls, routes)]
         else:
-            here = _stops_of(route, urls, severity, now)
+            here = _routed_chats_of(route, urls, severity, now)
         for stop in here:
             known = found.get((stop.url, stop.escalation))
             if known is None or stop.not_before < known.not_before:
@@ -99,7 +99,7 @@ def stops(
             break
     if not decided:
         for url in urls:
-            found[url, False] = Stop(url)
+            found[url, False] = RoutedChat(url)
     return list(found.values())
 
 
@@ -119,15 +119,15 @@ def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _stops_of(route: Route, urls: Sequence[str], severity: str, now: float) -> list[Stop]:
+def _routed_chats_of(route: Route, urls: Sequence[str], severity: str, now: float) -> list[RoutedChat]:
     not_before = 0.0
     if route.quiet is not None and RANKS.get(severity, 0) < RANKS[route.quiet.but]:
         until = route.quiet.until(now)
         not_before = until if until > now else 0.0
-    found = [Stop(url, not_before) for url in (urls if route.urls is None else route.urls)]
+    found = [RoutedChat(url, not_before) for url in (urls if route.urls is None else route.urls)]
     if route.escalate_after and severity == "critical":
         due = now + route.escalate_after
-        found += [Stop(url, due, True, route.escalate_after) for url in route.escalate_urls]
+        found += [RoutedChat(url, due, True, route.escalate_after) for url in route.escalate_urls]
     return found
 
 

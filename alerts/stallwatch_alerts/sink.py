@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stallwatch_alerts.delivery.planning import Letter
+from stallwatch_alerts.delivery.planning import IncidentMessage
 from stallwatch_alerts.delivery.queue import DeliveryQueue
 from stallwatch_alerts.notice import incident_notice, linked
 from stallwatch_alerts.settings import AlertSettings
@@ -65,7 +65,7 @@ class ChatSink(DeliveryQueue):
         self._sent_stages[(incident.id, "open")] = None
         self._sent_stages[(incident.id, incident.stage)] = None
         try:
-            self.note(self._letter(incident))
+            self.note(self._incident_message(incident))
         except Exception:
             self._lost += 1
 
@@ -73,11 +73,11 @@ class ChatSink(DeliveryQueue):
         """Return whether all due messages about the incident with this id were delivered."""
         return incident not in self._held and super().has_sent(incident)
 
-    def _letter(self, incident: Incident) -> Letter:
+    def _incident_message(self, incident: Incident) -> IncidentMessage:
         page = self._catalogue.pages.get(incident.rule)
         notice = incident_notice(incident, self._settings.language, page)
         notice = linked(notice, page, incident.run, self._settings)
-        return Letter(msgspec.structs.replace(incident), notice, page.family if page else "")
+        return IncidentMessage(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
         """Return whether to hold a warning until the next steps: a stall that follows shares its message."""
@@ -96,7 +96,7 @@ class ChatSink(DeliveryQueue):
             is_new = self._deserves_message(incident)
             if not is_new and not self._changes_message(incident):
                 return
-            letter = self._letter(incident)
+            letter = self._incident_message(incident)
             if is_new:
                 self.put(letter)
             else:

@@ -27,7 +27,7 @@ from stallwatch.config.loading import load
 from stallwatch_alerts.channels.addresses import apprise_url
 from stallwatch_alerts.delivery.pacing import limits_of
 from stallwatch_alerts.masking import hide_secrets, mask_url
-from stallwatch_alerts.relay.stories import stories
+from stallwatch_alerts.relay.incident_states import incident_states
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_alerts.store import _readable
 from stallwatch_dashboard.data import log_copies, metrics_page
@@ -138,7 +138,7 @@ def parse_container_copies(data: bytes) -> None:
     path = file_of(data, "copies/ranks/rank0.log")
     log_copies.tail(path)
     copy = log_copies.LogCopy(path, 0)
-    found = log_copies.around([copy], 1.7e9, 1e6)
+    found = log_copies.lines_around([copy], 1.7e9, 1e6)
     log_copies.drawn(log_copies.fold(found), 1.7e9, None, "?")
 
 
@@ -238,7 +238,7 @@ def parse_incidents() -> list[Incident]:
 
 
 def parse_webhook(data: bytes) -> None:
-    stories(read_notification(data).alerts, lambda _: parse_incidents())
+    incident_states(read_notification(data).alerts, lambda _: parse_incidents())
 
 
 def parse_post(data: bytes) -> None:

@@ -16,21 +16,26 @@ from stallwatch_dashboard import safetext
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_rules.failures.crashes import read_error_file
 from stallwatch_rules.failures.environment import versions_in
-from stallwatch_rules.failures.flight import FlightData, apart, mismatched
+from stallwatch_rules.failures.flight import FlightData, mismatched, mismatched_ranks
 from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.failures.raised import kind_of as kind_of_exception
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.lines.containers import record_of
-from stallwatch_rules.lines.datatext import is_data
 from stallwatch_rules.lines.line_prefix import certain_prefix, likely_prefixes
 from stallwatch_rules.lines.ranks import rank_of_path, ranks_of_tasks, take_rank
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.stamps import own_time
-from stallwatch_rules.lines.unescape import as_printed, pieces, unfolded, with_ascii_colon
-from stallwatch_rules.lines.wrapped import as_pasted, likely_fold, wrap_width
+from stallwatch_rules.lines.stamps import time_of_line
+from stallwatch_rules.lines.training_data import is_training_data
+from stallwatch_rules.lines.unescape import (
+    exception_lines,
+    lines_of_writers,
+    with_ascii_colon,
+    with_plain_quotes,
+)
+from stallwatch_rules.lines.wrapped import likely_fold, normalized_text, wrap_width
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import load_catalogue
-from stallwatch_rules.progress.phases import is_answer, sign_of
+from stallwatch_rules.progress.phases import is_answer, phase_sign
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line
 from stallwatch_rules.report import markdown
@@ -115,7 +120,7 @@ def parse_line_reader(data: bytes) -> None:
 
 
 def parse_wrapped_lines(data: bytes) -> None:
-    as_pasted(data)
+    normalized_text(data)
     wrap_width(data)
     width = likely_fold(data)
     leads = likely_prefixes(data)
@@ -134,13 +139,13 @@ def parse_prefixes(data: bytes) -> None:
     record_of(text)
     rank_of_path(text)
     ranks_of_tasks([text, text + "1"])
-    is_data(text)
+    is_training_data(text)
 
 
 def parse_timestamps(data: bytes) -> None:
     text = text_of(data)
-    own_time(text)
-    own_time(text, 1.7e9)
+    time_of_line(text)
+    time_of_line(text, 1.7e9)
 
 
 def iso_times(data: bytes) -> None:
@@ -149,10 +154,10 @@ def iso_times(data: bytes) -> None:
 
 def parse_unescaping(data: bytes) -> None:
     text = text_of(data)
-    pieces(text)
-    as_printed(text)
+    lines_of_writers(text)
+    with_plain_quotes(text)
     with_ascii_colon(text)
-    unfolded(text)
+    exception_lines(text)
 
 
 def numbers(data: bytes) -> None:
@@ -177,7 +182,7 @@ def samples_bulk(data: bytes) -> None:
 
 def parse_phases(data: bytes) -> None:
     for text in text_of(data).split("\n"):
-        sign_of(text)
+        phase_sign(text)
         is_answer(text)
 
 
@@ -198,7 +203,7 @@ def parse_launchers(data: bytes) -> None:
         if line.text.startswith("{"):
             read_error_file(line, (0, 0))
     _ = (summary.culprits, summary.left_early)
-    apart(flights.ranks)
+    mismatched_ranks(flights.ranks)
     mismatched(flights.ranks)
 
 
@@ -357,7 +362,7 @@ def parse_page_text(data: bytes) -> None:
         shown.encode()
     safetext.markdown(text).encode()
     safetext.advice(text).encode()
-    safetext.own_words(text)
+    safetext.escaped_page(text)
     safetext.first_sentence(text)
     if "<" in safetext.label(text):
         raise Broken("markup in a label of a chart")

@@ -27,4 +27,4 @@ def main(first: str = "runs") -> None:
     note_page()
     draw_person()
     chosen.run()
-    readiness.settle()
+    readiness.freeze_loaded_objects()

@@ -30,7 +30,7 @@ _FURTHER = {"": "run", "run": "run", "incidents": "incident", "postmortem": "rep
 _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2callback", ".well-known")
 
 
-def led_to(path: str, query: str = "") -> str | None:
+def redirect_target(path: str, query: str = "") -> str | None:
     """Return the address to redirect to; None if the path is a page's own, or not typed by a person."""
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
@@ -117,7 +117,7 @@ class Redirects:
         there = None
         navigates = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
         if navigates and "text/html" in Headers(scope=scope).get("accept", ""):
-            there = led_to(scope["path"], scope.get("query_string", b"").decode("latin-1"))
+            there = redirect_target(scope["path"], scope.get("query_string", b"").decode("latin-1"))
         answer = self._app if there is None else RedirectResponse(there)
         await answer(scope, receive, send)
 

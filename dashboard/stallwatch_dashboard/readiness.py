@@ -2,7 +2,7 @@
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
 ``runner.postScriptGC``). With about 200,000 objects of modules, which are never freed, that took half of the
-server's time for a page at every refresh, and blocked all other readers' pages. `settle` exempts them.
+server's time for a page at every refresh, and blocked all other readers' pages. This module exempts them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WANTED = (
     "stallwatch_dashboard.pages.signin",
     "stallwatch_dashboard.data.log_copies",
 )
-_MANY = 20  #: minimum number of new modules for another call of `settle`
+_MANY = 20  #: minimum number of new modules for another call of `freeze_loaded_objects`
 
 _settled_modules = 0
 _lock = threading.Lock()
@@ -37,7 +37,7 @@ def begin() -> None:
     threading.Thread(target=_load, name="readiness", daemon=True).start()
 
 
-def settle() -> None:
+def freeze_loaded_objects() -> None:
     """Exempt all current objects from later collections, if modules were imported since the last call.
 
     Existing garbage is collected first. An object that is alive now and becomes part of a cycle later is
@@ -60,4 +60,4 @@ def _load() -> None:
         # Another version may lack the module; the page that needs it reports that.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-    settle()
+    freeze_loaded_objects()

@@ -71,7 +71,7 @@ def prose(text: str, page: RulePage | None) -> str:
         own, written = page.sections, text.strip()
         sentences = (own.what, own.why, own.harmless, own.zh_what, own.zh_why)
         if written in sentences or written in _fixes_of(page):
-            return own_words(written)
+            return escaped_page(written)
     return advice(text)
 
 
@@ -82,7 +82,7 @@ def _fixes_of(page: RulePage) -> set[str]:
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
 
 
-def own_words(text: str) -> str:
+def escaped_page(text: str) -> str:
     """Return a rule page's Markdown with Streamlit's additions escaped, such as ``$`` and ``:red[``."""
     parts = _CODE_PARTS.split(text)
     return "".join(part if index % 2 else _ADDED.sub(r"\\\g<0>", part) for index, part in enumerate(parts))

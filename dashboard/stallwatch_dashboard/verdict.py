@@ -12,14 +12,14 @@ from stallwatch_dashboard.data.overview import RunRow, began, lasted, stalled_si
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import LANGUAGES, render
-from stallwatch_rules.messages import Text, message, with_params, without
+from stallwatch_rules.messages import Text, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.report.phrases import primary_note, where
 from stallwatch_rules.stacks.concluding import advises_stacks
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.words import sentence, titled
+from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
@@ -60,7 +60,7 @@ def of_run(
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     """Return the verdict on one incident, without the rest of its run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
-    title = f"{incident.run}: {in_state(incident, reader.say)}"
+    title = f"{incident.run}: {describe_state(incident, reader.say)}"
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
     return _with_incident(level, title, row, incident, pages, None, reader)
 
@@ -84,7 +84,7 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
         level=level,
         headline=headline,
         facts=(*facts, where(found, reader.language)),
-        cause=reader.render(titled(primary.apart, primary.title)),
+        cause=reader.render(with_title_prefix(primary.apart, primary.title)),
         rule=primary.rule,
         why=reader.render(primary.why),
         note=reader.render(primary_note(found)),
@@ -111,7 +111,7 @@ _OF_VERDICTS: Mapping[str, Level] = {
 _OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warning", "info": "quiet"}
 
 
-def in_state(incident: Incident, say: Say) -> str:
+def describe_state(incident: Incident, say: Say) -> str:
     """Return whether the incident is open or how it ended; an incident that its run left is unresolved."""
     if incident.outlasted or incident.unwatched:
         return say(f"resolution_{incident.resolution}")
@@ -179,13 +179,13 @@ def _with_incident(
     cause, primary = cause_of(incident, page), primary_of(incident)
     title: Text = cause.title or rule_name(incident.rule, say, incident.exception)
     if primary is not None:
-        title = titled(primary.apart, title)
+        title = with_title_prefix(primary.apart, title)
     fixes = list(cause.fixes)
     note = _note(incident, since, reader.now)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
         fixes = _without_place(stacks, [fix for fix in fixes if not advises_stacks(fix)])
-        note = without(note, "diagnosis.nothing-says-why")
+        note = without_sentence(note, "diagnosis.nothing-says-why")
     facts = list(_exit(row, reader))
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"

@@ -119,7 +119,7 @@ class Incident(msgspec.Struct, kw_only=True):
         return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
-    def is_last_word(self) -> bool:
+    def is_final_incident(self) -> bool:
         """Return whether the incident is final: the run's end, or a finding that stayed unfixed."""
         return self.kind == "ended" or self.resolution == "unmended"
 

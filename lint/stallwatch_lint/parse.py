@@ -24,7 +24,7 @@ from stallwatch_lint.diagnostic import Diagnostic, Severity, diagnostic
 from stallwatch_lint.dsconfig import DsConfig, Path, has_auto
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.frontmatter import LOADER
-from stallwatch_rules.text.foreign_json import MAX_DEPTH, bounded, sound
+from stallwatch_rules.text.foreign_json import MAX_DEPTH, require_bounded, without_surrogates
 from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: maximum number of keys whose lines are stored
@@ -59,7 +59,7 @@ def parse_json(text: str, file: str) -> Parsed:
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:
         names = Counter(name for name, _ in found)
-        twice.extend(sound(name) for name, count in sorted(names.items()) if count > 1)
+        twice.extend(without_surrogates(name) for name, count in sorted(names.items()) if count > 1)
         return dict(found)
 
     def unreadable(reason: str) -> Parsed:
@@ -68,7 +68,7 @@ def parse_json(text: str, file: str) -> Parsed:
 
     diagnostics: list[Diagnostic] = []
     try:
-        values = sound(bounded(json.loads(text, object_pairs_hook=pairs)))
+        values = without_surrogates(require_bounded(json.loads(text, object_pairs_hook=pairs)))
     except ValueError as error:
         twice.clear()
         values, found = _hjson(text, file, error, pairs)
@@ -96,7 +96,7 @@ def strict(found: Diagnostic) -> Diagnostic:
 def parse_accelerate(text: str, file: str) -> Parsed:
     """Parse accelerate's YAML; without DeepSpeed in it, ``config`` is ``None`` without a diagnostic."""
     try:
-        values = bounded(yaml.load(text, LOADER))
+        values = require_bounded(yaml.load(text, LOADER))
         if not isinstance(values, dict):
             raise ValueError("no keys at the top")
     except (yaml.YAMLError, RecursionError, ValueError) as error:
@@ -141,7 +141,7 @@ def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[st
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)
     try:
-        values = sound(bounded(hjson.loads(text, object_pairs_hook=pairs)))
+        values = without_surrogates(require_bounded(hjson.loads(text, object_pairs_hook=pairs)))
     except (ValueError, ArithmeticError, LookupError, RecursionError):  # Hjson raises these on broken tokens
         values = None
     if not isinstance(values, dict) or not values:

@@ -15,7 +15,7 @@ from stallwatch_logs.log_files import LogFile, OnProgress, ProgressReader, expan
 from stallwatch_logs.portions import HEAD
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.matching.matcher import Matcher
-from stallwatch_rules.reading import Parted, RunReading
+from stallwatch_rules.reading import PartialReading, RunReading
 from stallwatch_rules.scan.matches import CHUNK, Match, MatchPatterns, MatchScan
 from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
 from stallwatch_rules.scan.sources import UTF16_MARKS, SourceReading
@@ -32,7 +32,7 @@ class Stopped(Exception):
 class FileRead:
     """The result of reading one file."""
 
-    reading: Parted | None  #: reading of this file alone; ``None`` if merged into the run's reading
+    reading: PartialReading | None  #: reading of this file alone; ``None`` if merged into the run's reading
     bytes: int = 0
     lines: int = 0
     cut: int = 0  #: number of truncated lines

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from stallwatch_logs.portions import HEAD, broken_at
 from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix, likely_prefixes
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.wrapped import as_pasted, broken_lines, likely_fold
+from stallwatch_rules.lines.wrapped import broken_lines, likely_fold, normalized_text
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.records import Line
 from stallwatch_rules.samples import extract
@@ -42,7 +42,7 @@ def fold_of(head: bytes, matcher: Matcher) -> Fold:
     """
     lead = prefix_of(head)
     width = broken_at(head) if lead is None else None
-    text = as_pasted(head) if len(head) < HEAD else b""
+    text = normalized_text(head) if len(head) < HEAD else b""
     if not text or len(text) >= _PASTED:
         return Fold(width, False, lead)
     likely, leads = likely_fold(text) if lead is None else None, likely_prefixes(text)
@@ -81,7 +81,7 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
     lead = certain_prefix(head)
     if lead is not None:
         return lead
-    text = as_pasted(head[:_SHOWN])
+    text = normalized_text(head[:_SHOWN])
     leads = likely_prefixes(text)
     known = _samples_in(text, None) if leads else 0
     return next((lead for lead in leads if _samples_in(text, lead) > known + known // 2), None)

@@ -1,4 +1,4 @@
-"""Search the many small files of a run, and choose those whose lines are read (``scan.alike``)."""
+"""Search the many small files of a run, and choose those whose lines are read (``scan.similar_sources``)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from stallwatch_logs.file_reading import Engines
 from stallwatch_logs.inputs import LATE, InputProblem, Limits, TimeIsUp
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.workers import Pages, prepared
-from stallwatch_rules.scan.alike import MANY, Outline, choose, outlines, showing_failures
+from stallwatch_rules.scan.similar_sources import (
+    MANY,
+    SourceOutline,
+    choose,
+    failure_targets,
+    outline_sources,
+)
 from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
@@ -43,7 +49,7 @@ class Search(NamedTuple):
     pages: Pages
 
 
-Found = list[tuple[Outline | None, int]]  # outline and size of each file for which there was time
+Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file for which there was time
 
 
 def few_or_none(files: Sequence[LogFile]) -> bool:
@@ -68,7 +74,7 @@ def survey(
     if few_or_none(files) or engines.scan() is None:
         return NO_SURVEY
     limits = (limits or Limits()).for_part()
-    found: list[tuple[Outline | None, int]] = [(None, 0)] * len(files)
+    found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
     late: set[int] = set()  # files not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
     kinds: dict[bytes, bytes] = {}  # one object for each digest
@@ -154,8 +160,8 @@ def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) ->
         for file in files:
             limits.check_time()
             texts.append(_text(file))
-    failures = showing_failures(engine, engines.matcher.catalogue.failures)
-    found = iter(outlines(engine, failures, [text for text in texts if text]))
+    failures = failure_targets(engine, engines.matcher.catalogue.failures)
+    found = iter(outline_sources(engine, failures, [text for text in texts if text]))
     return [(next(found), len(text)) if text else (None, 0) for text in texts]
 
 

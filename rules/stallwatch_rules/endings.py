@@ -22,7 +22,7 @@ Outcome = Literal["recovered", "ended", "crashed"]
 _STOPPED_BY = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
 
-class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
+class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """Observed memory of a run that ended. Sizes are in bytes, 0 if unknown."""
 
     counted: bool | None = None  #: True if the kernel's count of OOM kills rose; None if it was not readable
@@ -55,7 +55,7 @@ class MemoryKnown(msgspec.Struct, frozen=True, omit_defaults=True):
         return ""
 
 
-class Left(msgspec.Struct, frozen=True):
+class ExitedRank(msgspec.Struct, frozen=True):
     """A process of a run that ended by itself, without an error, while others continued."""
 
     rank: int | None
@@ -77,7 +77,7 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
     hidden: Literal["pipe", "wait", ""] = ""
 
 
-class Running(msgspec.Struct, frozen=True, omit_defaults=True):
+class SurvivingRank(msgspec.Struct, frozen=True, omit_defaults=True):
     """A rank's process that outlived the command."""
 
     rank: int
@@ -92,12 +92,12 @@ class Ending(msgspec.Struct, frozen=True):
     signal: str | None = None  #: the signal's name, such as "SIGKILL"
     detail: Text = ""  #: the evidence for the kind
     seconds: float = 0.0  #: duration of the command
-    left: list[Left] = []  #: ranks that ended by themselves, without an error, before the others
-    memory: MemoryKnown | None = None  #: observed memory, if a process was killed
+    left: list[ExitedRank] = []  #: ranks that ended by themselves, without an error, before the others
+    memory: MemoryUse | None = None  #: observed memory, if a process was killed
     quiet: float | None = None  #: seconds without a step when the command was requested to end, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
     codes: dict[int, int | None] = {}  #: rank → exit code of failed ranks, first failure first, if observed
-    running: list[Running] = []  #: ranks that were still alive when the command had ended
+    running: list[SurvivingRank] = []  #: ranks that were still alive when the command had ended
 
     @property
     def failed(self) -> bool | None:

@@ -64,7 +64,7 @@ def has(text: Text, *ids: str) -> bool:
     return isinstance(text, Message) and text.has(*ids)
 
 
-def without(text: T, id: str) -> T:
+def without_sentence(text: T, id: str) -> T:
     """Return a text without its following sentences that have this id."""
     if not isinstance(text, Message):
         return text

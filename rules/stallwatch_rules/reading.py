@@ -18,10 +18,10 @@ from stallwatch_rules.diagnosis.conclude import conclude
 from stallwatch_rules.diagnosis.hosts import hosts_of
 from stallwatch_rules.diagnosis.snapshot import RunContext
 from stallwatch_rules.diagnosis.starts import add_starts, came_after, ended_in_trouble, start_of
-from stallwatch_rules.endings import Ending, Left, MemoryKnown
-from stallwatch_rules.failures.unexplained import complete
+from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
+from stallwatch_rules.failures.unexplained import with_explanations
 from stallwatch_rules.hints import Hints, is_warning, may_hold
-from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.activities import follow
@@ -36,11 +36,17 @@ from stallwatch_rules.starts import (
     Head,
     Part,
     Starts,
-    keys_of,
+    digitless_keys,
     may_hold_marks,
 )
 from stallwatch_rules.stream import SOURCE as OWN_REPORTS
-from stallwatch_rules.stream import Gaps, Key, StreamReading, with_codes, without_echoes
+from stallwatch_rules.stream import (
+    Key,
+    SkippedLines,
+    StreamReading,
+    with_exit_codes,
+    without_duplicate_reports,
+)
 from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact_part
 
 if TYPE_CHECKING:
@@ -59,7 +65,7 @@ class Observed(msgspec.Struct):
     warnings: list[Line] = []
 
 
-class Aside(NamedTuple):
+class SkippedCount(NamedTuple):
     """A count of lines that were skipped before a line of a source, or of lines that this line represents."""
 
     before: int  #: index of the line that follows the skipped lines
@@ -70,7 +76,7 @@ class Aside(NamedTuple):
     more: Sequence[tuple[str, int]] = ()  #: rule → further matches; "" for lines that match no rule
 
 
-class Parted(NamedTuple):
+class PartialReading(NamedTuple):
     """The state read from some sources of a run, for another process to merge."""
 
     streams: dict[Key, StreamReading]
@@ -85,7 +91,7 @@ class _Before(NamedTuple):
     streams_of: dict[str, int]
     tracker: ProgressTracker
     series: SeriesReader
-    gaps: dict[str, Gaps]
+    gaps: dict[str, SkippedLines]
     first: Line
     last: Line
     diagnosis: Diagnosis | None = None
@@ -115,7 +121,7 @@ class RunReading:
         self._part: Part | None = None  # the part since the newest start
         self._before: _Before | None = None  # the state before a place where another start may begin
         self._replaying = False
-        self._gaps: dict[str, Gaps] = {}
+        self._gaps: dict[str, SkippedLines] = {}
         self._series = SeriesReader()
         self._keys: dict[Key, LineMasker] = {}  # streams whose last line was part of a private key
         self._failures = catalogue.failures
@@ -125,7 +131,7 @@ class RunReading:
             page.id for page in catalogue.pages.values() if page.harm == "by-progress" and page.patterns
         )
 
-    def feed(self, lines: Sequence[Line], asides: Sequence[Aside] = ()) -> Observed:
+    def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
         """Read further lines, and return the observations. Lines of one source and rank must be in order.
 
         ``asides`` count the lines skipped between these lines, in the order of the lines.
@@ -152,7 +158,7 @@ class RunReading:
         # evidence.
         own_words = "stallwatch:" in text
         splits = self.splits_starts and not self._replaying
-        keys = keys_of(lines, text) if splits else []
+        keys = digitless_keys(lines, text) if splits else []
         marked = splits and may_hold_marks(text)
         stream: StreamReading | None = None
         part: Part | None = None
@@ -207,7 +213,7 @@ class RunReading:
             masked.append(line if shown == line.text else msgspec.structs.replace(line, text=shown))
         return masked
 
-    def _take_asides(self, waiting: deque[Aside], index: int) -> dict[str, int]:
+    def _take_asides(self, waiting: deque[SkippedCount], index: int) -> dict[str, int]:
         """Record the asides before a line; return the further matches per rule that the line represents."""
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
@@ -217,7 +223,7 @@ class RunReading:
             if part is not None and part.candidate is not None and not self._replaying:
                 part.candidate.asides.append(aside._replace(before=len(part.candidate.lines)))
             if aside.segments:
-                gaps = self._gaps.setdefault(aside.source, Gaps())
+                gaps = self._gaps.setdefault(aside.source, SkippedLines())
                 gaps.add(aside.segments, aside.losses, self._streams_of.get(aside.source, 0))
                 self.tracker.skip(aside.source, {*aside.kinds, SERIES})
         return more
@@ -248,11 +254,11 @@ class RunReading:
         if stream is not None:
             stream.versions.update(versions)
 
-    def parted(self) -> Parted:
+    def parted(self) -> PartialReading:
         """Return the state that was read, without the compiled patterns, for another process."""
-        return Parted(self.streams, self.tracker, self.unread)
+        return PartialReading(self.streams, self.tracker, self.unread)
 
-    def merge(self, other: Parted) -> None:
+    def merge(self, other: PartialReading) -> None:
         """Add the state read from other sources, each of which was read to its end."""
         for key, stream in other.streams.items():
             if len(self.streams) < MAX_STREAMS:
@@ -271,8 +277,8 @@ class RunReading:
         stalled: bool = False,
         waited: float | None = None,
         ended_at: float | None = None,
-        memory: MemoryKnown | None = None,
-        left: Sequence[Left] = (),
+        memory: MemoryUse | None = None,
+        left: Sequence[ExitedRank] = (),
         elsewhere: bool = False,
         watched: bool = False,
     ) -> Diagnosis:
@@ -304,12 +310,12 @@ class RunReading:
             self.hosts,
             self.ranks_on,
         )
-        streams = with_codes(without_echoes(self.streams), codes)
+        streams = with_exit_codes(without_duplicate_reports(self.streams), codes)
         diagnosis = conclude(streams, self.tracker, self.catalogue, self.matcher.conditional, context)
         ended = ending is not None or now is not None
         if self._part is not None and self.starts.count:
             add_starts(diagnosis, self.starts, streams, self._part)
-        return complete(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
+        return with_explanations(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def clocks_ahead(self) -> Mapping[str, float]:
         """Return how many seconds hosts' clocks are ahead of most other clocks, as far as lines show."""
@@ -446,7 +452,7 @@ class RunReading:
                 return None
             if ranks >= _MAX_RANKS:
                 return None
-            gaps = self._gaps.setdefault(line.source, Gaps())
+            gaps = self._gaps.setdefault(line.source, SkippedLines())
             stream = self.streams[key] = StreamReading(
                 line.source, line.rank, self._failures, gaps, self._timeouts, self._start_rules
             )
@@ -479,7 +485,7 @@ class RunReading:
             stream.activity_now = follow(busy, line)
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
-        if hits and (stream.tracebacks.quotes(line.text) or is_data(line.text)):
+        if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
             # Source code below a traceback frame, and data, mention many failures that did not happen.
             hits = ()
         line = stream.dated(line)

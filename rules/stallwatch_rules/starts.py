@@ -20,7 +20,7 @@ from stallwatch_rules.records import Line, Start
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
-    from stallwatch_rules.reading import Aside
+    from stallwatch_rules.reading import SkippedCount
 
 HEAD_LINES = 48  #: different lines of a head that are learned
 HEAD_REACH = 400  #: lines that are searched for the head
@@ -109,7 +109,7 @@ class Head:
         return min(launchers, default=None)
 
 
-def keys_of(lines: Sequence[Line], text: str) -> list[bytes]:
+def digitless_keys(lines: Sequence[Line], text: str) -> list[bytes]:
     """Return each line without its digits, as bytes; ``text`` is all lines joined."""
     keys = _without_figures(text).split(b"\n")  # removing letters from a str would be slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
@@ -126,7 +126,7 @@ def may_hold_marks(text: str) -> bool:
     return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
 
 
-def same(line: str, other: str) -> bool:
+def is_same_line(line: str, other: str) -> bool:
     """Return whether two lines differ only in values that change from start to start.
 
     Example: ``Epoch 2/10`` is not ``Epoch 1/10``, but ``pid 4711`` is ``pid 812``.
@@ -165,7 +165,7 @@ class Recurrence(msgspec.Struct):
         known = self.head.lines.get(key)
         if known is None or key in self.met:
             return False
-        if not same(known.text, line.text):
+        if not is_same_line(known.text, line.text):
             self.others += 1
             self.is_later = self.is_later or b"poch" in key
         elif known.order > max(self._orders, default=-1):
@@ -217,7 +217,7 @@ class Candidate:
         self.mark = mark
         self.next_head = Head()
         self.lines: list[Line] = []
-        self.asides: list[Aside] = []
+        self.asides: list[SkippedCount] = []
         self._recurrences = [Recurrence(head) for head in heads]
         self.fresh = 0  #: lines that are in no head
         self._met_at = 0
@@ -282,7 +282,7 @@ class Part(msgspec.Struct):
         lines = [head.lines[key] for head in self.heads if key in head.lines] if mark is None else []
         if mark is None and self.refused and line.text[:1].isspace():
             return None
-        if mark is None and not any(same(one.text, line.text) for one in lines):
+        if mark is None and not any(is_same_line(one.text, line.text) for one in lines):
             return None
         return Candidate(line, self.heads, mark)
 

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from stallwatch_rules.failures.crashes import CrashReader
 from stallwatch_rules.failures.environment import belongs_to_a_run, versions_in
-from stallwatch_rules.failures.failed_starts import Below, below
+from stallwatch_rules.failures.failed_starts import Below, next_state
 from stallwatch_rules.failures.flight import FlightData
 from stallwatch_rules.failures.launchers import LauncherSummary
-from stallwatch_rules.failures.raised import ExceptionTable, Mark
+from stallwatch_rules.failures.raised import ExceptionTable, LinePosition
 from stallwatch_rules.failures.templates import MAX_TEXT, TemplateTable
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.hints import Hints, may_hold
-from stallwatch_rules.lines.stamps import own_time, turned_back
+from stallwatch_rules.lines.stamps import clock_set_back, time_of_line
 from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.progress.counter import Counter
 from stallwatch_rules.progress.curve import METRICS, Curves
@@ -81,7 +81,7 @@ class RuleHits(msgspec.Struct):
         self.exemplars.append(text)
 
 
-class Gaps(msgspec.Struct):
+class SkippedLines(msgspec.Struct):
     """State that the streams of a source share, and the share of skipped lines per stream."""
 
     lines: float = 0.0
@@ -109,7 +109,7 @@ class StreamReading:
         source: str,
         rank: int | None,
         failures: frozenset[str],
-        gaps: Gaps | None = None,
+        gaps: SkippedLines | None = None,
         timeouts: frozenset[str] = frozenset(),
         starts: frozenset[str] = frozenset(),
     ) -> None:
@@ -120,7 +120,7 @@ class StreamReading:
         self.rank = rank
         self.index = 0  #: number of lines read
         self.plain = 0  #: lines read outside of tracebacks
-        self._gaps = gaps if gaps is not None else Gaps()
+        self._gaps = gaps if gaps is not None else SkippedLines()
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that show that a server answered a request
@@ -143,7 +143,7 @@ class StreamReading:
         #: seconds that the clock was set back since the last step, at the end of daylight saving time
         self.turned_back = 0.0
         self._undated = self._undated_steps = 0  # lines, and samples, since the last line with a time
-        self._steps_then = 0  # value of `Gaps.steps` at the last line with a time
+        self._steps_then = 0  # value of `SkippedLines.steps` at the last line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
@@ -165,9 +165,9 @@ class StreamReading:
     def clock(self, line: Line) -> None:
         """Record a line's time, and whether it comes from outside the text of the line."""
         if line.time is not None and line.time != self.last_time:
-            self.timed = self.timed or not _same_clock(own_time(line.text, line.time), line.time)
+            self.timed = self.timed or not _same_clock(time_of_line(line.text, line.time), line.time)
             if self.last_time is not None and not line.zoned and line.time < self.last_time:
-                self.turned_back += turned_back(self.last_time, line.time)
+                self.turned_back += clock_set_back(self.last_time, line.time)
             self.last_time, self._undated, self._undated_steps = line.time, 0, 0
             self.last_zoned = line.zoned
             self._steps_then = self._gaps.steps
@@ -178,7 +178,7 @@ class StreamReading:
         """Return the line's time, or ``None`` if the time was carried over from an earlier line."""
         if line is None or line.time is None:
             return None
-        return line.time if self.timed or own_time(line.text, line.time) is not None else None
+        return line.time if self.timed or time_of_line(line.text, line.time) is not None else None
 
     def dated(self, line: Line) -> Line:
         """Return the line without its time if that time comes from a much earlier line.
@@ -191,7 +191,7 @@ class StreamReading:
         steps = max(self._undated_steps, self._gaps.steps - self._steps_then)
         if self._undated < AGED_LINES and steps < AGED_STEPS:
             return line
-        if own_time(line.text, line.time) is not None:
+        if time_of_line(line.text, line.time) is not None:
             return line
         return msgspec.structs.replace(line, time=None)
 
@@ -289,7 +289,7 @@ class StreamReading:
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
-            self.below_start = below(line.text, self.below_start)
+            self.below_start = next_state(line.text, self.below_start)
         if not self.templates.again(line, self.index - 1, 1 + more):
             self.templates.add(line, self.mark, 1 + more)
 
@@ -332,12 +332,12 @@ class StreamReading:
         return main.last_step if main is not None else None
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> LinePosition:
         """The current position of the stream: line, steps, step, plain lines and answers."""
         main = self.timelines.main
         if main is None:
-            return Mark(self.index - 1, 0, None, self.plain, self.answers)
-        return Mark(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
+            return LinePosition(self.index - 1, 0, None, self.plain, self.answers)
+        return LinePosition(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
 
 
 SOURCE = "events.jsonl"  #: file in a run's folder that contains the ranks' own reports
@@ -346,7 +346,7 @@ Key = tuple[str, int | None]
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
-def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
+def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
     """Return the streams without those reports of ranks that the log contains as well.
 
     Each failure counts once, by the log's line. The ranks' reports on the failure, such as a parameter's
@@ -366,7 +366,7 @@ def without_echoes(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamR
     }
 
 
-def with_codes(
+def with_exit_codes(
     streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
 ) -> Mapping[Key, StreamReading]:
     """Return the streams with the ranks' exit codes as if a launcher had reported them.

@@ -104,7 +104,7 @@ def test(
     config = app.config(hides_people, also=report_wrong_alerts)
     if through is not None:
         at = relay or f"http://{config['relay.host']}:{config['relay.port']}"
-        _try_the_way(config, prometheus, alertmanager or "", at, wait)
+        _test_delivery_path(config, prometheus, alertmanager or "", at, wait)
         if config.ignored:
             raise click.exceptions.Exit(1)
         return
@@ -132,7 +132,7 @@ def test(
         raise click.exceptions.Exit(1)
 
 
-def _try_the_way(config: Config, prometheus: str, alertmanager: str, relay: str, wait: float) -> None:
+def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, relay: str, wait: float) -> None:
     from stallwatch_alerts.prometheus.pathtest import PathTest
     from stallwatch_exporter.serving.authentication import own_authorization
 

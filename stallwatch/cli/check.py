@@ -115,7 +115,7 @@ def check(
 
 def _of_checkpoint(path: Path, inputs: Inputs) -> list[Diagnostic]:
     from stallwatch_exporter.checkpoints.checking import MOST_NAMES, check_checkpoint, diagnostic_of, listed
-    from stallwatch_exporter.checkpoints.checking import looked_at as find_files
+    from stallwatch_exporter.checkpoints.checking import checked_files as find_files
     from stallwatch_exporter.checkpoints.formats import examples
     from stallwatch_rules.text.digest import counted
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stallwatch.config.loading import Config
-    from stallwatch_alerts.people import People, Silence
+    from stallwatch_alerts.people import OperatorActions, Silence
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_exporter.incident import Incident
 
@@ -200,12 +200,12 @@ def _silence_there(url: str, wanted: Silence, language: str) -> None:
         raise click.ClickException(say("not-there", language, reason=reason)) from None
 
 
-def opened(config: Config) -> tuple[IncidentStore, People]:
+def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
     """Return the incident database and users' responses; raise `ClickException` on failure."""
     store = open_incidents(config)
     with extra("alerts", config["ui.language"]):
-        from stallwatch_alerts.people import People
-    return store, People(store.engine)
+        from stallwatch_alerts.people import OperatorActions
+    return store, OperatorActions(store.engine)
 
 
 def _report_none(name: str, found: NamedIncidents, language: str) -> None:
@@ -221,7 +221,7 @@ def _report_none(name: str, found: NamedIncidents, language: str) -> None:
 
 
 def _acknowledged(incident: Incident, language: str) -> str:
-    if incident.status == "open" or incident.is_last_word:
+    if incident.status == "open" or incident.is_final_incident:
         return say("acknowledged", language, incident=incident.id)
     return _over("acknowledged-over", incident, language)
 
@@ -280,7 +280,7 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
     # Keep open incidents, incidents of unknown state, and incidents that the run left, such as its end.
-    caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_last_word)
+    caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_final_incident)
     if single:
         return _chosen(caring or of_run)
     return NamedIncidents(caring) if caring else NamedIncidents(over=tuple(of_run))

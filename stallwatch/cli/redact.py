@@ -41,7 +41,7 @@ def redact(app: App, path: str, listed: bool) -> None:
         reader = ProgressReader(files, progress)
         for file in files:
             masker = LineMasker()
-            for number, raw in pieces(reader.chunks(file, problems, _MOST)):
+            for number, raw in split_lines(reader.chunks(file, problems, _MOST)):
                 text = raw.decode("utf-8", "surrogateescape")
                 after_key = masker.after_key
                 clean = masker(text)
@@ -58,7 +58,7 @@ def redact(app: App, path: str, listed: bool) -> None:
         raise click.exceptions.Exit(2)
 
 
-def pieces(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the number and text of each line; split a line that is too long between words."""
     number, rest = 1, b""
     for chunk in chunks:

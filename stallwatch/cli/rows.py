@@ -98,7 +98,7 @@ def _places(found: Iterable[Match], as_json: bool) -> Iterator[str]:
     import msgspec
 
     from stallwatch_rules.text.controls import without_controls
-    from stallwatch_rules.text.reported import iso, shown
+    from stallwatch_rules.text.display import iso, shown
 
     for rule, line, captures in found:
         text = without_controls(shown(line.text))
@@ -116,7 +116,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
     """Yield one line of output per time bucket and rule, in time order; matches without a time come last."""
     import msgspec
 
-    from stallwatch_rules.text.reported import iso
+    from stallwatch_rules.text.display import iso
 
     counted = Counter((one.bucket(every), one.rule) for one in found)
     for (start, rule), count in sorted(

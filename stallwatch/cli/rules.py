@@ -103,7 +103,7 @@ def check(app: App, folder: Path | None) -> None:
     """
     from stallwatch_rules.authoring.checking import check_catalogue
     from stallwatch_rules.pages.catalogue import load_catalogue
-    from stallwatch_rules.pages.fixes import unwritten
+    from stallwatch_rules.pages.fixes import placeholder_headings
 
     if folder is not None:
         named = app.flags.get("rules.dirs", Setting((), "")).value
@@ -118,7 +118,7 @@ def check(app: App, folder: Path | None) -> None:
         pages = sum(_lies_in(part.path, folder) for part in parts)
     print_notices(problems)
     for page in catalogue.pages.values():
-        unfinished = unwritten(page) if folder is None or _lies_in(page.path, folder) else []
+        unfinished = placeholder_headings(page) if folder is None or _lies_in(page.path, folder) else []
         if unfinished:
             print_notice(f"warning: {page.path}: not written yet: {', '.join(unfinished)}")
     click.echo(f"{_count(pages, 'page')}, {_count(len(problems), 'problem')}")

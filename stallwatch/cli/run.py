@@ -130,11 +130,11 @@ def _watched(
     """Return a function that watches a command or files, and all destinations of its incidents."""
     from stallwatch.cli.watching import Destinations
     from stallwatch.config.handover import exporter_settings
-    from stallwatch_exporter.heaps import share_heaps
+    from stallwatch_exporter.malloc_arenas import limit_malloc_arenas
     from stallwatch_exporter.notices import guard_threads
     from stallwatch_exporter.private import keep_private
 
-    share_heaps()
+    limit_malloc_arenas()
     settings = exporter_settings(config)
     keep_private(settings.home)
     destinations = Destinations(config, catalogue)

@@ -76,7 +76,7 @@ def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
 def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
     """Return the table row of one run from the records of its agents."""
     from stallwatch_exporter.runs.run_state import state_of
-    from stallwatch_rules.locale import span
+    from stallwatch_rules.locale import duration_text
     from stallwatch_rules.text.redact import redact
 
     states = [(state_of(one, time.time()), one) for one in infos]
@@ -96,7 +96,7 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
         ending += ", partial record"
     hosts = dict.fromkeys(one.host_in_run for one in infos)
     where = f"{len(hosts)} hosts" if len(hosts) > 1 else next(iter(hosts))
-    shown, lasted = _SHOWN.get(state, state), span(max(0.0, ended - started))
+    shown, lasted = _SHOWN.get(state, state), duration_text(max(0.0, ended - started))
     return redact(name), shown, local_time(started), lasted, ending, metrics, where
 
 

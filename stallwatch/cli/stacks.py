@@ -67,7 +67,7 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
 def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
     from stallwatch_rules.locale import render
     from stallwatch_rules.report.stacks import folded, listing
-    from stallwatch_rules.stacks.words import sentence
+    from stallwatch_rules.stacks.sentences import sentence
     from stallwatch_rules.text.digest import fold_ranks
 
     found = seen.stacks

@@ -14,7 +14,7 @@ from stallwatch.config.loading import Config
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
-    from stallwatch_alerts.people import People
+    from stallwatch_alerts.people import OperatorActions
     from stallwatch_alerts.settings import AlertSettings, RelaySettings
     from stallwatch_alerts.store import IncidentStore
     from stallwatch_dashboard.settings import DashboardSettings
@@ -159,11 +159,11 @@ def open_spool(config: Config) -> Outbox:
     return Outbox(IncidentStore.in_file(config["run.home"], "spool.db").engine)
 
 
-def open_people(config: Config) -> People:
+def open_people(config: Config) -> OperatorActions:
     """Return the store of silences and acknowledgements, which is in the incident database."""
-    from stallwatch_alerts.people import People
+    from stallwatch_alerts.people import OperatorActions
 
-    return People(open_store(config).engine)
+    return OperatorActions(open_store(config).engine)
 
 
 def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:

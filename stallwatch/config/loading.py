@@ -19,7 +19,7 @@ from stallwatch.config.keys import BY_NAME, KEYS, SECTIONS, Key
 from stallwatch.config.trust import Untrusted, distrust_pages, read_if_trusted
 from stallwatch.config.values import BadValue, example, from_text, from_toml, nearest, sound_entries
 from stallwatch_exporter.settings import current_folder, state_home, user_path
-from stallwatch_rules.text.foreign_json import bounded
+from stallwatch_rules.text.foreign_json import require_bounded
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -196,7 +196,7 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
     try:
         data = read(path)
         text = data.decode("utf-8-sig")
-        tables = bounded(tomllib.loads(text))
+        tables = require_bounded(tomllib.loads(text))
     except OSError as error:
         message = f"cannot be read: {error.strerror}"
         return config.report(file, None, message, "name a file that can be read", UNREAD)

@@ -60,7 +60,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
     """
     if not hasattr(os, "geteuid"):
         return None
-    for folder, link in _way(path):
+    for folder, link in _folders_and_links(path):
         reason = _written_by_others("its folder", folder, folder.stat())
         if reason is None and link is not None:
             reason = _owned_by_another("the link to it", link)
@@ -71,7 +71,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
     return _written_by_others("it", path, path.stat() if status is None else status)
 
 
-def _way(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
+def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
     """Yield the folder of the path and of each link that it leads to, with the link's status."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()

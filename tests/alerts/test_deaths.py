@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import IncidentMessage, Planner
 from stallwatch_alerts.messages.compose import render
 from stallwatch_alerts.notice import fingerprint, incident_notice
-from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.people import OperatorActions, Silence
 from stallwatch_alerts.routing import Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
@@ -173,14 +173,14 @@ class Desk:
     """Planner of messages for the two chats."""
 
     def __init__(self, store: IncidentStore) -> None:
-        self.people = People(store.engine)
+        self.people = OperatorActions(store.engine)
         route = Route(escalate_after=600, escalate_urls=(BOSS,))
         self._planner = Planner(AlertSettings(urls=(FIRST,), routes=(route,)), lambda: self.people)
         self._outbox = Outbox(store.engine)
 
     def tell(self, incident: Incident) -> list[tuple[str, bool]]:
         """Return the chats that get a message about an incident: (chat, True for an escalation)."""
-        letter = Letter(incident, incident_notice(incident, "en", None))
+        letter = IncidentMessage(incident, incident_notice(incident, "en", None))
         names = {fingerprint(url): url for url in (FIRST, BOSS)}
         drafts = self._outbox.put(
             lambda told, called: self._planner.drafts([letter], told, called, incident.updated_at),
@@ -209,5 +209,5 @@ def test_who_heard_of_the_beginning_hears_of_the_end_in_spite_of_a_silence(
 ) -> None:
     if heard:
         Desk(store).tell(found)
-    People(store.engine).silence(Silence(0.0, 1e12, run="myrun"))
+    OperatorActions(store.engine).silence(Silence(0.0, 1e12, run="myrun"))
     assert (FIRST in dict(Desk(store).tell(died))) is heard

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_alerts.delivery.grouping import group_of, merged, written
+from stallwatch_alerts.delivery.grouping import group_of, grouped_message, merged
 from stallwatch_alerts.messages.compose import render
 from stallwatch_alerts.messages.layout import Links, blocks_of
 from stallwatch_alerts.notice import incident_notice, linked
@@ -35,7 +35,7 @@ def test_a_message_ends_with_its_links(
     assert run == "https://watch.example.org/run?run=my%20run%20%26%20co"
     assert len(notice.message.text) <= 2000
     # The same holds in a group, whose other members need space of their own.
-    group = written(merged([group_of(notice)] * 30), language, late=4000)
+    group = grouped_message(merged([group_of(notice)] * 30), language, late=4000)
     assert blocks_of(group.message.text)[-1] == last and len(group.message.text) <= 2000
 
 

@@ -11,7 +11,7 @@ from stallwatch_alerts.notice import incident_notice
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.locale import span
+from stallwatch_rules.locale import duration_text
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
@@ -35,8 +35,8 @@ Stall = Callable[..., Incident]
     ],
 )
 def test_durations_are_for_people(seconds: float, english: str, chinese: str) -> None:
-    assert span(seconds) == english
-    assert span(seconds, "zh") == chinese
+    assert duration_text(seconds) == english
+    assert duration_text(seconds, "zh") == chinese
 
 
 def test_a_stall_says_since_when_and_against_which_threshold(stall: Stall) -> None:

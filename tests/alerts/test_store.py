@@ -15,7 +15,7 @@ from stallwatch_alerts.storage.tables import INCIDENTS
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_alerts.store_sink import StoreSink
 from stallwatch_exporter.incident import Incident
-from stallwatch_rules.endings import Ending, Left, MemoryKnown
+from stallwatch_rules.endings import Ending, ExitedRank, MemoryUse
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Primary
 
@@ -28,8 +28,8 @@ def store(tmp_path: Path) -> IncidentStore:
 
 
 def test_an_incident_comes_back_whole(store: IncidentStore, stall: Stall, oom_primary: Primary) -> None:
-    memory = MemoryKnown(held=3, ranks={0: 1 << 30, 11: 2 << 30})
-    ending = Ending("killed", 137, "SIGKILL", "Killed.", 3.0, [Left(rank=1, step=29)], memory)
+    memory = MemoryUse(held=3, ranks={0: 1 << 30, 11: 2 << 30})
+    ending = Ending("killed", 137, "SIGKILL", "Killed.", 3.0, [ExitedRank(rank=1, step=29)], memory)
     incident = stall(primary=oom_primary, ending=ending)
     store.upsert(incident)
     assert store.list() == [incident] == store.beginning_with(incident.id, 2)

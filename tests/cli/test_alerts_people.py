@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Draft
 from stallwatch_alerts.notice import fingerprint, incident_notice
-from stallwatch_alerts.people import People
+from stallwatch_alerts.people import OperatorActions
 from stallwatch_alerts.storage.tables import MESSAGES
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.cluster.identity import RunIdentity
@@ -56,7 +56,7 @@ def test_an_incident_is_acknowledged_by_its_id_or_its_run(
     result = stallwatch("alerts", "ack", "other", "nothing")
     assert result.exit_code == 1
     assert result.stdout == "acknowledged other/stall/x/1\n" and "no incident nothing" in result.stderr
-    assert People(store.engine).is_acknowledged(ID)
+    assert OperatorActions(store.engine).is_acknowledged(ID)
     assert [(one.what, one.text) for one in store.history(ID)][1:] == [
         ("acknowledged", ""),
         ("note", "on it"),
@@ -102,7 +102,7 @@ def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
     assert "no longer watched" in ended and "recovered" in ended
     result = stallwatch("alerts", "ack", "myrun")
     assert result.exit_code == 0 and "its agent is gone since 20" in result.stdout
-    assert People(store.engine).is_acknowledged(ID)
+    assert OperatorActions(store.engine).is_acknowledged(ID)
     result = stallwatch("alerts", "ack", "other")
     assert result.exit_code == 1
     assert "other has no open incident" in result.stderr
@@ -139,7 +139,7 @@ def test_a_misspelt_rule_is_not_silenced(stallwatch: Stallwatch, store: Incident
     assert result.exit_code == 2 and "did you mean cuda-oom" in result.stderr
     for rule in ("cuda-oom", "cuda-*", "unknown-failure", "StallwatchAgentGone"):
         assert stallwatch("alerts", "silence", "--rule", rule).exit_code == 0, rule
-    assert len(People(store.engine).silences(time.time())) == 4
+    assert len(OperatorActions(store.engine).silences(time.time())) == 4
 
 
 def test_answers_and_errors_are_in_the_language_of_the_terminal(
@@ -160,7 +160,7 @@ def test_a_silence_comes_and_goes(stallwatch: Stallwatch, store: IncidentStore) 
     assert "--end 1" in result.stdout
     careless = stallwatch("alerts", "silence")
     assert careless.exit_code == 2 and "--all" in careless.stderr
-    (silence,) = People(store.engine).silences(time.time())
+    (silence,) = OperatorActions(store.engine).silences(time.time())
     assert silence.run == "my*" and 7000 < silence.ends_at - time.time() <= 7200
     assert "my*  known" in stallwatch("alerts", "list").stdout
     assert stallwatch("alerts", "silence", "--end", "1").exit_code == 0
@@ -240,4 +240,4 @@ def test_what_a_run_left_unmended_is_listed_as_such_and_can_be_acknowledged(
     (row,) = [line for line in stallwatch("alerts", "list", "--ended").stdout.splitlines() if name in line]
     assert how in row
     assert stallwatch("alerts", "ack", "done").exit_code == 0
-    assert People(store.engine).is_acknowledged(name)
+    assert OperatorActions(store.engine).is_acknowledged(name)

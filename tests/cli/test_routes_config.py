@@ -8,7 +8,7 @@ from click.testing import Result
 
 from stallwatch.config import routes
 from stallwatch.config.loading import load
-from stallwatch_alerts.routing import Route, stops
+from stallwatch_alerts.routing import Route, routed_chats
 
 Stallwatch = Callable[..., Result]
 
@@ -149,7 +149,9 @@ def test_what_a_broken_route_may_be_about_goes_to_every_chat(tmp_path: Path) -> 
     config = load(cwd=tmp_path, environ={})
 
     def told(run: str, family: str) -> dict[str, float]:
-        found = stops(config["alerts.urls"], config["alerts.routes"], run, "critical", family, "x", 1000.0)
+        found = routed_chats(
+            config["alerts.urls"], config["alerts.routes"], run, "critical", family, "x", 1000.0
+        )
         return {stop.url: stop.not_before for stop in found}
 
     everybody = {"slack://team": 0.0, "discord://sweeps": 0.0, "lark://prod": 0.0}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from stallwatch_dashboard.middleware import Redirects, led_to
+from stallwatch_dashboard.middleware import Redirects, redirect_target
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,10 @@ from stallwatch_dashboard.middleware import Redirects, led_to
     ],
 )
 def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
-    assert led_to(path, query) == there
-    assert led_to(there.partition("?")[0], there.partition("?")[2]) is None  # the address leads no further
+    assert redirect_target(path, query) == there
+    assert (
+        redirect_target(there.partition("?")[0], there.partition("?")[2]) is None
+    )  # the address leads no further
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ def test_what_is_meant_is_found(path: str, query: str, there: str) -> None:
     ],
 )
 def test_pages_and_what_streamlit_serves_are_left_alone(path: str) -> None:
-    assert led_to(path) is None
+    assert redirect_target(path) is None
 
 
 @pytest.mark.parametrize(("accept", "status"), [("text/html,*/*;q=0.8", 307), ("*/*", 200)])

@@ -6,13 +6,13 @@ import gzip
 import io
 import zipfile
 
-from stallwatch_dashboard.uploads.context import around
+from stallwatch_dashboard.uploads.context import lines_around
 
 TEXT = "".join(f"line {number}\n" for number in range(1, 101)).encode()
 
 
 def test_lines_around_with_the_place_marked() -> None:
-    shown = around(
+    shown = lines_around(
         [("a.log", io.BytesIO(b"x\n")), ("b.log", io.BytesIO(TEXT))], "b.log", 50, before=2, after=1
     )
     assert [line.split() for line in shown.splitlines()] == [
@@ -24,8 +24,8 @@ def test_lines_around_with_the_place_marked() -> None:
 
 
 def test_at_the_edges_of_the_file() -> None:
-    assert around([("a", io.BytesIO(TEXT))], "a", 1, after=0).count("\n") == 0
-    assert around([("a", io.BytesIO(TEXT + b"no end"))], "a", 101, before=0) == "▶     101  no end"
+    assert lines_around([("a", io.BytesIO(TEXT))], "a", 1, after=0).count("\n") == 0
+    assert lines_around([("a", io.BytesIO(TEXT + b"no end"))], "a", 101, before=0) == "▶     101  no end"
 
 
 def test_inside_archives_as_the_diagnosis_names_them() -> None:
@@ -35,27 +35,27 @@ def test_inside_archives_as_the_diagnosis_names_them() -> None:
     from stallwatch_logs.log_files import from_stream
 
     name = from_stream("logs.zip", packed)[0][0].name
-    assert "▶      50  line 50" in around([("logs.zip", packed)], name, 50)
+    assert "▶      50  line 50" in lines_around([("logs.zip", packed)], name, 50)
     zipped = io.BytesIO(gzip.compress(TEXT))
     name = from_stream("a.log.gz", zipped)[0][0].name
-    assert "▶      50  line 50" in around([("a.log.gz", zipped)], name, 50)
+    assert "▶      50  line 50" in lines_around([("a.log.gz", zipped)], name, 50)
 
 
 def test_secrets_are_masked_and_endless_lines_cut() -> None:
     token = "hf_" + "a1B2c3D4e5" * 3 + "f6G7"
     text = f"login {token}\n{'x' * 5000}\n".encode()
-    shown = around([("a", io.BytesIO(text))], "a", 1)
+    shown = lines_around([("a", io.BytesIO(text))], "a", 1)
     assert token not in shown and len(shown) < 1000
 
 
 def test_a_place_that_is_not_there() -> None:
-    assert around([("a", io.BytesIO(TEXT))], "other", 1) == ""
-    assert around([("a", io.BytesIO(b""))], "a", 1) == ""
+    assert lines_around([("a", io.BytesIO(TEXT))], "other", 1) == ""
+    assert lines_around([("a", io.BytesIO(b""))], "a", 1) == ""
 
 
 def test_a_place_far_into_a_log_is_found_by_its_number() -> None:
     log = b"".join(b"step %d loss 1.0\n" % n for n in range(1, 200_001))
-    drawn = around([("a.log", io.BytesIO(log))], "a.log", 150_000, before=1, after=1)
+    drawn = lines_around([("a.log", io.BytesIO(log))], "a.log", 150_000, before=1, after=1)
     assert [line.split()[-4:] for line in drawn.splitlines()] == [
         ["step", str(n), "loss", "1.0"] for n in (149_999, 150_000, 150_001)
     ]

@@ -16,7 +16,7 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.data.metrics_page import Reading
 from stallwatch_dashboard.data.scraper import TargetStatus
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.safetext import cell, own_words, plain, verbatim
+from stallwatch_dashboard.safetext import cell, escaped_page, plain, verbatim
 from stallwatch_dashboard.settings import DashboardSettings, to_environment
 from stallwatch_dashboard.theme import STYLE
 from stallwatch_exporter.incident import Incident
@@ -303,10 +303,10 @@ def test_the_health_page(run: str, page_settings: DashboardSettings, monkeypatch
 
 def test_words_of_a_rule_page_keep_their_markdown_only() -> None:
     own = "Set `$A:red[x]` or $HOME at 10:30, see https://x.example/a:b, **n** :red[x] ![i](u)\n```\n$B\n```"
-    told = own_words(own)
+    told = escaped_page(own)
     assert "`$A:red[x]`" in told and "```\n$B\n```" in told and "**n**" in told
     assert r"\$HOME" in told and r"\:red[x]" in told and r"\![i]" in told and "https://x" in told
-    assert own_words(told) == told
+    assert escaped_page(told) == told
 
 
 def test_what_is_shown_as_it_stands_has_an_end_and_nothing_that_acts() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_dashboard.data import log_copies
-from stallwatch_dashboard.data.log_copies import Line, LogCopy, around, drawn, fold, matching
+from stallwatch_dashboard.data.log_copies import Line, LogCopy, drawn, fold, lines_around, matching
 from stallwatch_exporter.runs.copies import CriRecord, format_record
 
 NOW = 1_795_000_000.0
@@ -24,16 +24,16 @@ def copy(folder: Path, rank: int | None, lines: list[tuple[float, str]], full: b
 
 def test_only_what_is_near_the_moment_is_shown(tmp_path: Path) -> None:
     made = copy(tmp_path, 0, [(float(n), f"line {n}") for n in range(5000)])
-    found = around([made], NOW + 2500, 2.0)
+    found = lines_around([made], NOW + 2500, 2.0)
     assert [line.text for line in found] == [f"line {n}" for n in range(2498, 2503)]
-    assert [line.text for line in around([made], NOW, 1.0)] == ["line 0", "line 1"]
-    assert [line.text for line in around([made], NOW + 4999, 1.0)] == ["line 4998", "line 4999"]
-    assert around([made], NOW + 9000, 5.0) == [] == around([made], NOW - 9000, 5.0)
+    assert [line.text for line in lines_around([made], NOW, 1.0)] == ["line 0", "line 1"]
+    assert [line.text for line in lines_around([made], NOW + 4999, 1.0)] == ["line 4998", "line 4999"]
+    assert lines_around([made], NOW + 9000, 5.0) == [] == lines_around([made], NOW - 9000, 5.0)
 
 
 def test_a_flood_is_read_in_part_around_the_moment(tmp_path: Path) -> None:
     made = copy(tmp_path, 0, [(n / 1000, "x" * 80 + f" {n}") for n in range(20_000)])
-    found = around([made], NOW + 10, 60.0, most=64 * 1024)
+    found = lines_around([made], NOW + 10, 60.0, most=64 * 1024)
     assert 200 < len(found) < 600
     assert found[0].time < NOW + 10 < found[-1].time
 
@@ -41,13 +41,13 @@ def test_a_flood_is_read_in_part_around_the_moment(tmp_path: Path) -> None:
 def test_a_copy_without_newlines_or_without_a_file_is_survived(tmp_path: Path) -> None:
     junk = tmp_path / "rank1.log"
     junk.write_bytes(b"\x00\xff" * 100_000)
-    assert around([LogCopy(junk, 1), LogCopy(tmp_path / "gone.log", 2)], NOW, 10.0) == []
+    assert lines_around([LogCopy(junk, 1), LogCopy(tmp_path / "gone.log", 2)], NOW, 10.0) == []
 
 
 def test_parts_of_a_line_are_one_line(tmp_path: Path) -> None:
     copy(tmp_path, 0, [(0.0, "half a ")], full=False)
     made = copy(tmp_path, 0, [(0.5, "line"), (0.6, "\x1b[31mred\x1b[0m")])
-    assert [(line.time - NOW, line.text) for line in around([made], NOW, 5.0)] == [
+    assert [(line.time - NOW, line.text) for line in lines_around([made], NOW, 5.0)] == [
         (0.0, "half a line"),
         (pytest.approx(0.6, abs=1e-3), "red"),
     ]
@@ -55,7 +55,7 @@ def test_parts_of_a_line_are_one_line(tmp_path: Path) -> None:
 
 def test_secrets_are_masked(tmp_path: Path) -> None:
     made = copy(tmp_path, 0, [(0.0, "token hf_abcdefghijklmnopqrstuvwxyzABCDEFGH")])
-    assert "hf_abcdef" not in around([made], NOW, 5.0)[0].text
+    assert "hf_abcdef" not in lines_around([made], NOW, 5.0)[0].text
 
 
 def test_the_same_line_of_several_ranks_is_one() -> None:

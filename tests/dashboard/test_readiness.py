@@ -31,11 +31,11 @@ def test_it_settles_once_for_the_modules_that_came(monkeypatch):
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(sys.modules)))
     monkeypatch.setattr(readiness, "_settled_modules", 0)
-    readiness.settle()
-    readiness.settle()
+    readiness.freeze_loaded_objects()
+    readiness.freeze_loaded_objects()
     assert len(frozen) == 1
 
     for number in range(readiness._MANY):
         monkeypatch.setitem(sys.modules, f"came_later_{number}", sys)
-    readiness.settle()
+    readiness.freeze_loaded_objects()
     assert len(frozen) == 2

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from stallwatch_dashboard import rulebook
+from stallwatch_dashboard import rule_search
 from stallwatch_dashboard.words import Reader
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
@@ -28,7 +28,7 @@ def matcher(known: Catalogue) -> Matcher:
 
 
 def test_nothing_asked_lists_everything(known: Catalogue, matcher: Matcher) -> None:
-    assert len(rulebook.search(known, matcher, " ")) == len(known.pages)
+    assert len(rule_search.search(known, matcher, " ")) == len(known.pages)
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -41,34 +41,34 @@ def test_every_word_of_a_page_has_words(language: str) -> None:
 
 
 def test_words_of_the_title_come_before_words_of_the_body(known: Catalogue, matcher: Matcher) -> None:
-    found = [page.id for page in rulebook.search(known, matcher, "trace cache")]
+    found = [page.id for page in rule_search.search(known, matcher, "trace cache")]
     assert found[0] == "zero3-trace-cache-invalidated"
-    assert rulebook.search(known, matcher, "no page of this world says xyzzy") == []
+    assert rule_search.search(known, matcher, "no page of this world says xyzzy") == []
 
 
 def test_a_pasted_message_finds_the_rule_that_fires_on_it(known: Catalogue, matcher: Matcher) -> None:
-    assert rulebook.search(known, matcher, OOM)[0].id == "cuda-oom"
+    assert rule_search.search(known, matcher, OOM)[0].id == "cuda-oom"
 
 
 def test_families_narrow_the_search(known: Catalogue, matcher: Matcher) -> None:
-    found = rulebook.search(known, matcher, "", ["memory"])
+    found = rule_search.search(known, matcher, "", ["memory"])
     assert found and {page.family for page in found} == {"memory"}
 
 
 def test_a_pattern_is_tried_line_by_line() -> None:
-    trial = rulebook.try_pattern(r"scale is (?P<scale>\d+)", "scale is 4\nnothing\n[rank1]: scale is 16\n")
+    trial = rule_search.try_pattern(r"scale is (?P<scale>\d+)", "scale is 4\nnothing\n[rank1]: scale is 16\n")
     assert trial.fault is None and trial.lines == 3
     assert [(hit.number, hit.captures) for hit in trial.hits] == [(1, {"scale": "4"}), (3, {"scale": "16"})]
 
 
 def test_a_pattern_that_the_catalogue_refuses_says_why() -> None:
-    trial = rulebook.try_pattern(r"(?<=x)y", "xy")
+    trial = rule_search.try_pattern(r"(?<=x)y", "xy")
     assert trial.fault is not None and "look-around" in trial.fault.remedy
 
 
 def test_captures_and_lines_show_no_secret() -> None:
     token = "hf_" + "aB3" * 12
-    trial = rulebook.try_pattern(r"token (?P<token>\S+)", f"token {token}")
+    trial = rule_search.try_pattern(r"token (?P<token>\S+)", f"token {token}")
     assert token not in trial.hits[0].line + trial.hits[0].captures["token"]
 
 
@@ -81,11 +81,11 @@ rewards.BrokenLedger: the ledger of rewards has 12 pages, 14 were promised
 
 
 def test_an_unknown_failure_is_drafted(known: Catalogue) -> None:
-    proposal = rulebook.draft_of(FAILED, known, since="1.0")
+    proposal = rule_search.draft_of(FAILED, known, since="1.0")
     assert proposal.problems(f"{proposal.family}/{proposal.rule}.md") == []
     assert "status: incubating" in proposal.text and r"(?P<number_1>\d+)" in proposal.text
 
 
 def test_a_known_failure_is_not(known: Catalogue) -> None:
     with pytest.raises(DraftError, match="cuda-oom"):
-        rulebook.draft_of(OOM, known, since="1.0")
+        rule_search.draft_of(OOM, known, since="1.0")

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from stallwatch_dashboard.settings import DashboardSettings
-from stallwatch_dashboard.uploads.gate import Ledger, UploadGate
+from stallwatch_dashboard.uploads.gate import UploadGate, UploadSessions
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import read_uploads, safe_name, spooled, too_much
 from stallwatch_exporter.runs.runfolder import AgentInfo
@@ -248,7 +248,7 @@ class TestGate:
         self.ask_app = ask_app
 
     def ask(
-        self, ledger: Ledger, session: str, size: int | None, method: str = "PUT", inner: int = 204
+        self, ledger: UploadSessions, session: str, size: int | None, method: str = "PUT", inner: int = 204
     ) -> int:
         async def app(_scope: Any, _receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": inner, "headers": []})
@@ -260,13 +260,13 @@ class TestGate:
         return int(self.ask_app(gate, scope)[0]["status"])
 
     def test_only_sessions_that_were_offered_it(self) -> None:
-        ledger = Ledger()
+        ledger = UploadSessions()
         assert self.ask(ledger, "a", 10) == 403
         ledger.open_for("a")
         assert self.ask(ledger, "a", 10) == 204
 
     def test_all_together_may_keep_so_much(self) -> None:
-        ledger = Ledger()
+        ledger = UploadSessions()
         for session in ("a", "b", "gone"):
             ledger.open_for(session)
         assert self.ask(ledger, "gone", 60) == 204
@@ -276,13 +276,13 @@ class TestGate:
         assert self.ask(ledger, "b", 40) == 204
 
     def test_what_streamlit_refused_does_not_count(self) -> None:
-        ledger = Ledger()
+        ledger = UploadSessions()
         ledger.open_for("a")
         assert self.ask(ledger, "a", 90, inner=413) == 413
         assert self.ask(ledger, "a", 80) == 204
 
     def test_a_length_must_be_told(self) -> None:
-        ledger = Ledger()
+        ledger = UploadSessions()
         ledger.open_for("a")
         assert self.ask(ledger, "a", None) == 411
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_dashboard.data.overview import RunRow, last_word, newest, stalled_since
+from stallwatch_dashboard.data.overview import RunRow, final_incident, newest, stalled_since
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
@@ -23,7 +23,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for, why_of
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 NOW = 1_795_000_000.0
 RULE = "zero3-trace-cache-invalidated"
@@ -41,7 +41,7 @@ def row(state: str, **changes: Any) -> RunRow:
 
 
 def told(found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31) -> Verdict:
-    speaks = newest(incidents) if found.ended_at is None else last_word(incidents)
+    speaks = newest(incidents) if found.ended_at is None else final_incident(incidents)
     found = replace(found, incident=speaks)
     return of_run(found, load_catalogue().pages, Reader(language, timezone.utc, NOW), last)
 

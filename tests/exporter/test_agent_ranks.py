@@ -14,7 +14,7 @@ from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS
-from stallwatch_rules.endings import GONE_ON, Ending, Left
+from stallwatch_rules.endings import GONE_ON, Ending, ExitedRank
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.reading import RunReading
 
@@ -289,7 +289,7 @@ def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: A
     assert render(run.told[0].note, "zh") == "rank 1 在第 5 步退出，没有报错；其余 rank 仍在运行。"
     ranks.leave(0, 2)
     ending = run.agent.judged(Ending("finished", 0))
-    assert ending.left == [Left(1, 5, GONE_ON)]
+    assert ending.left == [ExitedRank(1, 5, GONE_ON)]
     found = run.agent.end(ending, run.now)
     assert (found.verdict, found.primary.rule, found.primary.rank) == ("degraded", "rank-left-early", 1)
     assert render(found.findings[0].note).startswith(

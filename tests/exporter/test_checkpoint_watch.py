@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from stallwatch_exporter.checkpoints import checking
-from stallwatch_exporter.checkpoints.checking import Below, check_checkpoint
+from stallwatch_exporter.checkpoints.checking import FolderContent, check_checkpoint
 from stallwatch_exporter.checkpoints.formats import Fault
 from stallwatch_exporter.probe.api import Probe
 from stallwatch_exporter.rings.probing import Probing
@@ -261,7 +261,7 @@ def test_what_was_found_in_a_file_is_not_forgotten_when_its_folder_is_told_of(
 def test_an_error_in_a_look_is_told_once_and_no_traceback(
     watch: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails(path: Path, below: Below) -> list[Fault]:
+    def fails(path: Path, below: FolderContent) -> list[Fault]:
         if "odd" in path.name:
             raise ValueError("year 0 is out of range")
         return check_checkpoint(path, below)

@@ -9,10 +9,10 @@ from stallwatch_exporter.running.crashes import (
     Reached,
     codes_of,
     crash_among,
-    hidden_by,
+    exit_code_loss,
     still_running,
 )
-from stallwatch_rules.endings import Running
+from stallwatch_rules.endings import SurvivingRank
 
 EARLY = Reached(step=300, total=6250, at=100.0)
 DONE = Reached(step=6250, total=6250, at=100.0, complete=True)
@@ -119,7 +119,7 @@ def test_the_last_lines_of_a_dead_program_may_be_read_after_its_end() -> None:
 
 def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
     ends = [ProcessEnd(7, 2, up=True), ProcessEnd(8, up=True), rank(0)]
-    assert still_running(ends) == [Running(2, 7)]
+    assert still_running(ends) == [SurvivingRank(2, 7)]
     assert crash_among(ends, EARLY, lambda: True) is None
 
 
@@ -137,7 +137,7 @@ def test_ranks_that_are_up_are_named_and_programs_are_not() -> None:
     ],
 )
 def test_how_a_script_loses_an_exit_code(script: str, how: str) -> None:
-    assert hidden_by(script) == how
+    assert exit_code_loss(script) == how
 
 
 def test_exit_codes_stand_in_the_order_of_the_ends() -> None:

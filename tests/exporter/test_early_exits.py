@@ -8,7 +8,7 @@ import pytest
 
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.lost_ranks import RankExits
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import ExitedRank
 
 
 def step(exits: RankExits, rank: int, number: int, at: float) -> None:
@@ -20,7 +20,7 @@ def leave(exits: RankExits, *ranks: int, at: float, error: bool = False) -> None
         exits.take({"kind": "left", "rank": rank, "time": at, "error": error})
 
 
-def look(exits: RankExits, *up: int) -> list[Left]:
+def look(exits: RankExits, *up: int) -> list[ExitedRank]:
     exits.look({rank: frozenset({Path("r")} if rank in up else ()) for rank in range(4)}, 0.0)
     return exits.left
 
@@ -45,7 +45,7 @@ def test_a_next_program_with_fewer_ranks_misses_none_of_the_one_before(late: boo
     if not late:
         leave(exits, 0, at=200.0)
     step(exits, 1, 90, 201.0)
-    assert look(exits, 1) == [Left(0, 80, 10)]
+    assert look(exits, 1) == [ExitedRank(0, 80, 10)]
 
 
 def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
@@ -55,7 +55,7 @@ def test_what_a_rank_counts_while_it_ends_is_no_next_program() -> None:
     leave(exits, 1, 2, at=41.0)
     step(exits, 1, 40, 42.0)  # a warning of its last second, with its last step
     step(exits, 0, 50, 50.0)
-    assert look(exits, 0) == [Left(2, 40, 10)]
+    assert look(exits, 0) == [ExitedRank(2, 40, 10)]
 
 
 def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
@@ -67,12 +67,12 @@ def test_a_rank_that_left_with_an_error_and_then_well_costs_no_record() -> None:
     leave(exits, 1, at=4.0)
     step(exits, 1, 2, 3.0)
     step(exits, 0, 9, 9.0)
-    assert not exits.badly and look(exits, 0) == [Left(1, 2, 8)]
+    assert not exits.badly and look(exits, 0) == [ExitedRank(1, 2, 8)]
 
 
-@pytest.mark.parametrize(("code", "left"), [(0, [Left(1, 5, 0)]), (None, [])])
+@pytest.mark.parametrize(("code", "left"), [(0, [ExitedRank(1, 5, 0)]), (None, [])])
 def test_a_rank_that_ended_with_0_and_no_word_left_the_others_that_failed(
-    code: int | None, left: list[Left]
+    code: int | None, left: list[ExitedRank]
 ) -> None:
     exits = RankExits()
     for number in range(1, 6):

@@ -12,13 +12,13 @@ import pytest
 _PROGRAM = """
 import re, sys, threading
 from pathlib import Path
-from stallwatch_exporter.heaps import share_heaps
+from stallwatch_exporter.malloc_arenas import limit_malloc_arenas
 
 def size():
     return int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024
 
 if sys.argv[1] == "shared":
-    share_heaps()
+    limit_malloc_arenas()
 threading.stack_size(1 << 20)
 before, ready, end = size(), threading.Barrier(9), threading.Event()
 

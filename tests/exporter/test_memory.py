@@ -17,7 +17,7 @@ from stallwatch_exporter.rings.probing import Probing, make_folder
 from stallwatch_exporter.running.capture import Chunk
 from stallwatch_exporter.running.ending import EndingWatch, classify
 from stallwatch_exporter.running.memory import MemoryHeld, memory_limit
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.locale import render
 
 GIB = 2**30
@@ -56,7 +56,7 @@ def test_a_kill_names_the_rank_that_held_most(ending: Ending, lines: list[str]) 
     assert (told.kind, told.exit_code, told.signal) == (ending.kind, ending.exit_code, ending.signal)
     counted = True if ending.kind == "oom-killed" else None
     ranks = {0: 9 * GIB, 3: int(61.2 * GIB)}
-    assert told.memory == MemoryKnown(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
+    assert told.memory == MemoryUse(counted=counted, held=100 * GIB, limit=128 * GIB, ranks=ranks)
 
 
 def test_little_memory_is_not_told_as_none(run: Any) -> None:

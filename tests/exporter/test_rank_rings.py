@@ -13,7 +13,7 @@ from optimizer import OPTIMIZER
 
 from stallwatch_exporter.rings.probing import Probing, with_probe
 from stallwatch_exporter.watching.lost_ranks import GONE_SECONDS, RankExits
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import ExitedRank
 
 PROGRAM = """
 import subprocess, sys
@@ -86,7 +86,7 @@ class Ranks:
         self.up[rank].kill()
         self.up[rank].wait(60)
 
-    def look(self, now: float = 0.0) -> list[Left]:
+    def look(self, now: float = 0.0) -> list[ExitedRank]:
         for event in list(self.probing.events()):
             if event["kind"] == "left":
                 self.exits.take(event)
@@ -136,7 +136,7 @@ def test_the_end_of_a_ranks_child_is_not_the_ranks(ranks: Ranks, before: tuple[s
     assert ranks.there == {0: True, 1: True}
     if before:
         ranks.tell(0, "exit")
-        assert ranks.look() == [Left(0, 2)]
+        assert ranks.look() == [ExitedRank(0, 2)]
         assert ranks.there == {0: False, 1: True}
 
 

@@ -9,7 +9,7 @@ from stallwatch_exporter.stacks.evidence import LookResult
 from stallwatch_exporter.watching.stall import StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.patience import FOREVER, Ruling
+from stallwatch_rules.stacks.quiet_periods import FOREVER, Ruling
 from stallwatch_rules.stacks.records import Frame, RankAnswer, Recorded, ThreadStack
 
 SETTINGS = ExporterSettings()

@@ -16,7 +16,7 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder, list_runs, read_record
 from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
-from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
+from stallwatch_exporter.tailing.tail import FileChunk, FileTailer, Position
 from stallwatch_exporter.tailing.tailset import TailSet
 from stallwatch_exporter.watching.opening import clock_shift, read_history, shift_note, summary
 from stallwatch_rules.endings import Ending
@@ -204,7 +204,7 @@ class Waiting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.tailer, name)
 
-    def poll(self) -> Iterator[Portion]:
+    def poll(self) -> Iterator[FileChunk]:
         for portion in self.tailer.poll():
             self.run.now += self.seconds
             yield portion

@@ -15,8 +15,8 @@ from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.rank_files import RankStates, read_rank_files
 from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.stacks.spans import spans_of
-from stallwatch_rules.stacks.words import sentence
 
 #: Written by torch 2.13 with gloo: rank 1 of three sleeps in its own code before the sixth all_reduce.
 REAL = Path(__file__).with_name("flight_recorder")

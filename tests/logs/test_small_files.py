@@ -22,8 +22,15 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import finding_line
-from stallwatch_rules.scan.alike import MANY, OF_FAILED, OF_HEALTHY, Outline, choose, outlines
 from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
+from stallwatch_rules.scan.similar_sources import (
+    MANY,
+    OF_FAILED,
+    OF_HEALTHY,
+    SourceOutline,
+    choose,
+    outline_sources,
+)
 
 FILES, BAD = 600, 421
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.\n"
@@ -118,7 +125,7 @@ def test_the_rank_that_did_not_report_what_all_others_did_is_named(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More files contain the report than are read."""
-    monkeypatch.setattr("stallwatch_rules.scan.alike.OF_FAILED", 100)
+    monkeypatch.setattr("stallwatch_rules.scan.similar_sources.OF_FAILED", 100)
 
     def text(rank: int) -> str:
         timeout = (
@@ -226,7 +233,7 @@ def test_all_are_read_if_they_are_few_or_cannot_be_searched(
 
 def test_sources_are_of_one_kind_by_signs_and_end(catalogue: Catalogue, engine: ScanEngine) -> None:
     def kinds(*texts: str) -> list[bytes]:
-        return [one.kind for one in outlines(engine, frozenset(), [text.encode() for text in texts])]
+        return [one.kind for one in outline_sources(engine, frozenset(), [text.encode() for text in texts])]
 
     same = kinds(steps(1), steps(20, 14), steps(300, 7).replace("\n", "\r\n"), steps(4).rstrip())
     assert len(set(same)) == 1
@@ -245,13 +252,13 @@ def test_sources_are_of_one_kind_by_signs_and_end(catalogue: Catalogue, engine: 
 def test_a_sign_belongs_to_the_source_in_which_it_stands(engine: ScanEngine) -> None:
     texts = [steps(1), OOM, "no line end", steps(2) + OOM.strip(), "", "\r\n\n", steps(3)]
     failures = frozenset(range(len(engine.targets)))
-    found = outlines(engine, failures, [text.encode() for text in texts])
+    found = outline_sources(engine, failures, [text.encode() for text in texts])
     assert [one.failed for one in found] == [False, True, False, True, False, False, False]
     assert [one.lines for one in found] == [20, 1, 1, 21, 1, 2, 20]
 
 
-def outline(kind: bytes, lines: int = 1, ended: float | None = None, texts: bytes = b"") -> Outline:
-    return Outline(kind, texts, lines, ended is not None, math.inf if ended is None else ended)
+def outline(kind: bytes, lines: int = 1, ended: float | None = None, texts: bytes = b"") -> SourceOutline:
+    return SourceOutline(kind, texts, lines, ended is not None, math.inf if ended is None else ended)
 
 
 def test_of_those_that_failed_the_first_are_read() -> None:
@@ -263,7 +270,7 @@ def test_of_those_that_failed_the_first_are_read() -> None:
 
 
 def test_of_the_others_the_odd_ones_are_read() -> None:
-    found: list[Outline | None] = [outline(b"fine", 30) for _ in range(1000)]
+    found: list[SourceOutline | None] = [outline(b"fine", 30) for _ in range(1000)]
     found[700], found[800] = outline(b"fine", 29), outline(b"fine", 31)
     found[900], found[950] = outline(b"fine", 30, texts=b"rare"), None
     chosen = choose(found)

@@ -19,7 +19,7 @@ from stallwatch_logs import small_files
 from stallwatch_logs.inputs import Limits, TimeIsUp
 from stallwatch_logs.log_files import LogFile
 from stallwatch_logs.parallel_reading import Parallel
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import Message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
@@ -47,7 +47,7 @@ def over() -> Limits:
 
 
 def is_out_of_time(diagnosis: Diagnosis) -> bool:
-    return bool(diagnosis.notes) and says(
+    return bool(diagnosis.notes) and contains_message(
         diagnosis.notes[0], "diagnosis.out-of-time", "diagnosis.out-of-time-size"
     )
 
@@ -102,12 +102,12 @@ def test_a_log_that_was_not_read_to_its_end_does_not_just_end(
     log.write_bytes(STEPS + b"loading a shard of the data\n" * 200_000)
     ends = ("diagnosis.just-ends", "diagnosis.just-ends-somewhere")
     diagnosis, _ = diagnose_paths([log], Options(catalogue))
-    assert any(says(note, *ends) for note in diagnosis.notes)
+    assert any(contains_message(note, *ends) for note in diagnosis.notes)
     time_for(monkeypatch, looks=1)
     diagnosis, _ = diagnose_paths([log], Options(catalogue, limits=Limits()))
     assert diagnosis.verdict == "unfinished"
     assert is_out_of_time(diagnosis)
-    assert not any(says(note, *ends) for note in diagnosis.notes)
+    assert not any(contains_message(note, *ends) for note in diagnosis.notes)
 
 
 def test_an_executor_reads_no_longer(logs: Path, catalogue: Catalogue) -> None:
@@ -182,7 +182,7 @@ def test_what_was_found_of_many_small_files_is_judged(
     assert diagnosis.primary is not None and diagnosis.primary.rank == 20
     assert diagnosis.stats.unread_files == MANY_FILES - 550
     assert diagnosis.stats.files == 550
-    (alike,) = [note for note in diagnosis.notes if says(note, "diagnosis.files-alike")]
+    (alike,) = [note for note in diagnosis.notes if contains_message(note, "diagnosis.files-alike")]
     assert isinstance(alike, Message) and alike.params["read"] < 100
 
 
@@ -205,7 +205,7 @@ def test_several_jobs_share_the_time(tmp_path: Path, catalogue: Catalogue) -> No
     assert len(told.jobs) == 2
     assert told.diagnosis.stats.unread_files == 2
     assert told.diagnosis.stats.unread_bytes == 2 * len(LOG)
-    (note,) = [note for note in told.diagnosis.notes if says(note, "diagnosis.out-of-time-size")]
+    (note,) = [note for note in told.diagnosis.notes if contains_message(note, "diagnosis.out-of-time-size")]
     assert note is told.diagnosis.notes[0]
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from stallwatch_exporter.probe.answers import stacks
 from stallwatch_rules.report.stacks import listing
-from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.folding import fold
+from stallwatch_rules.stacks.rank_activity import activity_of_rank
 from stallwatch_rules.stacks.reading import from_probe
 from stallwatch_rules.stacks.records import RankAnswer, ThreadStack
 
@@ -49,7 +49,9 @@ async def training(told: list[Any]) -> None:
         try:
             while not told and time.monotonic() < until:
                 answer = stacks()
-                if len(tasks_of(answer)) == 5 and doing_of(asked(answer)).place.endswith(" in reward"):
+                if len(tasks_of(answer)) == 5 and activity_of_rank(asked(answer)).place.endswith(
+                    " in reward"
+                ):
                     told.append(answer)
                 time.sleep(0.01)
         finally:
@@ -81,7 +83,7 @@ def test_the_tasks_that_a_loop_waits_for_are_where_the_rank_is() -> None:
         "rollouts",
         "reward",
     ]
-    doing = doing_of(asked(told[0]))
+    doing = activity_of_rank(asked(told[0]))
     assert doing.kind == "code" and doing.place.endswith(" in reward")
     assert doing.place.startswith(f"{PurePath(__file__).name}:")
     told_of = listing(fold([asked(told[0])], time=0.0), [asked(told[0])])
@@ -104,6 +106,6 @@ def test_a_loop_that_runs_is_where_its_thread_is() -> None:
         task.cancel()
         return asked(told[0])
 
-    doing = doing_of(run(training()))
+    doing = activity_of_rank(run(training()))
     assert doing.place.endswith("training")
     assert "sleep" not in [frame.function for frame in doing.frames]

@@ -16,7 +16,7 @@ from ranks import TINY, Program, Trained, needs, trains
 from stallwatch_exporter.probe import api
 from stallwatch_exporter.probe.answers import counters
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.probe.hooks.phases import Doing
+from stallwatch_exporter.probe.hooks.phases import PhaseTracker
 from stallwatch_exporter.probe.hooks.transformers import TrainerWatch, install
 from stallwatch_exporter.probe.imports import HOOKS
 from stallwatch_exporter.probe.imports import PHASES as BEGINNINGS
@@ -33,9 +33,9 @@ def test_every_hook_is_there_and_every_call_begins_a_known_phase() -> None:
 # ---- order of the phases
 
 
-def doing(tmp_path: Path) -> tuple[Probe, Doing]:
+def doing(tmp_path: Path) -> tuple[Probe, PhaseTracker]:
     probe = Probe(tmp_path, {"RANK": "0"})
-    return probe, Doing(probe)
+    return probe, PhaseTracker(probe)
 
 
 def test_until_the_first_step_is_done_a_run_is_only_beginning(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_thread_that_saves_first_is_not_taken_for_the_one_that_trains(tmp_path
 def test_the_longest_save_of_each_function_is_remembered(tmp_path: Path) -> None:
     now = [100.0]
     probe = Probe(tmp_path, {"RANK": "0"}, clock=lambda: now[0])
-    seen = Doing(probe)
+    seen = PhaseTracker(probe)
 
     def keep_best(seconds: float) -> None:
         seen.begin("save", frame=sys._getframe())

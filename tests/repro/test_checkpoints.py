@@ -12,7 +12,7 @@ import pytest
 from launching import forked, launch
 from record import environment
 
-from stallwatch_exporter.checkpoints.checking import check_checkpoint, looked_at
+from stallwatch_exporter.checkpoints.checking import check_checkpoint, checked_files
 from stallwatch_exporter.checkpoints.formats import Fault
 from stallwatch_rules.locale import render
 
@@ -54,7 +54,7 @@ def sharded(tmp_path: Path, weights: dict[str, object]) -> Path:
 
 
 def test_a_whole_checkpoint_has_no_faults(sharded: Path) -> None:
-    assert looked_at(sharded) == (5, [])
+    assert checked_files(sharded) == (5, [])
     assert check_checkpoint(sharded) == []
 
 
@@ -64,8 +64,8 @@ def test_a_bare_pickle_and_other_programs_files_are_let_be(
     torch.save(weights, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
     (tmp_path / "vocabulary.bin").write_bytes(b"\x01\x02words")
     assert check_checkpoint(tmp_path) == []
-    assert looked_at(tmp_path) == (1, ["vocabulary.bin"])
-    assert looked_at(tmp_path / "vocabulary.bin") == (0, ["vocabulary.bin"])
+    assert checked_files(tmp_path) == (1, ["vocabulary.bin"])
+    assert checked_files(tmp_path / "vocabulary.bin") == (0, ["vocabulary.bin"])
 
 
 @pytest.mark.parametrize("keep", [0, 5, 60, -3])

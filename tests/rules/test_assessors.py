@@ -11,9 +11,9 @@ from smallruns import FAILED, FINISHED, OOM, SIGTERM, STAND, killed_by, raised, 
 
 from stallwatch_rules.diagnosis.assessors import ASSESSORS, Assessor, assess, changes_of
 from stallwatch_rules.diagnosis.exceptions import Exceptions
-from stallwatch_rules.diagnosis.findings import Found
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, LeftOut, Snapshot
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.diagnosis.findings import RuleFinding
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, Snapshot, StallEnds
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.judgements.concerns import NAN_LOSSES, SEEN, evidence_of
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.matching.matcher import lines_of
@@ -53,7 +53,7 @@ ENDED_STALL = "".join(
     for n in range(1, 101)
 )
 ENDED_STALL += "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-03-14T09:40:12 DUE TO TIME LIMIT ***\n"
-FAR_OFF = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
+FAR_OFF = MemoryUse(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
 BEGUN = steps(1, 5)
 
 #: Assessor: text of a log, further facts, and a part of the text that the assessor contributes.
@@ -111,9 +111,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
 ARCHITECTURE = Path(__file__).parents[2] / "docs" / "verdict.md"
 
 
-def found(rule: str = "cuda-oom") -> Found:
+def found(rule: str = "cuda-oom") -> RuleFinding:
     page = load_catalogue().pages[rule]
-    return Found(page, {}, (), 0, "fatal", page.role)
+    return RuleFinding(page, {}, (), 0, "fatal", page.role)
 
 
 def test_every_assessor_comes_after_those_whose_results_it_uses() -> None:
@@ -153,7 +153,7 @@ def test_changes_keep_the_places_of_findings_and_leave_alone_what_was_given() ->
     changed = oom.with_harm("harmless", "It was survived.").with_facts("x")
 
     def judges(_: Snapshot, now: Assessment) -> Iterator[Change]:
-        yield from (nan, LeftOut(timeout.rule), changed, Ends(frozenset([oom.rule])))
+        yield from (nan, RemovedFinding(timeout.rule), changed, StallEnds(frozenset([oom.rule])))
         assert list(now.found) == [oom, timeout] and not now.ends
 
     first = Assessment([oom, timeout], Exceptions(), RunFacts())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.matching import disk_cache
 
 
 def mode(path: Path) -> int:
@@ -18,11 +18,11 @@ def test_what_is_written_is_private_and_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "user" / "cache" / "file"
     before = os.umask(0)
     try:
-        cachefolder.write(path, b"old")
-        cachefolder.write(path, b"new")
+        disk_cache.write(path, b"old")
+        disk_cache.write(path, b"new")
     finally:
         os.umask(before)
-    assert cachefolder.read(path) == b"new"
+    assert disk_cache.read(path) == b"new"
     assert (mode(path.parent), mode(path)) == (0o700, 0o600)
     assert [entry.name for entry in path.parent.iterdir()] == ["file"]
 
@@ -31,19 +31,19 @@ def test_what_is_written_is_private_and_comes_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("folder", [False, True])
 def test_what_others_may_write_is_not_read(tmp_path: Path, permission: int, folder: bool) -> None:
     path = tmp_path / "cache" / "file"
-    cachefolder.write(path, b"content")
+    disk_cache.write(path, b"content")
     open_to_others = path.parent if folder else path
     open_to_others.chmod(mode(open_to_others) | permission)
-    assert cachefolder.read(path) is None
+    assert disk_cache.read(path) is None
     open_to_others.chmod(mode(open_to_others) & ~permission)
-    assert cachefolder.read(path) == b"content"
+    assert disk_cache.read(path) == b"content"
 
 
 def test_what_another_user_wrote_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cache" / "file"
-    cachefolder.write(path, b"content")
+    disk_cache.write(path, b"content")
     monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
-    assert cachefolder.read(path) is None
+    assert disk_cache.read(path) is None
 
 
 def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
@@ -52,22 +52,22 @@ def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "folder", "pipe", "missing"):
-        assert cachefolder.read(tmp_path / name) is None
-    assert cachefolder.read(tmp_path / "nowhere" / "file") is None
+        assert disk_cache.read(tmp_path / name) is None
+    assert disk_cache.read(tmp_path / "nowhere" / "file") is None
 
 
 def test_nothing_stays_behind_when_writing_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    cachefolder.write(tmp_path / "file", b"old")
+    disk_cache.write(tmp_path / "file", b"old")
     monkeypatch.setattr(Path, "replace", full)
-    cachefolder.write(tmp_path / "file", b"new")
+    disk_cache.write(tmp_path / "file", b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
-    assert cachefolder.read(tmp_path / "file") == b"old"
+    assert disk_cache.read(tmp_path / "file") == b"old"
     monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        cachefolder.write(tmp_path / "file", b"new")
+        disk_cache.write(tmp_path / "file", b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
@@ -76,5 +76,5 @@ def test_only_the_newest_files_are_left(tmp_path: Path) -> None:
         (tmp_path / f"{number}.made").write_bytes(b"")
         os.utime(tmp_path / f"{number}.made", (number, number))
     (tmp_path / "other").write_bytes(b"")
-    cachefolder.prune(tmp_path, "*.made", 2)
+    disk_cache.prune(tmp_path, "*.made", 2)
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["3.made", "4.made", "other"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.causes import causal_order, explained, primary
 from stallwatch_rules.diagnosis.confidence import BASE, CAPS, WRAPPER
-from stallwatch_rules.diagnosis.findings import Found, Occurrence
+from stallwatch_rules.diagnosis.findings import Occurrence, RuleFinding
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Harm, Role
 
@@ -25,9 +25,9 @@ def found(
     explains: tuple[str, ...] = (),
     specificity: int = 0,
     judged: bool = False,
-) -> Found:
+) -> RuleFinding:
     page = replace(PAGE, id=rule, explains=list(explains), patterns=["x" * specificity])
-    return Found(page, {}, at, 0, harm, role, judged=judged)
+    return RuleFinding(page, {}, at, 0, harm, role, judged=judged)
 
 
 def at(
@@ -36,7 +36,7 @@ def at(
     return Occurrence(("run.log", rank), position, time, step)
 
 
-def chosen(*candidates: Found) -> str | None:
+def chosen(*candidates: RuleFinding) -> str | None:
     first = primary(candidates)
     return first and first[0].rule
 

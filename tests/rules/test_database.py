@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stallwatch_rules.matching import cachefolder, database, literal_index
+from stallwatch_rules.matching import database, disk_cache, literal_index
 from stallwatch_rules.matching.database import DatabaseStore
 from stallwatch_rules.matching.literal_index import LiteralIndex
 from stallwatch_rules.matching.matcher import Matcher, lines_of
@@ -83,11 +83,11 @@ def test_what_others_may_write_is_compiled_again(tmp_path: Path, compiled: list[
 
 
 def another_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cachefolder, "MADE_BY", "stallwatch 99")
+    monkeypatch.setattr(disk_cache, "MADE_BY", "stallwatch 99")
 
 
 def another_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cachefolder, "_makers", lambda: [("patterns.py", 1, 2)])
+    monkeypatch.setattr(disk_cache, "_makers", lambda: [("patterns.py", 1, 2)])
 
 
 def other_flags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -35,7 +35,7 @@ DATA = [
 def test_a_failure_in_data_is_none(catalogue: Catalogue, line: str) -> None:
     reading = RunReading(catalogue)
     seen = reading.feed(lines_of(f"{STEPS}{line}\n"))
-    assert is_data(line) and not seen.matches
+    assert is_training_data(line) and not seen.matches
     assert reading.diagnose().verdict == "unfinished"
 
 
@@ -57,7 +57,7 @@ def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
     reading = RunReading(catalogue)
     reading.feed(lines_of(f"{STEPS}{line}\n"))
     primary = rendered(reading.diagnose()).primary
-    assert not is_data(line) and primary is not None and primary.rule == "cuda-oom"
+    assert not is_training_data(line) and primary is not None and primary.rule == "cuda-oom"
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_a_loggers_record_is_no_data(catalogue: Catalogue, line: str) -> None:
     ],
 )
 def test_failures_are_none_of_the_data(line: str) -> None:
-    assert not is_data(line)
+    assert not is_training_data(line)

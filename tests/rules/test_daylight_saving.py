@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from stallwatch_rules.lines.stamps import elapsed, turned_back, unix_time
+from stallwatch_rules.lines.stamps import clock_set_back, elapsed, unix_time
 from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
@@ -91,7 +91,7 @@ def test_time_that_passed(earlier: str, later: str, seconds: float) -> None:
 
 
 def test_a_time_that_no_calendar_has_is_subtracted_as_it_is() -> None:
-    assert elapsed(0.0, 1e300) == 1e300 and turned_back(1e18 + 1000, 1e18) == 0.0
+    assert elapsed(0.0, 1e300) == 1e300 and clock_set_back(1e18 + 1000, 1e18) == 0.0
     assert moment("2026-03-29 01:00:00") == timegm((2026, 3, 29, 1, 0, 0))
 
 

@@ -7,7 +7,7 @@ import pytest
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary, UnknownException
 from stallwatch_rules.text.digest import fold_ranks, parse_iso, rank_digest, short_duration
-from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.display import iso
 
 
 @pytest.mark.parametrize(

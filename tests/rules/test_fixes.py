@@ -13,7 +13,7 @@ from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import render
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.pages.fixes import Evidence, amount, fixes_for, parse_fix
+from stallwatch_rules.pages.fixes import Evidence, fixes_for, parse_amount, parse_fix
 from stallwatch_rules.pages.page import RulePage, parse_page
 from stallwatch_rules.reading import RunReading
 
@@ -82,9 +82,9 @@ def test_conditions_that_are_not_known_are_refused(braces: str) -> None:
 
 
 def test_amounts_have_units_of_memory() -> None:
-    assert amount("2.00 GiB") == 2 * 1024**3 and amount("512 MB") == 512 * 1024**2
-    assert amount("1,024") == 1024 and amount("12 bytes") == 12
-    assert amount("plenty") is None and amount("") is None
+    assert parse_amount("2.00 GiB") == 2 * 1024**3 and parse_amount("512 MB") == 512 * 1024**2
+    assert parse_amount("1,024") == 1024 and parse_amount("12 bytes") == 12
+    assert parse_amount("plenty") is None and parse_amount("") is None
 
 
 @pytest.mark.parametrize(

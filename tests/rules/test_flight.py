@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from stallwatch_rules.failures.flight import FlightData, different_gathers, first_work, flight_note, reporting
+from stallwatch_rules.failures.flight import (
+    FlightData,
+    first_timed_out_collective,
+    flight_note,
+    reporting,
+    wait_in_unequal_gathers,
+)
 from stallwatch_rules.locale import render
 
 
@@ -45,12 +51,12 @@ def test_other_collectives_on_other_ranks_mean_other_paths() -> None:
 
 def test_one_gather_of_different_sizes() -> None:
     data = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 41, "_ALLGATHER_BASE", 128))
-    assert different_gathers(data.ranks)
+    assert wait_in_unequal_gathers(data.ranks)
     assert "different sizes" in render(flight_note(data.ranks))
     same = read(timed_out(0, 41, "_ALLGATHER_BASE"), timed_out(1, 41, "_ALLGATHER_BASE"))
-    assert not different_gathers(same.ranks)
+    assert not wait_in_unequal_gathers(same.ranks)
     later = read(timed_out(0, 41, "_ALLGATHER_BASE", 64), timed_out(1, 42, "_ALLGATHER_BASE", 128))
-    assert not different_gathers(later.ranks)
+    assert not wait_in_unequal_gathers(later.ranks)
 
 
 def test_one_of_the_first_collectives_points_to_the_links() -> None:
@@ -69,5 +75,5 @@ def test_the_ranks_stand_in_the_text_or_before_it() -> None:
     data.see(timed_out(3, 12).replace("[Rank 3] ", ""), 6)
     data.see(timed_out(3, 12).replace("[Rank 3] ", ""), None)
     assert reporting(data.ranks) == {3, 6}
-    assert first_work(data.ranks) == 12
-    assert first_work({}) is None
+    assert first_timed_out_collective(data.ranks) == 12
+    assert first_timed_out_collective({}) is None

@@ -12,7 +12,7 @@ import pytest
 from smallruns import FINISHED
 
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.failures.raised import Frame, Mark, Raised, page_of_place
+from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition, page_of_place
 from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -188,7 +188,7 @@ def test_the_innermost_place_wins_and_a_message_before_it(catalogue: Catalogue) 
     said = page_with(catalogue, "dtype-mismatch", RaisedIn("a/", message="no (?:luck|way)", below=True))
     line = Line("ValueError: no luck", "x", 1)
     calls = [Frame(f"{lib}/a/b.py", 1, "f"), Frame("C:\\Lib\\site-packages\\a\\c.py", 2, "Some.g")]
-    raised = Raised("ValueError", "no luck", line, Mark(), calls)
+    raised = ExceptionChain("ValueError", "no luck", line, LinePosition(), calls)
     assert page_of_place(raised, [outer, inner]) == (inner, calls[1])
     assert page_of_place(raised, [outer, inner, said]) == (said, calls[1])
     same = page_with(catalogue, "cuda-oom", RaisedIn("a/c.py", ["g"]))

@@ -20,7 +20,7 @@ from stallwatch_rules.judgements.step_time import (
 )
 from stallwatch_rules.judgements.trace_cache import cost_per_step, judge_trace_cache
 from stallwatch_rules.locale import render
-from stallwatch_rules.progress.timeline import Interval, StreamTimelines, between
+from stallwatch_rules.progress.timeline import Interval, StreamTimelines, counts_in_intervals
 from stallwatch_rules.records import Line, Sample
 
 
@@ -285,8 +285,8 @@ def test_many_steps_stay_bounded_and_lose_no_match() -> None:
 
 def test_moments_fall_into_the_steps_of_another_stream() -> None:
     intervals = [Interval(1, n, float(n), 1.0) for n in (1, 2, 3)]
-    assert between(intervals, [0.5, 1.5, 1.6, 3.5]) == [1, 2, 0, 1]
-    assert between([Interval(1, 1, None, None)], [0.5]) is None
+    assert counts_in_intervals(intervals, [0.5, 1.5, 1.6, 3.5]) == [1, 2, 0, 1]
+    assert counts_in_intervals([Interval(1, 1, None, None)], [0.5]) is None
 
 
 def test_a_pace_near_the_limit_does_not_flap() -> None:

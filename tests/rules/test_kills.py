@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from smallruns import FAILED, killed_by
 
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -24,12 +24,12 @@ REFUSED = (
     "[rank1]: RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate 99 bytes\n"
 )
 LIMIT = "slurmstepd: error: *** JOB 48213 ON gpu017 CANCELLED AT 2026-05-02T09:20:21 DUE TO TIME LIMIT ***\n"
-LOW = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
-HIGH = MemoryKnown(counted=False, held=125 * GIB, limit=128 * GIB)
+LOW = MemoryUse(counted=False, held=12 * GIB, limit=128 * GIB, ranks={0: 5 * GIB, 1: 6 * GIB})
+HIGH = MemoryUse(counted=False, held=125 * GIB, limit=128 * GIB)
 OUTSIDE, OOM = "process-killed-from-outside", "host-oom-sigkill"
 
 
-def ended(known: Catalogue, text: str, memory: MemoryKnown | None, *, ending: Ending = FAILED) -> Diagnosis:
+def ended(known: Catalogue, text: str, memory: MemoryUse | None, *, ending: Ending = FAILED) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(text))
     return rendered(reading.diagnose(ending=ending, memory=memory))
@@ -41,15 +41,15 @@ def ended(known: Catalogue, text: str, memory: MemoryKnown | None, *, ending: En
         (None, OOM, 0.7, 0.8),
         (LOW, OUTSIDE, 0.75, 0.9),
         (HIGH, OOM, 0.8, 0.9),
-        (MemoryKnown(counted=True, held=12 * GIB, limit=128 * GIB), OOM, 0.8, 0.9),
-        (MemoryKnown(counted=None, held=12 * GIB, limit=128 * GIB), OOM, 0.3, 0.5),
-        (MemoryKnown(counted=False, held=100 * GIB, limit=128 * GIB), OOM, 0.7, 0.8),
-        (MemoryKnown(counted=False), OOM, 0.7, 0.8),
-        (MemoryKnown(counted=False, ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB), OOM, 0.8, 0.9),
+        (MemoryUse(counted=True, held=12 * GIB, limit=128 * GIB), OOM, 0.8, 0.9),
+        (MemoryUse(counted=None, held=12 * GIB, limit=128 * GIB), OOM, 0.3, 0.5),
+        (MemoryUse(counted=False, held=100 * GIB, limit=128 * GIB), OOM, 0.7, 0.8),
+        (MemoryUse(counted=False), OOM, 0.7, 0.8),
+        (MemoryUse(counted=False, ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB), OOM, 0.8, 0.9),
     ],
 )
 def test_memory_tells_who_killed(
-    catalogue: Catalogue, memory: MemoryKnown | None, rule: str, least: float, most: float
+    catalogue: Catalogue, memory: MemoryUse | None, rule: str, least: float, most: float
 ) -> None:
     found = ended(catalogue, STEPS + KILLED, memory)
     assert found.primary is not None and found.primary.rule == rule
@@ -84,7 +84,7 @@ DEEPSPEED = (
 NODES = "[2026-03-11 04:00:10,118] [INFO] [launch.py:158:main] nnodes={}, num_local_procs=2, node_rank=0\n"
 MPIRUN = "mpirun noticed that process rank {} with PID 0 on node {} exited on signal 9 (Killed).\n"
 SUMMARY = "  rank      : {} (local_rank: 1)\n  exitcode  : -9 (pid: 27127)\n"
-UNPROBED = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB)
+UNPROBED = MemoryUse(counted=False, held=12 * GIB, limit=128 * GIB)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ UNPROBED = MemoryKnown(counted=False, held=12 * GIB, limit=128 * GIB)
     ],
 )
 def test_memory_tells_nothing_of_a_kill_on_another_node(
-    catalogue: Catalogue, text: str, memory: MemoryKnown, rule: str, least: float, most: float
+    catalogue: Catalogue, text: str, memory: MemoryUse, rule: str, least: float, most: float
 ) -> None:
     """Of one that may have been there, it makes less sure that memory ran out, and tells no more."""
     found = ended(catalogue, STEPS.replace("[rank0]: ", "") + text, memory)
@@ -135,28 +135,26 @@ def test_a_launcher_that_names_ranks_is_believed(catalogue: Catalogue) -> None:
 def test_a_kill_that_the_kernel_counted_is_the_surest(catalogue: Catalogue) -> None:
     told = Ending("oom-killed", 137, "SIGKILL")
     sure = []
-    for memory in (None, MemoryKnown(counted=True), MemoryKnown(counted=True, held=GIB, limit=128 * GIB)):
+    for memory in (None, MemoryUse(counted=True), MemoryUse(counted=True, held=GIB, limit=128 * GIB)):
         found = ended(catalogue, STEPS + KILLED, memory, ending=told)
         assert found.primary is not None and found.primary.rule == OOM
         sure.append(found.primary.confidence)
         note = next(finding.note for finding in found.findings if finding.rule == OOM)
         assert "GiB" not in note and (memory is None or "the kernel's count" in note)
     assert set(sure) == {0.95}
-    perhaps = ended(catalogue, STEPS + KILLED, MemoryKnown(counted=True)).primary
+    perhaps = ended(catalogue, STEPS + KILLED, MemoryUse(counted=True)).primary
     assert perhaps is not None and perhaps.confidence < 0.95
 
 
 def test_what_ranks_said_is_told_where_the_whole_was_not_weighed(catalogue: Catalogue) -> None:
-    memory = MemoryKnown(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
+    memory = MemoryUse(ranks={0: 60 * GIB, 1: 60 * GIB}, limit=128 * GIB)
     found = ended(catalogue, STEPS + KILLED, memory)
     told = next(finding for finding in found.findings if finding.rule == OOM)
     assert "120.0 GiB, of a limit of 128.0 GiB" in told.note
 
 
 @pytest.mark.parametrize(("memory", "rule"), [(None, OOM), (LOW, OUTSIDE), (HIGH, OOM)])
-def test_a_command_that_was_killed_itself(
-    catalogue: Catalogue, memory: MemoryKnown | None, rule: str
-) -> None:
+def test_a_command_that_was_killed_itself(catalogue: Catalogue, memory: MemoryUse | None, rule: str) -> None:
     found = ended(catalogue, STEPS, memory, ending=killed_by("SIGKILL"))
     assert found.primary is not None and found.primary.rule == rule
 

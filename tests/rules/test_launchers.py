@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from smallruns import FAILED, FINISHED
 
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import ExitedRank
 from stallwatch_rules.failures.launchers import LauncherSummary
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.locale import rendered
@@ -121,7 +121,7 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
     steps = "".join(f"[rank0]: step {step}/90 loss 1.7\n" for step in range(1, 41))
     text = steps + LEFT.splitlines()[-1] + "\n" + TORCHRUN.replace("exitcode  : 1", f"exitcode  : {code}")
     reading.feed(LineReader("train.log").feed(text.encode()))
-    found = rendered(reading.diagnose(ending=FAILED, left=[Left(5, 40)]))
+    found = rendered(reading.diagnose(ending=FAILED, left=[ExitedRank(5, 40)]))
     assert ("rank-left-early" in {one.rule for one in found.findings}) is early
 
 
@@ -138,10 +138,10 @@ def test_of_a_rank_whose_probe_saw_no_step_the_log_tells_how_far_it_came(
     reading = RunReading(catalogue)
     lines = (f"{label.format(rank=rank)}step {n}/60 loss 1.7\n" for n in range(1, 30) for rank in (0, 1))
     reading.feed(LineReader("train.log").feed("".join(lines).encode()))
-    found = rendered(reading.diagnose(stalled=True, left=[Left(1)]))
+    found = rendered(reading.diagnose(stalled=True, left=[ExitedRank(1)]))
     assert found.primary is not None and (found.primary.rule, found.primary.step) == ("rank-left-early", step)
     assert found.findings[0].note.startswith(told)
-    before_any = rendered(RunReading(catalogue).diagnose(stalled=True, left=[Left(1)]))
+    before_any = rendered(RunReading(catalogue).diagnose(stalled=True, left=[ExitedRank(1)]))
     assert before_any.findings[0].note.startswith("Rank 1 exited without an error before any step was seen")
 
 
@@ -150,7 +150,7 @@ def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
     catalogue: Catalogue, language: str
 ) -> None:
     """The others only ended before its last rank."""
-    left = [Left(0, 40, 0), Left(1, 40, 1), Left(2, 10, 30)]
+    left = [ExitedRank(0, 40, 0), ExitedRank(1, 40, 1), ExitedRank(2, 10, 30)]
     found = rendered(
         RunReading(catalogue).diagnose(ending=FINISHED, left=left),
         language,

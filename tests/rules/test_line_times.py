@@ -6,7 +6,7 @@ import pytest
 from smallruns import finding, raised
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -67,7 +67,7 @@ def test_a_rank_that_prints_little_is_as_far_as_the_one_that_tells_the_steps(
 @pytest.mark.parametrize("lead", ["(raylet) ", "(raylet, ip=10.0.0.3) ", "(autoscaler +4s) ", ""])
 def test_the_stamp_behind_rays_daemons_is_read(lead: str) -> None:
     line = f"{lead}[2026-05-11 21:38:02,118 E 31420 31420] (raylet) node_manager.cc:3193: 1 Workers"
-    assert own_time(line) == own_time("2026-05-11 21:38:02.118")
+    assert time_of_line(line) == time_of_line("2026-05-11 21:38:02.118")
 
 
 @pytest.mark.parametrize("clock", ["01:41:11.551", "09:41:11.551"])

@@ -9,7 +9,7 @@ import pytest
 
 from stallwatch_rules.lines.line_prefix import certain_prefix
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
-from stallwatch_rules.matching.literal_index import literal_index, matchable
+from stallwatch_rules.matching.literal_index import is_matchable, literal_index
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import scanned_patterns
 from stallwatch_rules.pages.patterns import hyperscan
@@ -88,7 +88,7 @@ def test_a_line_knows_nothing_of_the_signatures_before_it(matcher: Matcher) -> N
 def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
     made = literal_index.cache_info().misses
     catalogue = matcher.catalogue
-    assert matchable(scanned_patterns(catalogue.pages.values()), catalogue.store)
+    assert is_matchable(scanned_patterns(catalogue.pages.values()), catalogue.store)
     MatchPatterns(Matcher(catalogue))
     assert literal_index.cache_info().misses - made <= 1  # at most once, if others came between
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stallwatch_rules.matching.matcher import ENGINE_VARIABLE, MAX_CAPTURE, MAX_CHARACTERS, Hit, Matcher
 from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.pages.page import RulePage, parse_page
-from stallwatch_rules.pages.patterns import hyperscan, widened
+from stallwatch_rules.pages.patterns import hyperscan, widened_pattern
 from stallwatch_rules.records import Line
 
 PageText = Callable[..., str]
@@ -197,7 +197,7 @@ def test_a_catalogue_without_patterns_matches_nothing() -> None:
     ],
 )
 def test_hyperscan_is_given_a_wider_pattern_that_costs_less(pattern: str, looked_for: str) -> None:
-    assert widened(pattern) == looked_for
+    assert widened_pattern(pattern) == looked_for
 
 
 def test_one_matcher_serves_several_threads(matcher_of: MakeMatcher) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stallwatch_rules.text import redact as module
-from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES, also_schemes, redact
+from stallwatch_rules.text.redact import HOST_SCHEMES, OPEN_SCHEMES, SECRET_SCHEMES, add_schemes, redact
 
 # Made up, of the right shape. Put together here so that no scanner takes this file for a leak.
 HF = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ01234567"
@@ -161,7 +161,7 @@ def test_schemes_of_a_newer_apprise_are_learnt(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(module, "_chat_schemes", module._chat_schemes)
     text = "newchat://T0ken/x https://example.org/x s3://bucket/x slack://T0ken"
     assert "newchat://T0ken" in redact(text)
-    also_schemes(["newchat", "https", "azure", "no.regex|.*"])
+    add_schemes(["newchat", "https", "azure", "no.regex|.*"])
     assert redact(text) == "newchat://*** https://example.org/x s3://bucket/x slack://***"
 
 

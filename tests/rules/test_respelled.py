@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.unescape import MAX_PIECES, unfolded
+from stallwatch_rules.lines.unescape import MAX_PIECES, exception_lines
 
 TRACEBACK = ["Traceback (most recent call last):", '  File "a.py", line 3, in f', "ValueError: it's odd"]
 QUOTED = "\\n".join(TRACEBACK)
@@ -80,4 +80,4 @@ def test_other_strings_stay_as_they_are(text: str) -> None:
 
 
 def test_the_lines_of_a_string_are_bounded() -> None:
-    assert len(unfolded("{'message': 'ValueError: x" + "\\ny" * 10_000 + "'}")) == MAX_PIECES + 1
+    assert len(exception_lines("{'message': 'ValueError: x" + "\\ny" * 10_000 + "'}")) == MAX_PIECES + 1

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stallwatch_rules.judgements.slow_hosts import OVER, WINDOWS, Own, SlowHost, SlowHosts, deviations
+from stallwatch_rules.judgements.slow_hosts import OVER, WINDOWS, RankStep, SlowHost, SlowHosts, deviations
 from stallwatch_rules.stacks.records import RankGroup
 
 Seconds = Callable[[int, int], float]  # of a rank's own work in a step
@@ -36,7 +36,7 @@ def named_in(
         seconds = [own(rank, step) for rank in range(hosts * ranks)]
         for rank, each in enumerate(seconds):
             whole = (max(seconds) if together else each) + rest
-            if watched.see(f"n{rank // ranks}", rank, step, Own(each, whole, tokens(rank, step))):
+            if watched.see(f"n{rank // ranks}", rank, step, RankStep(each, whole, tokens(rank, step))):
                 changes.append((step, watched.slow))
     return changes
 
@@ -242,29 +242,31 @@ def test_a_host_that_leaves_is_slow_no_more_and_the_others_are_judged() -> None:
     watched, usual = SlowHosts(), noisy(0.01)
     for step in range(60):
         for rank in range(4):
-            watched.see(f"n{rank}", rank, step, Own(usual(rank, step) * (1.5 if rank == 1 else 1), 2.0))
+            watched.see(f"n{rank}", rank, step, RankStep(usual(rank, step) * (1.5 if rank == 1 else 1), 2.0))
     assert watched.slow is not None and watched.slow.host == "n1"
     assert watched.leave("n1")
     assert watched.slow is None
     for step in range(30, 160):  # from its last checkpoint
         for rank in (0, 2, 3):
             slow = rank == 3 and step >= 100
-            watched.see(f"n{rank}", rank, step, Own(usual(rank, step) * (1.5 if slow else 1), 2.0))
+            watched.see(f"n{rank}", rank, step, RankStep(usual(rank, step) * (1.5 if slow else 1), 2.0))
     assert watched.slow is not None and watched.slow.host == "n3"
 
 
 def test_steps_that_a_host_never_reports_are_forgotten_and_it_with_them() -> None:
     watched = SlowHosts()
-    watched.see("n1", 1, 0, Own(0.5, 1.0))
+    watched.see("n1", 1, 0, RankStep(0.5, 1.0))
     for step in range(2000):
         for rank in (0, 2):
-            watched.see(f"n{rank}", rank, step, Own(0.5, 1.0))
+            watched.see(f"n{rank}", rank, step, RankStep(0.5, 1.0))
     assert watched.steps > 1000
     assert len(watched._open) < 10
 
 
-@pytest.mark.parametrize("own", [Own(0.0, 1.0), Own(-1.0, 1.0), Own(math.nan, 1.0), Own(1.0, math.inf)])
-def test_impossible_times_are_left_out(own: Own) -> None:
+@pytest.mark.parametrize(
+    "own", [RankStep(0.0, 1.0), RankStep(-1.0, 1.0), RankStep(math.nan, 1.0), RankStep(1.0, math.inf)]
+)
+def test_impossible_times_are_left_out(own: RankStep) -> None:
     watched = SlowHosts()
     for rank in range(3):
         assert not watched.see(f"n{rank}", rank, 1, own)
@@ -295,7 +297,7 @@ def test_the_order_of_hosts_and_the_unit_of_time_do_not_matter(
                 for one in range(6)
             ]
             for rank in ranks:
-                if watched.see(f"n{rank}", rank, step, Own(own[rank] * unit, (max(own) + 0.3) * unit)):
+                if watched.see(f"n{rank}", rank, step, RankStep(own[rank] * unit, (max(own) + 0.3) * unit)):
                     assert watched.slow is not None
                     found.append((step, watched.slow.host))
         return found

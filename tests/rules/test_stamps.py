@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from stallwatch_rules.lines.reader import LineReader
-from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.records import Line
 from stallwatch_rules.report.phrases import clock
 from stallwatch_rules.text.digest import parse_iso
-from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.display import iso
 
 ReadLines = Callable[..., list[Line]]
 NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
@@ -41,7 +41,7 @@ NOV_20 = 1795218992.0  # 2026-11-20 23:56:32 UTC
     ],
 )
 def test_stamps_with_a_date(text: str) -> None:
-    assert own_time(text) == NOV_20
+    assert time_of_line(text) == NOV_20
 
 
 def test_the_end_of_a_job_has_the_time_that_slurm_tells_behind_it(read_lines: ReadLines) -> None:
@@ -63,14 +63,14 @@ def test_the_end_of_a_job_has_the_time_that_slurm_tells_behind_it(read_lines: Re
     ],
 )
 def test_stamps_without_a_year_take_it_from_their_neighbours(text: str) -> None:
-    assert own_time(text) is None
-    assert own_time(text, NOV_20 + 3600) == NOV_20
+    assert time_of_line(text) is None
+    assert time_of_line(text, NOV_20 + 3600) == NOV_20
 
 
 def test_the_year_turns_between_two_lines() -> None:
     new_year = 1798761600.0  # 2027-01-01
-    assert own_time("W1231 23:59:59.000000 1 x.cpp:1] x", new_year + 5) == new_year - 1
-    assert own_time("23:59:59 x", new_year + 5) == new_year - 1
+    assert time_of_line("W1231 23:59:59.000000 1 x.cpp:1] x", new_year + 5) == new_year - 1
+    assert time_of_line("23:59:59 x", new_year + 5) == new_year - 1
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_the_year_turns_between_two_lines() -> None:
     ],
 )
 def test_what_is_no_stamp(text: str) -> None:
-    assert own_time(text, NOV_20) is None
+    assert time_of_line(text, NOV_20) is None
 
 
 def test_a_readers_lines_give_each_other_the_year_over_all_ranks() -> None:

@@ -20,7 +20,7 @@ from stallwatch_rules.report.markdown import to_markdown
 from stallwatch_rules.scan.heads import head_texts
 from stallwatch_rules.scan.patterns import scan_engine
 from stallwatch_rules.scan.sources import SourceReading
-from stallwatch_rules.starts import FIRST_KEPT, LAST_KEPT, mark_of, same
+from stallwatch_rules.starts import FIRST_KEPT, LAST_KEPT, is_same_line, mark_of
 
 HEAD = """\
 2026-05-02 {hour:02}:00:00,100 INFO main pid {pid}: using device cuda:0
@@ -274,10 +274,10 @@ def _stopped_from_outside(start: Start) -> Start:
 
 
 def test_what_differs_from_start_to_start() -> None:
-    assert same("2026-05-02 09:00:00 pid 812 port :29500", "2026-05-03 11:12:13 pid 4711 port :29871")
-    assert same("loaded in 3.2 s", "loaded in 18 s")
-    assert not same("Epoch 1/10", "Epoch 2/10")
-    assert not same("learning_rate=0.1", "learning_rate=0.2")
+    assert is_same_line("2026-05-02 09:00:00 pid 812 port :29500", "2026-05-03 11:12:13 pid 4711 port :29871")
+    assert is_same_line("loaded in 3.2 s", "loaded in 18 s")
+    assert not is_same_line("Epoch 1/10", "Epoch 2/10")
+    assert not is_same_line("learning_rate=0.1", "learning_rate=0.2")
 
 
 @pytest.mark.parametrize(

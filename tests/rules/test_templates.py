@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stallwatch_rules.failures.raised import Mark
+from stallwatch_rules.failures.raised import LinePosition
 from stallwatch_rules.failures.templates import MAX_TEMPLATES, TemplateTable, level_of, looks_like_message
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.masking import masked, repeats, skeleton
@@ -15,7 +15,7 @@ from stallwatch_rules.text.masking import masked, repeats, skeleton
 def filled(texts: list[str], start: int = 0) -> TemplateTable:
     table = TemplateTable()
     for index, text in enumerate(texts, start):
-        table.add(Line(text, "run.log", index + 1), Mark(index, index, index))
+        table.add(Line(text, "run.log", index + 1), LinePosition(index, index, index))
     return table
 
 
@@ -45,7 +45,7 @@ def test_a_table_stays_bounded_and_what_it_dropped_is_not_new() -> None:
     table = filled(texts)
     assert len(table.entries) <= MAX_TEMPLATES
     assert texts[-1] in {entry.first.text for entry in table.entries.values()}
-    table.add(Line(texts[0], "run.log", 9999), Mark(9998, 5000, 5000))
+    table.add(Line(texts[0], "run.log", 9999), LinePosition(9998, 5000, 5000))
     assert table.entries[skeleton(texts[0])].advances == -1, "it was there before any step"
 
 

@@ -8,7 +8,12 @@ from statistics import NormalDist
 
 import pytest
 
-from stallwatch_rules.progress.threshold import PhaseWaits, rare, slow_at_most, too_long
+from stallwatch_rules.progress.threshold import (
+    PhaseWaits,
+    longest_rare_wait,
+    threshold_after,
+    upper_percentile_limit,
+)
 
 
 def drawn(spread: float, count: int, seed: int = 1) -> list[float]:
@@ -19,12 +24,12 @@ def drawn(spread: float, count: int, seed: int = 1) -> list[float]:
 def test_even_steps_are_given_three_times_their_99th_percentile() -> None:
     waits = drawn(0.05, 1000)
     p99 = sorted(waits)[989]
-    assert too_long(waits, cap=1800.0, factor=3.0, floor=30.0) == pytest.approx(3 * p99)
+    assert threshold_after(waits, cap=1800.0, factor=3.0, floor=30.0) == pytest.approx(3 * p99)
 
 
 def test_the_more_steps_vary_the_longer_it_waits_and_never_longer_than_for_an_unknown_rhythm() -> None:
     spreads = (0.05, 0.3, 0.6, 1.0)
-    limits = [too_long(drawn(spread, 1000), cap=1800.0, factor=3.0, floor=30.0) for spread in spreads]
+    limits = [threshold_after(drawn(spread, 1000), cap=1800.0, factor=3.0, floor=30.0) for spread in spreads]
     assert limits == sorted(limits)
     assert limits[0] < 40 < 100 < limits[2] <= limits[3] == 1800.0
 
@@ -34,7 +39,7 @@ def test_even_steps_are_given_no_more_however_few_or_many_they_are(count: int) -
     for seed in range(20):
         waits = drawn(0.03, count, seed)
         p99 = sorted(waits)[math.ceil(0.99 * count) - 1]
-        assert too_long(waits, cap=1800.0, factor=3.0, floor=30.0) == 3 * p99
+        assert threshold_after(waits, cap=1800.0, factor=3.0, floor=30.0) == 3 * p99
 
 
 def quantile(tail: str, share: float) -> float:
@@ -53,20 +58,20 @@ def test_of_few_steps_the_99th_percentile_is_taken_from_their_spread(tail: str, 
         draw = random.Random(seed)
         # By the inverse of each distribution, so that the 99th percentile is what 0.99 gives.
         *waits, p99 = [quantile(tail, share) for share in [*(draw.random() for _ in range(count)), 0.99]]
-        too_low += slow_at_most(waits) < p99
+        too_low += upper_percentile_limit(waits) < p99
         own_too_low += sorted(waits)[math.ceil(0.99 * count) - 1] < p99
     assert too_low <= {5: 45, 20: 25}.get(count, 12)
     assert too_low < own_too_low
 
 
 def test_steps_that_look_even_at_one_end_only_are_not_even() -> None:
-    assert slow_at_most([9.0, 9.5, 9.9, 10.0, 10.2]) == 0.0
-    assert slow_at_most([1.5, 6.0, 9.9, 10.0, 10.2]) > 20.0
+    assert upper_percentile_limit([9.0, 9.5, 9.9, 10.0, 10.2]) == 0.0
+    assert upper_percentile_limit([1.5, 6.0, 9.9, 10.0, 10.2]) > 20.0
 
 
 def test_fast_steps_stay_below_the_floor() -> None:
-    assert too_long(drawn(0.3, 20)[:20], cap=1800.0, factor=3.0, floor=30.0) > 30
-    assert too_long([wait / 40 for wait in drawn(0.3, 20)], cap=1800.0, factor=3.0, floor=30.0) < 30
+    assert threshold_after(drawn(0.3, 20)[:20], cap=1800.0, factor=3.0, floor=30.0) > 30
+    assert threshold_after([wait / 40 for wait in drawn(0.3, 20)], cap=1800.0, factor=3.0, floor=30.0) < 30
 
 
 @pytest.mark.parametrize("count", [20, 240, 599])
@@ -74,7 +79,7 @@ def test_from_few_steps_no_more_than_twice_the_plain_rule_is_concluded(count: in
     """A hang of a young run is told within a minute or so, not after half an hour."""
     waits = [wait / 10 for wait in drawn(0.6, count)]  # around a second, like the recorded stall of the demo
     p99 = sorted(waits)[math.ceil(0.99 * count) - 1]
-    assert too_long(waits, cap=1800.0, factor=3.0, floor=30.0) <= 2 * max(30.0, 3 * p99)
+    assert threshold_after(waits, cap=1800.0, factor=3.0, floor=30.0) <= 2 * max(30.0, 3 * p99)
 
 
 @pytest.mark.parametrize("index", [2.0, 3.0, 4.0])
@@ -84,12 +89,12 @@ def test_the_tail_of_a_pareto_distribution_is_carried_on(index: float) -> None:
     beyond = []
     for _ in range(40):
         waits = [draw.paretovariate(index) for _ in range(2000)]
-        beyond.append(rare(waits) ** -index)
+        beyond.append(longest_rare_wait(waits) ** -index)
     assert sorted(beyond)[36] < 1e-5
 
 
 def test_waits_that_are_all_alike_have_no_tail() -> None:
-    assert rare([2.0] * 500) == 2.0
+    assert longest_rare_wait([2.0] * 500) == 2.0
 
 
 def known(waits: PhaseWaits) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from stallwatch_rules.failures.raised import ExceptionTable, Raised, fold, unknown_in
+from stallwatch_rules.failures.raised import ExceptionChain, ExceptionTable, fold, unknown_in
 from stallwatch_rules.failures.tracebacks import TracebackReader
 from stallwatch_rules.records import Line
 
@@ -15,7 +15,9 @@ def lines(text: str, rank: int | None = 0) -> list[Line]:
     return [Line(part, "run.log", number, rank) for number, part in enumerate(text.splitlines(), 1)]
 
 
-def read(text: str, hits: dict[int, set[str]] | None = None, failures: Iterable[str] = ()) -> list[Raised]:
+def read(
+    text: str, hits: dict[int, set[str]] | None = None, failures: Iterable[str] = ()
+) -> list[ExceptionChain]:
     """All exceptions of a text; ``hits`` are rules by line number."""
     reader = TracebackReader(set(failures))
     raised = [reader.feed(line, (hits or {}).get(line.number, ())) for line in lines(text)]

@@ -16,7 +16,7 @@ from stallwatch.config.trust import trust
 from stallwatch_exporter import settings
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.settings import cache_home, state_home
-from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.matching import disk_cache
 
 Eves = Callable[..., Path]
 
@@ -59,7 +59,7 @@ def test_links_in_the_home_of_another_account_lead_root_elsewhere(
 ) -> None:
     """Runs, compiled patterns and the list of trusted files are written below root's own home."""
     run = RunFolder.create("mine", ["train"], home=state_home(), now=1.0)
-    cachefolder.write(cache_home() / "patterns", b"native code")
+    disk_cache.write(cache_home() / "patterns", b"native code")
     (tmp_path / "stallwatch.toml").touch()
     trust(tmp_path / "stallwatch.toml")
     assert list(private.iterdir()) == []

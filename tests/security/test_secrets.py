@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from secrets_made import Secret, benign, leaked, made
 
 from stallwatch.cli import cli
-from stallwatch.cli.redact import pieces
+from stallwatch.cli.redact import split_lines
 from stallwatch.config.loading import load
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.relay.webhook import read_notification
@@ -485,7 +485,7 @@ def test_redact_reads_a_line_of_any_length_in_pieces() -> None:
     token = SECRETS[0].text.split()[-1]
     line = f"{'x' * 700_000} {'y' * 340_000} {token} {'z' * 2_000_000}\nend".encode()
     chunks = [line[at : at + 65_536] for at in range(0, len(line), 65_536)]
-    found = list(pieces(chunks))
+    found = list(split_lines(chunks))
     assert b"".join(piece for _, piece in found) == line
     assert max(len(piece) for _, piece in found) <= 1024 * 1024
     assert any(token.encode() in piece for _, piece in found)

@@ -15,7 +15,7 @@ from stallwatch_exporter.rings.probing import make_folder
 from stallwatch_exporter.runs.runfolder import RunFolder, kept_runs
 from stallwatch_exporter.settings import temporary_home
 from stallwatch_rules.files import replacing
-from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.matching import disk_cache
 
 Eves = Callable[..., Path]
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
@@ -74,10 +74,10 @@ def test_a_link_waits_under_the_name_of_the_table(shared: Path, victim: Path) ->
 def test_compiled_patterns_are_planted_in_the_cache(eves: Eves, tmp_path: Path) -> None:
     """A database of patterns is native code to its engine: that of another account is refused."""
     path = tmp_path / "cache" / "patterns.db"
-    cachefolder.write(path, b"planted")
-    assert cachefolder.read(path) == b"planted"
+    disk_cache.write(path, b"planted")
+    assert disk_cache.read(path) == b"planted"
     eves(path)
-    assert cachefolder.read(path) is None
+    assert disk_cache.read(path) is None
 
 
 @pytest.mark.parametrize("how", ["folder", "link", "pipe"])
@@ -93,10 +93,10 @@ def test_parsed_rules_are_planted_in_a_cache_that_others_made(
     elif how == "pipe":
         os.mkfifo(planted)
     else:
-        cachefolder.write(planted, b"own")
-        assert cachefolder.read(planted) == b"own"
+        disk_cache.write(planted, b"own")
+        assert disk_cache.read(planted) == b"own"
         eves(cache)
-    assert cachefolder.read(planted) is None
+    assert disk_cache.read(planted) is None
     assert victim.read_text() == "mine"
 
 

@@ -16,7 +16,12 @@ from stallwatch_alerts.channels.chats import chat_of
 from stallwatch_alerts.channels.chats.base import Chat, Place, headline
 from stallwatch_alerts.channels.errors import ChannelError, reason_of, smtp_code, wants_tls
 from stallwatch_alerts.channels.http import Line, post, retry_after
-from stallwatch_alerts.channels.log_capture import Captured, capture, capture_answers, silence_libraries
+from stallwatch_alerts.channels.log_capture import (
+    DeliveryCapture,
+    capture,
+    capture_answers,
+    silence_libraries,
+)
 from stallwatch_alerts.masking import hide_secrets, learn_schemes, mask_url
 from stallwatch_alerts.messages.layout import html_page
 from stallwatch_alerts.neutral import clipped
@@ -176,7 +181,7 @@ def _incident_of(notice: Notice) -> str:
     return str(notice.facts.get("id"))
 
 
-def _failure(captured: Captured, chat: str) -> ChannelError:
+def _failure(captured: DeliveryCapture, chat: str) -> ChannelError:
     reason = "; ".join(dict.fromkeys(captured.lines)) or "Apprise could not deliver the message"
     refused = next((answer for answer in reversed(captured.answers) if not answer.ok), None)
     if refused is None:

@@ -22,7 +22,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 
 @dataclass
-class Captured:
+class DeliveryCapture:
     """The warnings and the servers' answers during one delivery attempt."""
 
     lines: list[str] = field(default_factory=list, repr=False)
@@ -30,13 +30,13 @@ class Captured:
 
 
 # A context variable, because Apprise may send from its own thread, which inherits the context.
-_capturing: ContextVar[Captured | None] = ContextVar("stallwatch_capturing", default=None)
+_capturing: ContextVar[DeliveryCapture | None] = ContextVar("stallwatch_capturing", default=None)
 
 
 @contextmanager
-def capture() -> Iterator[Captured]:
+def capture() -> Iterator[DeliveryCapture]:
     """Collect the log messages and the servers' answers while the context is open."""
-    captured = Captured()
+    captured = DeliveryCapture()
     token = _capturing.set(captured)
     try:
         yield captured

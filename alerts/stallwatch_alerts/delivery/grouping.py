@@ -75,7 +75,7 @@ def merged(groups: Sequence[Group]) -> Group:
     )
 
 
-def written(
+def grouped_message(
     group: Group, language: str, *, late: float = 0.0, expired: int = 0, now: float | None = None
 ) -> Notice:
     """Return the group as one message. `late` is its age in seconds; `expired` counts discarded messages.
@@ -85,7 +85,7 @@ def written(
     notice = group.worst
     title, blocks, facts = notice.message.title, [], dict(notice.facts)
     if group.count > 1:
-        title, others = with_others(title, group.titles, group.count - 1, language)
+        title, others = title_with_count(title, group.titles, group.count - 1, language)
         tally = [
             say(f"alerts.tally-{name}", language, count=group.severities[name])
             for name in ("critical", "warning", "info", "resolved")
@@ -103,7 +103,7 @@ def written(
     return replace(notice, message=message, facts=facts)
 
 
-def with_others(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
+def title_with_count(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
     """Return the title of a message about `count` further notices, and a list of the first `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):

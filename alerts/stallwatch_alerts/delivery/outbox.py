@@ -23,7 +23,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from stallwatch_alerts.delivery import pacing
 from stallwatch_alerts.delivery.claims import IN_ORDER, LOOKED_AT, Row, chosen, holder_is_gone, new_claim
 from stallwatch_alerts.delivery.grouping import Group, compact, stored_group
-from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, Moments
+from stallwatch_alerts.delivery.pacing import LONGEST_PAUSE, Limit, SteadyTimes
 from stallwatch_alerts.notice import key_of_planned
 from stallwatch_alerts.storage.engine import is_unwritable, migrate, writing
 from stallwatch_alerts.storage.retention import prune
@@ -98,7 +98,7 @@ class Outbox:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._moments = Moments()
+        self._moments = SteadyTimes()
         # When to retry the messages whose attempts could not be recorded, by message id.
         self._unwritten: dict[int, float] = {}
         migrate(engine)

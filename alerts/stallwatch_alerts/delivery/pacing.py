@@ -100,7 +100,7 @@ def is_expired(created_at: float, attempts: int, now: float) -> bool:
 _REMEMBERED = 20_000
 
 
-class Moments:
+class SteadyTimes:
     """Maps each stored time to the steady time at which this process stored or first read it.
 
     The steady time is never in the future: a time stored before the clock was set back, or by a host whose
@@ -132,7 +132,7 @@ class Moments:
 
 
 def may_send(
-    connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: Moments
+    connection: Connection, channel: str, limits: Sequence[Limit], now: float, moments: SteadyTimes
 ) -> bool:
     """Return whether the chat accepts one more message now, considering the messages of all processes."""
     row = _row(connection, channel)
@@ -143,7 +143,7 @@ def may_send(
     return not limits or has_room(limits, list(_sends(connection, channel, now, moments).values()), now)
 
 
-def note_send(connection: Connection, channel: str, now: float, moments: Moments) -> None:
+def note_send(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> None:
     """Record a request to the chat, whether it arrives or not."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
@@ -151,7 +151,7 @@ def note_send(connection: Connection, channel: str, now: float, moments: Moments
     connection.execute(insert(SENDS).values(channel=channel, at=moments.store(now)))
 
 
-def pause(connection: Connection, channel: str, seconds: float, now: float, moments: Moments) -> None:
+def pause(connection: Connection, channel: str, seconds: float, now: float, moments: SteadyTimes) -> None:
     """Pause the chat: send no message to it for this many seconds."""
     since = moments.store(now)
     _set(connection, channel, paused_until=since + seconds, paused_at=since)
@@ -174,7 +174,7 @@ def note_expired(connection: Connection, channel: str, count: int) -> None:
         _set(connection, channel, expired=max(0, expired(connection, channel) - count))
 
 
-def _sends(connection: Connection, channel: str, now: float, moments: Moments) -> dict[int, float]:
+def _sends(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> dict[int, float]:
     """Return the steady times of the recent requests to the chat, by row id."""
     rows = connection.execute(select(SENDS.c.id, SENDS.c.at).where(SENDS.c.channel == channel))
     return {row.id: moments.of(row.at, now) for row in rows}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import Notice, escalated_key, fingerprint, opening_keys
-from stallwatch_alerts.routing import Stop, stops
+from stallwatch_alerts.routing import RoutedChat, routed_chats
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import say
 
 if TYPE_CHECKING:
-    from stallwatch_alerts.people import People, Silence
+    from stallwatch_alerts.people import OperatorActions, Silence
 
 #: Takes a chat and keys, and returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
@@ -25,7 +25,7 @@ _SILENCES_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Letter:
+class IncidentMessage:
     """An incident update with its message text."""
 
     incident: Incident
@@ -62,12 +62,12 @@ class Planner:
     def __init__(
         self,
         settings: AlertSettings,
-        people: Callable[[], People] | None = None,
+        people: Callable[[], OperatorActions] | None = None,
         tick: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._open_people = people
-        self._people: People | None = None
+        self._people: OperatorActions | None = None
         self._silences: list[Silence] = []
         self._read_at: float | None = None
         self._tick = tick
@@ -83,7 +83,7 @@ class Planner:
         return people is not None and people.is_acknowledged(incident)
 
     def drafts(
-        self, letters: Sequence[Letter], notified: Notified, escalated: Escalated, now: float
+        self, letters: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
         """Return the messages to store.
 
@@ -105,16 +105,16 @@ class Planner:
         return found
 
     def _drafts_of(
-        self, letter: Letter, knows: Callable[[str, str], bool], escalated: Escalated, now: float
+        self, letter: IncidentMessage, knows: Callable[[str, str], bool], escalated: Escalated, now: float
     ) -> list[Draft]:
         incident = letter.incident
         ends = incident.status == "resolved"
-        routed = self._stops(letter, now)
+        routed = self._routed_chats(letter, now)
         drafts: list[Draft] = []
         if ends:
             by_url = {stop.url: stop for stop in routed if not stop.escalation}
             drafts += [
-                self._draft(letter, channel, by_url.get(url, Stop(url)))
+                self._draft(letter, channel, by_url.get(url, RoutedChat(url)))
                 for channel, url in zip(self.channels, self._settings.all_urls, strict=True)
                 if any(knows(channel, opening) for opening in opening_keys(incident))
                 or channel in escalated(incident.id)
@@ -124,7 +124,7 @@ class Planner:
             drafts += [self._draft(letter, fingerprint(stop.url), stop) for stop in routed]
         return drafts
 
-    def _draft(self, letter: Letter, channel: str, stop: Stop) -> Draft:
+    def _draft(self, letter: IncidentMessage, channel: str, stop: RoutedChat) -> Draft:
         incident, notice = letter.incident, letter.notice
         key = notice.key
         if stop.escalation:
@@ -142,7 +142,7 @@ class Planner:
             stop.escalation,
         )
 
-    def _escalated(self, letter: Letter, stop: Stop) -> Notice:
+    def _escalated(self, letter: IncidentMessage, stop: RoutedChat) -> Notice:
         message, language = letter.notice.message, self._settings.language
         title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
         # The acknowledgement comes first, because it is the most urgent action and long texts are cut at the
@@ -150,9 +150,9 @@ class Planner:
         text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 
-    def _stops(self, letter: Letter, now: float) -> list[Stop]:
+    def _routed_chats(self, letter: IncidentMessage, now: float) -> list[RoutedChat]:
         incident = letter.incident
-        return stops(
+        return routed_chats(
             self._settings.urls,
             self._settings.routes,
             incident.run,
@@ -174,7 +174,7 @@ class Planner:
                 pass  # database down: use the last known silences; if there are none, send
         return any(silence.quiets(incident, now) for silence in self._silences)
 
-    def _get_people(self) -> People | None:
+    def _get_people(self) -> OperatorActions | None:
         if self._people is None and self._open_people is not None:
             self._people = self._open_people()
         return self._people

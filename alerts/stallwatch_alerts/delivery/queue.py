@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stallwatch_alerts.channels import open_channel
-from stallwatch_alerts.delivery.planning import Draft, Escalated, Letter, Notified, Planner
+from stallwatch_alerts.delivery.planning import Draft, Escalated, IncidentMessage, Notified, Planner
 from stallwatch_alerts.notice import Channel, Notice
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.worker import Worker
@@ -22,7 +22,7 @@ from stallwatch_exporter import steady
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.sender import Sender
-    from stallwatch_alerts.people import People
+    from stallwatch_alerts.people import OperatorActions
 
 _CAPACITY = 5000  # letters not yet on disk, about 20 MB
 _AT_ONCE = 200
@@ -51,7 +51,7 @@ class DeliveryQueue:
         settings: AlertSettings,
         *,
         spool: Callable[[], Outbox] | None = None,
-        people: Callable[[], People] | None = None,
+        people: Callable[[], OperatorActions] | None = None,
         report: Callable[[str], None] = lambda _: None,
         connect: Callable[[str], Channel] = open_channel,
         delivered: Callable[[str, Sequence[str]], None] = lambda _channel, _keys: None,
@@ -70,21 +70,21 @@ class DeliveryQueue:
         self._memory: Outbox | None = None
         self._senders: list[Sender] = []
         self._troubled = self._closed = False
-        self._letters: deque[Letter] = deque()
+        self._incident_messages: deque[IncidentMessage] = deque()
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
-        self._notes: deque[Letter | str] = deque(maxlen=_AT_ONCE)
+        self._notes: deque[IncidentMessage | str] = deque(maxlen=_AT_ONCE)
         self._planned: set[str] = set()  # incidents whose escalation this agent has planned
         self._in_hand: set[str] = set()  # incidents whose letters are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
-    def put(self, letter: Letter) -> None:
+    def put(self, letter: IncidentMessage) -> None:
         """Accept a letter. This never waits."""
-        if len(self._letters) >= _CAPACITY:
+        if len(self._incident_messages) >= _CAPACITY:
             self._lost += 1
             return
-        self._letters.append(letter)
+        self._incident_messages.append(letter)
         self._worker.put(None)  # wakes the worker; one item is enough for all letters
 
     def amend(self, notice: Notice) -> None:
@@ -92,7 +92,7 @@ class DeliveryQueue:
         self._edits.append(notice)
         self._worker.put(None)
 
-    def note(self, letter: Letter) -> None:
+    def note(self, letter: IncidentMessage) -> None:
         """Record a letter that another agent sent: send only its end and its escalations.
 
         This never waits.
@@ -111,7 +111,9 @@ class DeliveryQueue:
 
     def has_sent(self, incident: str) -> bool:
         """Return whether all due messages about this incident were delivered."""
-        if incident in self._in_hand or any(letter.incident.id == incident for letter in list(self._letters)):
+        if incident in self._in_hand or any(
+            letter.incident.id == incident for letter in list(self._incident_messages)
+        ):
             return False
         now = self._clock()
         with contextlib.suppress(Exception):
@@ -147,8 +149,8 @@ class DeliveryQueue:
         self._disk_first_until = deadline - timeout / 2
         self._worker.put(None)  # retries letters that could not even be kept in memory
         self._worker.close(timeout)
-        self._lost += len(self._letters)
-        self._letters.clear()
+        self._lost += len(self._incident_messages)
+        self._incident_messages.clear()
         while self.kept() + self._waiting(self._memory) and time.monotonic() < deadline:
             time.sleep(_LOOK_SECONDS)
         self._closed = True
@@ -209,13 +211,15 @@ class DeliveryQueue:
     def _take(self, _item: None, give_up: threading.Event) -> None:
         while self._notes:
             self._note(self._notes.popleft())
-        while self._letters and not give_up.is_set():
-            self._in_hand = {letter.incident.id for letter in list(self._letters)[:_AT_ONCE]}
-            some = [self._letters.popleft() for _ in range(min(_AT_ONCE, len(self._letters)))]
+        while self._incident_messages and not give_up.is_set():
+            self._in_hand = {letter.incident.id for letter in list(self._incident_messages)[:_AT_ONCE]}
+            some = [
+                self._incident_messages.popleft() for _ in range(min(_AT_ONCE, len(self._incident_messages)))
+            ]
             try:
                 self._store(some)
             except _SHORTAGES:  # if even memory is short, the next letter or the end causes a retry
-                self._letters.extendleft(reversed(some))
+                self._incident_messages.extendleft(reversed(some))
                 break
             except Exception:  # one of the letters cannot be stored
                 self._store_each(some)
@@ -225,20 +229,20 @@ class DeliveryQueue:
             for sender in self._senders:
                 sender.amend(notice)
 
-    def _note(self, noted: Letter | str) -> None:
+    def _note(self, noted: IncidentMessage | str) -> None:
         """Record in the spool or in memory that the chats were notified, or release the incident."""
         with contextlib.suppress(*_SHORTAGES):
             if self._spool is None:
                 self._open()
         outbox, now = self._spool or self._in_memory(), self._clock()
         with contextlib.suppress(Exception):
-            if isinstance(noted, Letter):
+            if isinstance(noted, IncidentMessage):
                 self._note_sent(outbox, noted, now, steady.wall(now))
             elif noted in self._planned:
                 self._planned.discard(noted)
                 outbox.release(noted)
 
-    def _note_sent(self, outbox: Outbox, letter: Letter, now: float, at: float) -> None:
+    def _note_sent(self, outbox: Outbox, letter: IncidentMessage, now: float, at: float) -> None:
         incident = letter.incident
         waited = at - incident.opened_at
 
@@ -269,14 +273,14 @@ class DeliveryQueue:
             for sender in self._senders:
                 sender.wake()
 
-    def _store_each(self, letters: Sequence[Letter]) -> None:
+    def _store_each(self, letters: Sequence[IncidentMessage]) -> None:
         for letter in letters:
             try:
                 self._store([letter])
             except Exception:
                 self._lost += 1
 
-    def _store(self, letters: Sequence[Letter]) -> None:
+    def _store(self, letters: Sequence[IncidentMessage]) -> None:
         """Store the letters on disk, or in memory if that fails, but never in both."""
         try:
             if self._spool is None:
@@ -309,7 +313,7 @@ class DeliveryQueue:
             self._memory = memory
         return self._memory
 
-    def _keep(self, outbox: Outbox, letters: Sequence[Letter]) -> None:
+    def _keep(self, outbox: Outbox, letters: Sequence[IncidentMessage]) -> None:
         now = self._clock()
         over = [letter.incident.id for letter in letters if letter.incident.is_settled]
         other = self._memory if outbox is self._spool else self._spool

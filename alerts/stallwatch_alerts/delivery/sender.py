@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from stallwatch_alerts.delivery.grouping import expiry_notice, merged, written
+from stallwatch_alerts.delivery.grouping import expiry_notice, grouped_message, merged
 from stallwatch_alerts.delivery.outbox import Batch, Claimed
 from stallwatch_alerts.delivery.pacing import Limit, is_expired, limits_of, wait_after
 from stallwatch_alerts.masking import mask_url
@@ -200,7 +200,9 @@ class Sender:
         now = self._clock()
         late = 0.0 if batch.escalates else now - batch.created_at
         shown = steady.wall(now)
-        return written(merged(batch.groups), self._language, late=late, expired=batch.expired, now=shown)
+        return grouped_message(
+            merged(batch.groups), self._language, late=late, expired=batch.expired, now=shown
+        )
 
     def _refused(self, batch: Batch, channel: str, error: Exception) -> None:
         now = self._clock()

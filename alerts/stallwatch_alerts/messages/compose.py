@@ -20,10 +20,10 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.ending import running_sentence
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.locale import language_of, say, span, templates
+from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import message
-from stallwatch_rules.stacks.words import lead, sentence
+from stallwatch_rules.stacks.sentences import sentence, title_prefix
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -53,7 +53,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
     cause = _cause(incident, language, page)
     if (primary := primary_of(incident)) is not None and primary.apart:
-        leading = neutralise(in_words(lead(primary.apart), language), _LEAD_LIMIT)
+        leading = neutralise(in_words(title_prefix(primary.apart), language), _LEAD_LIMIT)
         cause = replace(cause, led=say("stacks.beside", language, lead=leading, title=cause.title))
     cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
@@ -286,7 +286,7 @@ def _what(incident: Incident, language: str) -> str:
     elif incident.phase == "init":  # a starting run has no step interval yet
         kind = "-start"
     stalled = _stalled_for(incident)
-    reads_alike = threshold is not None and span(stalled) == span(threshold)
+    reads_alike = threshold is not None and duration_text(stalled) == duration_text(threshold)
     duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
     text = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
     if incident.step is not None:

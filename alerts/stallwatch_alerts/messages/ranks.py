@@ -9,8 +9,8 @@ from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import placed
 from stallwatch_rules.stacks.spans import ranks_in
-from stallwatch_rules.stacks.words import placed
 from stallwatch_rules.text.digest import fold_names, fold_ranks
 from stallwatch_rules.text.lazy import lazy
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_alerts.delivery.grouping import with_others
-from stallwatch_alerts.delivery.planning import Draft, Escalated, Letter, Notified, Planner
+from stallwatch_alerts.delivery.grouping import title_with_count
+from stallwatch_alerts.delivery.planning import Draft, Escalated, IncidentMessage, Notified, Planner
 from stallwatch_alerts.messages.compose import Message, render_alert
 from stallwatch_alerts.messages.links import link_lines, with_links
 from stallwatch_alerts.notice import (
@@ -29,7 +29,7 @@ from stallwatch_alerts.notice import (
     runbook_of,
     test_notice,
 )
-from stallwatch_alerts.relay.stories import TEST, Story
+from stallwatch_alerts.relay.incident_states import TEST, IncidentState
 from stallwatch_exporter.incident import RANKS
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 
 @dataclass(frozen=True)
-class Tally:
+class OutcomeCounts:
     """The incidents of a notification, counted by outcome."""
 
     new: int = 0
@@ -72,7 +72,7 @@ class Tally:
 class Receipt:
     """The result of an accepted notification."""
 
-    tally: Tally
+    tally: OutcomeCounts
     doubts: tuple[str, ...] = ()  #: oddities of alerts that were sent
     problems: tuple[str, ...] = ()  #: errors in unreadable alerts, which were not sent
 
@@ -86,8 +86,8 @@ class Dispatcher:
         self._catalogue = catalogue
 
     def drafts(
-        self, found: Sequence[Story], notified: Notified, escalated: Escalated, now: float
-    ) -> tuple[list[Draft], Tally]:
+        self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
+    ) -> tuple[list[Draft], OutcomeCounts]:
         """Return the messages to store for these stories, the worst first, and the tally of the stories."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
@@ -117,7 +117,7 @@ class Dispatcher:
         drafts = [self._joined(some, by_key) for some in at_once.values()] + later
         return drafts, self._tally(found, drafts, known, now)
 
-    def _memory(self, found: Sequence[Story], notified: Notified) -> Notified:
+    def _memory(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
         """Return a variant of `notified` that includes planned keys and needs only one query per chat."""
         stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
         plain = [*stages, *map(escalated_key, stages)]
@@ -132,43 +132,45 @@ class Dispatcher:
 
     def _planned(
         self,
-        found: Sequence[Story],
+        found: Sequence[IncidentState],
         known: Notified,
         escalated: Escalated,
         now: float,
-        written: Callable[[Story], Notice],
+        written: Callable[[IncidentState], Notice],
     ) -> list[Draft]:
-        letters = [letter for story in found for letter in self._letters(story, written(story))]
+        letters = [letter for story in found for letter in self._incident_messages(story, written(story))]
         return self._planner.drafts(letters, known, escalated, now)
 
-    def _letters(self, story: Story, notice: Notice) -> list[Letter]:
+    def _incident_messages(self, story: IncidentState, notice: Notice) -> list[IncidentMessage]:
         notice = replace(notice, key=story.key)
         subject = story.subject
         page = self._catalogue.pages.get(subject.rule)
         family = page.family if page is not None else ""
         letters = []
         if story.over:  # for chats that were notified of the incident's beginning
-            letters.append(Letter(msgspec.structs.replace(subject, status="resolved"), notice, family))
+            letters.append(
+                IncidentMessage(msgspec.structs.replace(subject, status="resolved"), notice, family)
+            )
         if story.alert.firing and self._is_wanted(story):
-            letters.append(Letter(msgspec.structs.replace(subject, status="open"), notice, family))
+            letters.append(IncidentMessage(msgspec.structs.replace(subject, status="open"), notice, family))
         return letters
 
-    def _is_wanted(self, story: Story) -> bool:
+    def _is_wanted(self, story: IncidentState) -> bool:
         least = RANKS[self._settings.min_severity]
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
-    def _message(self, group: Sequence[Story]) -> Notice:
+    def _message(self, group: Sequence[IncidentState]) -> Notice:
         """Return one message about a group, which has the worst story first in full, the rest by title."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
         if others:
             titles = [self._notice(story).message.title for story in others[:_TITLES]]
-            title, listed = with_others(title, titles, len(others), language)
+            title, listed = title_with_count(title, titles, len(others), language)
             text = f"{listed}\n\n{text}"
         return replace(notice, message=Message(title, with_links(text, self._links(first))))
 
-    def _notice(self, story: Story) -> Notice:
+    def _notice(self, story: IncidentState) -> Notice:
         language = self._settings.language
         if story.incident is not None:
             page = self._catalogue.pages.get(story.incident.rule)
@@ -178,7 +180,7 @@ class Dispatcher:
             return replace(test, facts={**test.facts, "run": story.run, "id": story.key})
         return _alert_notice(story, language)
 
-    def _links(self, story: Story) -> str:
+    def _links(self, story: IncidentState) -> str:
         """Return links from our configuration or from the user's rule files, never from a log."""
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
         if page is not None:
@@ -188,7 +190,7 @@ class Dispatcher:
             runbook = next((text for form, text in given if form.fullmatch(text)), "")
         return link_lines(runbook, story.run, self._settings.dashboard_url, self._settings.language)
 
-    def _joined(self, drafts: Sequence[Draft], by_key: dict[str, Story]) -> Draft:
+    def _joined(self, drafts: Sequence[Draft], by_key: dict[str, IncidentState]) -> Draft:
         """Join a chat's due drafts into one message."""
         group = [by_key[draft.notice.key] for draft in drafts]
         keys = tuple(dict.fromkeys(key for draft in drafts for key in draft.keys))
@@ -197,7 +199,9 @@ class Dispatcher:
             drafts[0], run=group[0].run or _NO_RUN, notice=notice, keys=keys, about="", not_before=0.0
         )
 
-    def _tally(self, found: Sequence[Story], drafts: Sequence[Draft], known: Notified, now: float) -> Tally:
+    def _tally(
+        self, found: Sequence[IncidentState], drafts: Sequence[Draft], known: Notified, now: float
+    ) -> OutcomeCounts:
         counts = dict.fromkeys(("new", "held", "repeated", "silenced", "unwanted"), 0)
         at_once = {key for draft in drafts if not draft.not_before for key in draft.keys}
         later = {key for draft in drafts if draft.not_before and not draft.escalation for key in draft.keys}
@@ -213,16 +217,16 @@ class Dispatcher:
                 counts["silenced"] += 1
             else:
                 counts["unwanted"] += 1
-        return Tally(**counts)
+        return OutcomeCounts(**counts)
 
 
-def _later(draft: Draft, story: Story) -> Draft:
+def _later(draft: Draft, story: IncidentState) -> Draft:
     grace = AGENT_FIRST_SECONDS if story.incident is not None else 0.0
     keys = tuple(planned_key(key) for key in draft.keys)
     return replace(draft, run=draft.run or _NO_RUN, keys=keys, not_before=draft.not_before + grace)
 
 
-def _alert_notice(story: Story, language: str) -> Notice:
+def _alert_notice(story: IncidentState, language: str) -> Notice:
     alert, over = story.alert, story.over
     facts = facts_of(
         id=story.subject.id,

@@ -16,10 +16,10 @@ from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Planner
 from stallwatch_alerts.delivery.sender import Sender
 from stallwatch_alerts.notice import Channel
-from stallwatch_alerts.people import People
-from stallwatch_alerts.relay.dispatching import Dispatcher, Receipt, Tally
+from stallwatch_alerts.people import OperatorActions
+from stallwatch_alerts.relay.dispatching import Dispatcher, OutcomeCounts, Receipt
+from stallwatch_alerts.relay.incident_states import WATCHDOG, IncidentState, doubt, incident_states
 from stallwatch_alerts.relay.server import RelayMetrics, RelayServer
-from stallwatch_alerts.relay.stories import WATCHDOG, Story, doubt, stories
 from stallwatch_alerts.relay.webhook import read_notification
 from stallwatch_exporter import steady
 from stallwatch_exporter.serving.authentication import Access, problems
@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.25
 _MOST_WAITING = 32  # requests that wait for an incident; in a burst, further requests do not wait
 
 
-class Intake:
+class NotificationIntake:
     """Receives notifications in several threads; other relays may use the same database."""
 
     def __init__(
@@ -69,37 +69,37 @@ class Intake:
         """
         notification = read_notification(body)
         found = self._joined(notification.alerts)
-        tally = self._kept(found) if found else Tally()
+        tally = self._kept(found) if found else OutcomeCounts()
         watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
         if watchdogs:  # a resolved watchdog means that its Prometheus is silent; another may still fire
             self.watchdog_at = self._clock() if any(watchdogs) else None
         doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
         return Receipt(tally, doubts, notification.problems)
 
-    def _joined(self, alerts: Sequence[Alert]) -> list[Story]:
+    def _joined(self, alerts: Sequence[Alert]) -> list[IncidentState]:
         """Return the stories of the alerts, after a short wait for incidents not yet in the database.
 
         The agent writes a new alert's incident in parallel. Without a common database the incident never
         arrives; the wait then costs a few seconds once per alert.
         """
-        found = stories(alerts, self._incidents)
+        found = incident_states(alerts, self._incidents)
         if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
             return found
         try:
             while any(self._is_early(story) for story in found):
                 self._pause(_LOOK_SECONDS)
-                found = stories(alerts, self._incidents)
+                found = incident_states(alerts, self._incidents)
         finally:
             self._waiting.release()
         return found
 
-    def _is_early(self, story: Story) -> bool:
+    def _is_early(self, story: IncidentState) -> bool:
         return story.unjoined and 0 <= steady.wall(self._clock()) - story.alert.started < _YOUNG_SECONDS
 
-    def _kept(self, found: Sequence[Story]) -> Tally:
+    def _kept(self, found: Sequence[IncidentState]) -> OutcomeCounts:
         over = [story.subject.id for story in found if story.subject.is_settled]
         for left in reversed(range(_TRIES)):
-            tally, now = Tally(), self._clock()
+            tally, now = OutcomeCounts(), self._clock()
 
             def make(notified: Notified, escalated: Escalated, at: float = steady.wall(now)) -> list[Draft]:
                 nonlocal tally
@@ -112,7 +112,7 @@ class Intake:
             except IntegrityError:  # another relay notified the chats meanwhile: plan the rest again
                 if not left:
                     raise
-        return Tally()
+        return OutcomeCounts()
 
     def _incidents(self, run: str) -> list[Incident]:
         return self._store.list(run=run, limit=_INCIDENTS)
@@ -138,9 +138,9 @@ class Relay:
         self._pruned_at = -_PRUNE_SECONDS
         self._pruning: threading.Thread | None = None
         alerts = settings.alerts
-        planner = Planner(alerts, lambda: People(store.engine))
+        planner = Planner(alerts, lambda: OperatorActions(store.engine))
         dispatcher = Dispatcher(alerts, planner, catalogue)
-        self._intake = Intake(store, self._outbox, dispatcher, clock)
+        self._intake = NotificationIntake(store, self._outbox, dispatcher, clock)
         metrics = RelayMetrics()
         metrics.follow(self._outbox.waiting, self._watchdog_at)
         self._senders = [

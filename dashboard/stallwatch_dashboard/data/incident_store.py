@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy.exc import SQLAlchemyError
 
 from stallwatch_alerts.delivery.outbox import Delivery, Outbox
-from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.people import OperatorActions, Silence
 from stallwatch_alerts.store import Change, IncidentStore
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.redact import redact
@@ -76,29 +76,29 @@ class LazyIncidentStore:
         return [one for one in reversed(found) if incident.opened_at - 1 <= one.created_at <= until]
 
     def acknowledged(self, key: str) -> bool:
-        return self._read(lambda store: People(store.engine).is_acknowledged(key), False)
+        return self._read(lambda store: OperatorActions(store.engine).is_acknowledged(key), False)
 
     def silences(self, incident: Incident, now: float) -> list[Silence]:
         """Return the silences that apply to the incident at `now`."""
-        found: list[Silence] = self._read(lambda store: People(store.engine).silences(now), [])
+        found: list[Silence] = self._read(lambda store: OperatorActions(store.engine).silences(now), [])
         return [one for one in found if one.quiets(incident, now)]
 
     def acknowledge(self, key: str, who: str, now: float) -> None:
-        self._write(lambda store: People(store.engine).acknowledge(key, who, now))
+        self._write(lambda store: OperatorActions(store.engine).acknowledge(key, who, now))
 
     def note(self, key: str, who: str, text: str, now: float) -> None:
-        self._write(lambda store: People(store.engine).note(key, who, text, now))
+        self._write(lambda store: OperatorActions(store.engine).note(key, who, text, now))
 
     def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
         run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences take patterns
         made = Silence(now, now + seconds, run=run, rule=rule, who=who)
-        self._write(lambda store: People(store.engine).silence(made))
+        self._write(lambda store: OperatorActions(store.engine).silence(made))
 
     def end_silences(self, silences: Iterable[Silence], now: float) -> None:
         # Another person may already have ended a silence, which is harmless.
         def act(store: IncidentStore) -> None:
             for silence in silences:
-                People(store.engine).expire(silence.id, now)
+                OperatorActions(store.engine).expire(silence.id, now)
 
         self._write(act)
 

@@ -114,7 +114,7 @@ class Line:
     text: str
 
 
-def around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOST_BYTES) -> list[Line]:
+def lines_around(copies: Sequence[LogCopy], at: float, seconds: float, most: int = MOST_BYTES) -> list[Line]:
     """Return the lines of these copies from `at - seconds` to `at + seconds`, in order of time.
 
     Read at most `most` bytes of each copy, near the time `at`, and at most `MOST_COPIES` copies.

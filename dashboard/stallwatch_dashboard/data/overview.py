@@ -206,7 +206,7 @@ def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
     return hosts if len(hosts) > 1 else ()
 
 
-def with_the_end(scraped: Numbers, logged: Progress) -> Numbers:
+def with_final_numbers(scraped: Numbers, logged: Progress) -> Numbers:
     """Return the numbers of an ended run with those after the last scrape, from the diagnosis."""
     return replace(
         scraped,
@@ -245,7 +245,7 @@ def make_row(
         state = "waiting"
     of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
-    incident = newest(incidents) if ended_at is None else last_word(incidents)
+    incident = newest(incidents) if ended_at is None else final_incident(incidents)
     is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
     died_of = incident if state == "failed" and is_fatal else None
     known = vars(numbers) | {
@@ -318,7 +318,7 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
-def last_word(incidents: Sequence[Incident]) -> Incident | None:
+def final_incident(incidents: Sequence[Incident]) -> Incident | None:
     """Return the incident of a run's end, otherwise an incident that outlasted the run, otherwise None."""
     ended = [incident for incident in incidents if incident.kind == "ended"]
     unsolved = [i for i in incidents if i.status == "open" or i.outlasted]

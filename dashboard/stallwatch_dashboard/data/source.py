@@ -26,7 +26,7 @@ from stallwatch_dashboard.data.overview import (
     make_row,
     newest_start,
     state_from_log,
-    with_the_end,
+    with_final_numbers,
 )
 from stallwatch_dashboard.data.prometheus import PrometheusStore
 from stallwatch_dashboard.data.rebuild import numbers_from_frames, rebuilt_frames
@@ -204,9 +204,9 @@ class Source:
             if whole:
                 numbers = numbers_from_frames(rebuilt_frames(*folders, rules=self.settings.rules))
             else:
-                numbers = with_the_end(numbers, end.progress)
+                numbers = with_final_numbers(numbers, end.progress)
         if ended:  # the probe counts more steps than the log copies show
-            numbers = with_the_end(numbers, end.progress)
+            numbers = with_final_numbers(numbers, end.progress)
         # A Prometheus is queried only for the page of one run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
         hosts = max(hosts_of(agents), scraped_hosts, key=len)

@@ -27,12 +27,12 @@ from stallwatch_dashboard.pages.common import (
 )
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
-from stallwatch_dashboard.verdict import in_state, rule_name
+from stallwatch_dashboard.verdict import describe_state, rule_name
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import Event, Incident
 from stallwatch_rules.report.stacks import folded
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
 
@@ -86,7 +86,7 @@ def draw_incidents(
 
 def _state(incident: Incident, say: Say) -> str:
     icon = "open" if incident.outlasted or incident.unwatched else incident.status
-    return f"{_ICONS[icon]} {in_state(incident, say)}"
+    return f"{_ICONS[icon]} {describe_state(incident, say)}"
 
 
 def missing() -> bool:

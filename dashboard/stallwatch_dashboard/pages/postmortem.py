@@ -29,7 +29,7 @@ from stallwatch_dashboard.pages.signin import may_operate, offer_uploads
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.uploads.reader import Answer
 from stallwatch_dashboard.uploads.reading import ReadingFailed, read_uploads, too_much
-from stallwatch_dashboard.uploads.reports import Kept, Reports
+from stallwatch_dashboard.uploads.reports import Reports, SavedReport
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.records import TRAINS, Diagnosis, JobSummary, Place
 from stallwatch_rules.report.html import to_html
@@ -268,7 +268,7 @@ def _keep(reports: Reports, found: Diagnosis, names: list[str], lines: str) -> N
     st.rerun()
 
 
-def _opened(kept: Kept) -> None:
+def _opened(kept: SavedReport) -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button(say("close_report"), icon=":material/arrow_back:", key="close_report"):
             del st.query_params["report"]

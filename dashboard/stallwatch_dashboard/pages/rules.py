@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
-from stallwatch_dashboard import rulebook
+from stallwatch_dashboard import rule_search
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.common import (
     catalogue,
@@ -16,13 +16,13 @@ from stallwatch_dashboard.pages.common import (
     render,
     say,
 )
-from stallwatch_dashboard.safetext import cell, markdown, own_words, verbatim
+from stallwatch_dashboard.safetext import cell, escaped_page, markdown, verbatim
 from stallwatch_rules import __version__
 from stallwatch_rules.authoring.drafting import DraftError
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.messages import bilingual
 from stallwatch_rules.pages.catalogue import Catalogue, folder_of_pack, packs_by_rule
-from stallwatch_rules.pages.fixes import fixes_for, written
+from stallwatch_rules.pages.fixes import fixes_for, without_placeholder
 from stallwatch_rules.pages.page import RulePage
 
 _ROWS = 8  #: rows of the list while a page is open below it
@@ -52,9 +52,9 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
     words = left.text_input(say("find_rule"), st.query_params.get("q", ""), placeholder=say("find_rule_hint"))
     into_address("q", words)
     families = right.multiselect(
-        say("family"), rulebook.families(known.pages.values()), placeholder=say("every_family")
+        say("family"), rule_search.families(known.pages.values()), placeholder=say("every_family")
     )
-    found = rulebook.search(known, _matcher(extra), words, families)
+    found = rule_search.search(known, _matcher(extra), words, families)
     st.caption(say("rules_found", len(found), len(known.pages)))
     if not found:
         st.info(say("no_rule_found"), icon=":material/search_off:")
@@ -81,9 +81,9 @@ def _list(known: Catalogue, extra: tuple[str, ...]) -> None:
 
 def _section(heading: str, text: str, chinese: str = "") -> None:
     text = render(bilingual(text, chinese))
-    if written(text):
+    if without_placeholder(text):
         st.markdown(f"#### {say(heading)}")
-        st.markdown(own_words(text))  # the page is a local, reviewed file
+        st.markdown(escaped_page(text))  # the page is a local, reviewed file
 
 
 def _page(page: RulePage) -> None:
@@ -121,7 +121,7 @@ def _trial() -> None:
     if not pattern or not text:
         st.caption(say("try_next"))
         return
-    trial = rulebook.try_pattern(pattern, text)
+    trial = rule_search.try_pattern(pattern, text)
     if trial.fault is not None:
         st.error(f"{markdown(trial.fault.message)}: {markdown(trial.fault.remedy)}", icon=":material/block:")
         return
@@ -144,7 +144,7 @@ def _draft(known: Catalogue) -> None:
         st.caption(say("draft_next"))
         return
     try:
-        proposal = rulebook.draft_of(text, known, since=__version__)
+        proposal = rule_search.draft_of(text, known, since=__version__)
     except DraftError as error:
         st.info(markdown(str(error)), icon=":material/info:")
         return

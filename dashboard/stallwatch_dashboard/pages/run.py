@@ -348,7 +348,7 @@ def _moment(run: str) -> None:
     rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
     search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
     own = [ranks[rank]] if rank in ranks else found
-    lines = log_copies.matching(log_copies.around(own, at, seconds), search)
+    lines = log_copies.matching(log_copies.lines_around(own, at, seconds), search)
     folded = log_copies.fold(lines)
     st.caption(say("lines_folded", len(lines), len(folded), formats.clock(at, zone())))
     shown = log_copies.drawn(folded, at, zone(), "·")

@@ -19,7 +19,7 @@ _WIDEST = 400
 _JUDGED = 4096
 
 
-def around(
+def lines_around(
     streams: Sequence[tuple[str, BinaryIO]],
     file: str,
     number: int,

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 _PATH = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 
 
-class Ledger:
+class UploadSessions:
     """Records the sessions that may send files, and the bytes that each session stores."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Ledger:
             self._kept.get(session, {}).pop(file, None)
 
 
-LEDGER = Ledger()  #: the ledger of this process
+LEDGER = UploadSessions()  #: the ledger of this process
 _REFUSALS = {
     403: "this session may not upload",
     411: "the length of the upload is missing",
@@ -57,7 +57,11 @@ _REFUSALS = {
 
 class UploadGate:
     def __init__(
-        self, app: ASGIApp, ledger: Ledger, most: int, alive: Callable[[str], bool] = lambda _session: True
+        self,
+        app: ASGIApp,
+        ledger: UploadSessions,
+        most: int,
+        alive: Callable[[str], bool] = lambda _session: True,
     ) -> None:
         self._app = app
         self._ledger = ledger

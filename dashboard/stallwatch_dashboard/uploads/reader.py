@@ -95,7 +95,9 @@ def _read(task: Task) -> Answer:
         # The file of the primary finding may be inside an uploaded archive.
         holding = [name for name in task.names if found.primary.file.startswith(name)]
         streams = [(name, opened.enter_context(Path(name).open("rb"))) for name in holding]
-        answer.context = context.around(streams, found.primary.file, found.primary.line, limits=task.limits)
+        answer.context = context.lines_around(
+            streams, found.primary.file, found.primary.line, limits=task.limits
+        )
     return answer
 
 

@@ -22,7 +22,7 @@ _SUFFIX = ".msgpack"
 _MOST_BYTES = 32 << 20  #: a report has some hundred kilobytes; a larger file is not ours
 
 
-class Kept(msgspec.Struct):
+class SavedReport(msgspec.Struct):
     id: str
     at: float  #: Unix seconds
     names: list[str]  #: names of the files that were read
@@ -36,11 +36,11 @@ class Reports:
         self._folder = home / "reports"
         self._clock = clock
 
-    def keep(self, found: Diagnosis, names: Sequence[str], language: str, context: str = "") -> Kept:
+    def keep(self, found: Diagnosis, names: Sequence[str], language: str, context: str = "") -> SavedReport:
         """Save a report and return it; raise ``OSError`` if it cannot be written."""
         now = self._clock()
         moment = datetime.fromtimestamp(now, timezone.utc)
-        kept = Kept(
+        kept = SavedReport(
             f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(4)}",
             now,
             list(names),
@@ -52,13 +52,13 @@ class Reports:
         replace(self._path(kept.id), msgspec.msgpack.encode(kept))
         return kept
 
-    def load(self, wanted: str) -> Kept | None:
+    def load(self, wanted: str) -> SavedReport | None:
         """Return the report with this id; ``None`` if there is none or it cannot be read."""
         if not _ID.fullmatch(wanted):
             return None
         return _read(self._path(wanted))
 
-    def all(self) -> list[Kept]:
+    def all(self) -> list[SavedReport]:
         try:
             paths = [path for path in self._folder.iterdir() if path.suffix == _SUFFIX]
         except OSError:
@@ -76,10 +76,10 @@ class Reports:
         return self._folder / f"{wanted}{_SUFFIX}"
 
 
-def _read(path: Path) -> Kept | None:
+def _read(path: Path) -> SavedReport | None:
     try:
         if path.stat().st_size > _MOST_BYTES:
             return None
-        return from_msgpack(path.read_bytes(), Kept)
+        return from_msgpack(path.read_bytes(), SavedReport)
     except (OSError, msgspec.MsgspecError):
         return None

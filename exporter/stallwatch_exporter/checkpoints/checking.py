@@ -43,21 +43,23 @@ MOST_NAMES = 200_000  #: most files and folders below a path: beyond any checkpo
 _REPORT_EVERY = 20_000  #: number of names between two calls
 
 
-class Below(NamedTuple):
+class FolderContent(NamedTuple):
     """Content below a path: each folder with its files' names, complete or only the first names."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True
 
 
-class LookedAt(NamedTuple):
+class CheckedFiles(NamedTuple):
     """Files with a checkpoint's names: the number of checked files, and the names of other files."""
 
     files: int
     foreign: list[str]
 
 
-def listed(path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None) -> Below:
+def listed(
+    path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None
+) -> FolderContent:
     """Return the folders below a path with their files, the path itself first; for a file, that file.
 
     Links to folders are not followed. The listing stops after `most` names, because a path such as /home is
@@ -69,22 +71,22 @@ def listed(path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object]
     if not path.exists():
         raise FileNotFoundError(path)
     if path.is_file():
-        return Below([(path.parent, [path.name])])
+        return FolderContent([(path.parent, [path.name])])
     found: list[tuple[Path, list[str]]] = []
     count = reported = 0
     for folder, folders, names in os.walk(path):
         folders.sort()
         count += len(folders) + len(names)
         if count > most:
-            return Below(found, whole=False)
+            return FolderContent(found, whole=False)
         if on_count is not None and count - reported >= _REPORT_EVERY:
             reported = count
             on_count(count)
         found.append((Path(folder), sorted(names)))
-    return Below(found)
+    return FolderContent(found)
 
 
-def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
+def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
     """Return the faults of a checkpoint: a folder with all its content, or one file.
 
     Headers, tables of contents and sizes are read, but never the tensors, and nothing is unpickled. An
@@ -106,12 +108,12 @@ def check_checkpoint(path: Path, below: Below | None = None) -> list[Fault]:
     return faults
 
 
-def looked_at(path: Path, below: Below | None = None) -> LookedAt:
+def checked_files(path: Path, below: FolderContent | None = None) -> CheckedFiles:
     """Return the number of a checkpoint's files that can be checked, and the names of the other files."""
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
     foreign = [file.name for file in files if _is_foreign(file)]
-    return LookedAt(len(files) - len(foreign), foreign)
+    return CheckedFiles(len(files) - len(foreign), foreign)
 
 
 def _is_foreign(path: Path) -> bool:

@@ -36,7 +36,7 @@ from stallwatch_exporter.cluster.wire import (
 from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.stacks.folding import by_host, over_hosts
-from stallwatch_rules.stacks.patience import HostView, Ruling, run_ruling
+from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 

@@ -25,7 +25,7 @@ from stallwatch_exporter.cluster.merging import (
     number_of,
     qualified,
 )
-from stallwatch_exporter.cluster.slowness import PaceBook
+from stallwatch_exporter.cluster.slowness import UnacknowledgedSteps
 from stallwatch_exporter.cluster.wire import (
     BEAT_SECONDS,
     QUIET_BEAT_SECONDS,
@@ -38,7 +38,7 @@ from stallwatch_exporter.incident import Incident, Sink
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Phase
-from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent itself notifies users of its news
@@ -127,7 +127,7 @@ class Member:
         self._ended_in: int | None = None  # number of the first report of the end
         self._end_is_known = False
         self._started = clock()
-        self.paces = PaceBook()  #: receives the steps of the local ranks
+        self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
         self._number = 0
         self._mine: dict[str, Incident] = {}  # incidents by id: open, or closed and maybe not reported yet
         self._closed_at: dict[str, float] = {}

@@ -16,7 +16,7 @@ from stallwatch_exporter.watching.alarms import RESOLUTIONS
 from stallwatch_exporter.watching.incidents import IncidentManager
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import STRAGGLER
-from stallwatch_rules.judgements.slow_hosts import Own, SlowHost, SlowHosts
+from stallwatch_rules.judgements.slow_hosts import RankStep, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: most steps of one rank in one report
@@ -28,16 +28,16 @@ _MOST_POSTED = 64
 _RUN = "run"  # used instead of an agent's name, because the incident belongs to the run
 
 
-class PaceBook:
+class UnacknowledgedSteps:
     """Steps of an agent's ranks that no coordinator has acknowledged; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._steps: dict[int, deque[tuple[int, Own]]] = {}  # steps by rank
+        self._steps: dict[int, deque[tuple[int, RankStep]]] = {}  # steps by rank
         self._counts: dict[int, int] = {}  # number of steps recorded so far, by rank
         self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank at the time of each report
 
-    def take(self, rank: int, step: int, own: Own) -> None:
+    def take(self, rank: int, step: int, own: RankStep) -> None:
         """Record a step of a rank; ignore a repeated step."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
@@ -67,7 +67,7 @@ class PaceBook:
                     while steps and self._counts[rank] - len(steps) < count:
                         steps.popleft()
 
-    def _paces(self, rank: int, steps: Iterable[tuple[int, Own]]) -> Paces:
+    def _paces(self, rank: int, steps: Iterable[tuple[int, RankStep]]) -> Paces:
         known = list(steps)
         counted = any(own.tokens for _, own in known)
         return Paces(
@@ -128,7 +128,7 @@ class Slowness:
             steps = list(zip(paces.steps, paces.own, paces.whole, tokens, strict=False))
             for step, own, whole, count in steps[max(0, seen - paces.before) :]:
                 if compares:
-                    self._watched.see(host, paces.rank, step, Own(own, whole, count))
+                    self._watched.see(host, paces.rank, step, RankStep(own, whole, count))
                 else:
                     self._watched.join(host, paces.rank, step)
             self._seen[report.agent, paces.rank] = max(seen, paces.before + len(steps))

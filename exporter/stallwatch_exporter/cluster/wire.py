@@ -15,7 +15,7 @@ import msgspec
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Phase
-from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 VERSION = 1

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_recorded, without_copies
 from stallwatch_exporter.postmortem.run_folders import (
-    folders_of_one,
+    folders_of_run,
     hosts_of_ranks,
     placed,
     with_other_hosts,
@@ -24,7 +24,7 @@ from stallwatch_logs.parallel_reading import Parallel, read_all
 from stallwatch_logs.rank_files import read_rank_files
 from stallwatch_rules.lines.hosts import hosts_of_paths
 from stallwatch_rules.lines.reader import MAX_LINE
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -33,7 +33,7 @@ from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, Stats
 from stallwatch_rules.stacks.concluding import is_elsewhere, with_stacks
 from stallwatch_rules.text.digest import counted
-from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.display import iso
 
 if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
@@ -56,7 +56,7 @@ class Options:
     scratch: str | None = None  #: folder for copies of records in archives; by default that of the system
 
     @contextmanager
-    def expanded(self, paths: Paths) -> Iterator[Given]:
+    def expanded(self, paths: Paths) -> Iterator[UserFiles]:
         """Yield the files in these paths, and the problems with the others; then delete copies of records."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
@@ -70,10 +70,10 @@ class Options:
                     TemporaryDirectory(prefix="stallwatch-records-", dir=self.scratch)
                 ),
             )
-            yield Given(files, problems, rank_files, run_folders, notes)
+            yield UserFiles(files, problems, rank_files, run_folders, notes)
 
 
-class Given(NamedTuple):
+class UserFiles(NamedTuple):
     """Files that the user gave."""
 
     files: list[LogFile]
@@ -97,7 +97,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
     """
     started = time.monotonic()
     with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
-        folders = folders_of_one(files, run_folders)
+        folders = folders_of_run(files, run_folders)
         result = diagnose_run(files, problems, folders, options, started=started, rank_files=rank_files)
     result.diagnosis.notes = [*notes, *result.diagnosis.notes]
     return result.diagnosis, problems
@@ -108,14 +108,16 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
     files, problems = expand(paths, limits=options.limits)
     found = []
     for file, (result, own) in zip(
-        files, in_turn([([file], ()) for file in files], replace(options, parallel=None)), strict=True
+        files,
+        diagnose_in_turn([([file], ()) for file in files], replace(options, parallel=None)),
+        strict=True,
     ):
         found.append((file.name, result.diagnosis))
         problems += own
     return found, problems
 
 
-def in_turn(
+def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
     """Diagnose several runs, each from its files and folders; yield the result and the problems of each."""
@@ -178,8 +180,8 @@ def diagnose_run(
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
     if stats.unread_files:  # a log that was not read completely does not end there
-        notes_left = [note for note in diagnosis.notes if not says(note, *_ENDS_OPEN)]
-        diagnosis.notes = [out_of_time(stats.unread_files, stats.unread_bytes), *notes_left]
+        notes_left = [note for note in diagnosis.notes if not contains_message(note, *_ENDS_OPEN)]
+        diagnosis.notes = [time_limit_note(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
     diagnosis = with_kept(diagnosis, known)
     diagnosis = without_copies(diagnosis, problems, folders)
@@ -188,7 +190,7 @@ def diagnose_run(
     return RunResult(diagnosis, _last_time(reading))
 
 
-def out_of_time(files: int, unread: int) -> Message:
+def time_limit_note(files: int, unread: int) -> Message:
     """Return the note that time ran out before the end of `files` files, with `unread` bytes left."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)

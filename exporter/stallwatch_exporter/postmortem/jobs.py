@@ -19,18 +19,18 @@ from stallwatch_exporter.postmortem.diagnose import (
     Options,
     Paths,
     RunResult,
+    diagnose_in_turn,
     diagnose_run,
-    in_turn,
-    out_of_time,
+    time_limit_note,
 )
-from stallwatch_exporter.postmortem.run_folders import folders_of_one, own_runs
+from stallwatch_exporter.postmortem.run_folders import folders_of_run, stored_runs_of
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import Job, jobs_among
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 from stallwatch_rules.records import Diagnosis, JobSummary
 from stallwatch_rules.report import phrases
 from stallwatch_rules.text.digest import parse_iso
-from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.display import iso
 
 _NAMED_JOBS = 20
 
@@ -66,9 +66,9 @@ def diagnose_jobs(
     """
     started = time.monotonic()
     with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
-        folders, jobs = folders_of_one(files, run_folders), list[Job]()
+        folders, jobs = folders_of_run(files, run_folders), list[Job]()
         if not together and len(files) > 1:
-            kept = own_runs([file for file in files if file.path or file.folder], run_folders)
+            kept = stored_runs_of([file for file in files if file.path or file.folder], run_folders)
             jobs = jobs_among(files, kept)
         if job is not None and files:
             chosen = next((one for one in jobs if one.name == job), None)
@@ -85,7 +85,9 @@ def diagnose_jobs(
 def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options: Options) -> JobsResult:
     kept, unread_files, unread_bytes = _Kept(), 0, 0
     for job, (result, wrong) in zip(
-        jobs, in_turn([(job.files, list(map(Path, job.folders))) for job in jobs], options), strict=True
+        jobs,
+        diagnose_in_turn([(job.files, list(map(Path, job.folders))) for job in jobs], options),
+        strict=True,
     ):
         kept.take(job, result, wrong)
         unread_files += result.diagnosis.stats.unread_files
@@ -94,8 +96,8 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     notes = [*diagnosis.notes, *map(str, others)]
     if unread_files > diagnosis.stats.unread_files:  # other jobs have unread files, too
-        first = out_of_time(unread_files, unread_bytes)
-        notes = [first, *(note for note in notes if not says(note, *OUT_OF_TIME))]
+        first = time_limit_note(unread_files, unread_bytes)
+        notes = [first, *(note for note in notes if not contains_message(note, *OUT_OF_TIME))]
         stats = msgspec.structs.replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)
         diagnosis = msgspec.structs.replace(diagnosis, stats=stats)
     diagnosis = msgspec.structs.replace(diagnosis, notes=notes)

@@ -14,14 +14,14 @@ from stallwatch_exporter.watching.incidents import last_states, read_incidents, 
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 from stallwatch_rules.text.digest import fold_names, short_duration
-from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.display import iso
 
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
@@ -212,7 +212,7 @@ def _was_killed(ending: Ending) -> bool:
 
 
 def _passed_signal_on(ending: Ending) -> bool:
-    return says(ending.detail, "run.passed-on")
+    return contains_message(ending.detail, "run.passed-on")
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:

@@ -60,7 +60,7 @@ def with_other_hosts(
             if info is not None and info.key == own.key and _agent_of(info) not in known:
                 known.add(_agent_of(info))
                 beside[str(parent / name)] = info
-    group = next(group for group in apart(beside) if str(given) in group)
+    group = next(group for group in start_groups(beside) if str(given) in group)
     others = [folder for folder in group if folder != str(given)]
     if not others:
         return paths, []
@@ -74,7 +74,7 @@ def _agent_of(info: AgentInfo) -> tuple[object, ...]:
     return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
-def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
+def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
     """Return the folders of the run that all files belong to; none if several runs or none contain them.
 
     Folders of other runs without any of these files do not matter.
@@ -88,7 +88,7 @@ def folders_of_one(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
         from stallwatch_exporter.runs.runfolder import read_info
 
         infos = {folder: info for folder in run_folders if (info := read_info(Path(folder))) is not None}
-        groups = [{*group} for group in apart({one: info for one, info in infos.items() if info.key})]
+        groups = [{*group} for group in start_groups({one: info for one, info in infos.items() if info.key})]
         groups += [{folder} for folder in known.difference(*groups)]
         used = set[str]().union(*inside) or known
         of_files = [group for group in groups if not used.isdisjoint(group)]
@@ -149,7 +149,7 @@ def _around(file: LogFile) -> list[str]:
     return [parent, os.path.dirname(parent)] if os.path.basename(parent) == "ranks" else [parent]  # noqa: PTH119, PTH120
 
 
-def own_runs(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
+def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
     """Return the stored runs whose folders contain these files, reading each folder once.
 
     If each node of a training has its own agent, each has a folder. The folders have one key if a scheduler
@@ -170,7 +170,9 @@ def own_runs(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFo
         return RunFolders({}, {})
     from stallwatch_exporter.runs.runfolder import read_info
 
-    groups = apart({folder: info for folder in folders if (info := read_info(Path(folder))) is not None})
+    groups = start_groups(
+        {folder: info for folder in folders if (info := read_info(Path(folder))) is not None}
+    )
     # A group has the name of its first folder, or its path if another group has the same name.
     often = Counter(Path(group[0]).name for group in groups)
     named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
@@ -178,7 +180,7 @@ def own_runs(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFo
     return RunFolders({name: jobs[folder] for name, folder in folder_of.items() if folder in jobs}, named)
 
 
-def apart(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
+def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
     """Return run folders in groups, each of which may be one start of one training."""
     # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import by_start

@@ -319,7 +319,7 @@ class Probe:
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late: most Python processes are not ranks
-            from .stacks import stand_by
+            from .stacks import start_answering
 
             (rank, local_rank), started = ranks(self._environ), self.clock()
             name = f"{rank}-{os.getpid()}-{started * 1e9:.0f}.ring"
@@ -331,7 +331,7 @@ class Probe:
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
             self._ring = ring
-            stand_by(self, str(self._ring.path))
+            start_answering(self, str(self._ring.path))
         return self._ring
 
 

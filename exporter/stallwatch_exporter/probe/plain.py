@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell and ``uv run``
 
 
-def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
+def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     """Register the signal if this process is the command or its child, and not a launcher's rank.
 
     `folder` is the folder of the rings. Few imports precede the check: every Python of the command runs it.
@@ -29,10 +29,10 @@ def stand_by(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     import time
 
     from .clock import steady_offset
-    from .stacks import stand_by_alone
+    from .stacks import register_own_signal
 
     now = time.monotonic() + steady_offset(environ)
-    stood_by = stand_by_alone(os.path.join(folder, f"0-{os.getpid()}-{now * 1e9:.0f}.ring"))
+    stood_by = register_own_signal(os.path.join(folder, f"0-{os.getpid()}-{now * 1e9:.0f}.ring"))
     atexit.register(stood_by.leave)
 
 

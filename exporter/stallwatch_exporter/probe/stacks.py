@@ -224,14 +224,14 @@ def _write(path: str, data: bytes) -> None:
 _answerer: Answerer | None = None
 
 
-def stand_by_alone(base: str) -> Answerer:
+def register_own_signal(base: str) -> Answerer:
     """Register the signal of this process at its start, before anything is known about it."""
     global _answerer
     _answerer = Answerer(base)
     return _answerer
 
 
-def stand_by(probe: Probe, ring: str) -> None:
+def start_answering(probe: Probe, ring: str) -> None:
     """Let the agent query this process, through files beside its `ring`; only once per process."""
     global _answerer
     try:

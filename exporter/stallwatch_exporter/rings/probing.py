@@ -22,7 +22,7 @@ from stallwatch_exporter.rings.presence import command_line, is_there, process_n
 from stallwatch_exporter.rings.reader import Batch, Record, RingReader, open_file
 from stallwatch_exporter.running.crashes import ProcessEnd
 from stallwatch_exporter.settings import make_home
-from stallwatch_rules.text.foreign_json import NOT_JSON, bounded, read_json
+from stallwatch_rules.text.foreign_json import NOT_JSON, read_json, require_bounded
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
@@ -134,7 +134,7 @@ class RankProcess(RingReader):
         self._events_until += len(whole)
         for line in whole.splitlines():
             try:
-                event = bounded(read_json(line))
+                event = require_bounded(read_json(line))
             except NOT_JSON:
                 continue
             if isinstance(event, dict):

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch_rules.endings import GONE_ON, Crash, Running
+from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
 _AFTER_SECONDS = 1.0  #: progress that much later than the end of a process belongs to another process
 #: Codes of processes that SIGHUP, SIGINT or SIGTERM ended, also in the form of a shell.
@@ -51,7 +51,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
         return "silent" if self.probed else "unknown"
 
     @property
-    def is_rays(self) -> bool:
+    def is_ray_worker(self) -> bool:
         """Return whether Ray started the process; Ray ends workers by SIGTERM, SIGKILL or exit code 1.
 
         The death of a worker fails the call that waits for it (ray 2.60, ``RayActorError``).
@@ -99,7 +99,7 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
     `log_fails` returns whether the log ends in a failure without output after it; it is called if the
     processes leave the question open.
     """
-    ends = [end for end in ends if not end.is_rays]
+    ends = [end for end in ends if not end.is_ray_worker]
     ranks = last_of_ranks(ends)
     dead = [end for end in ranks if end.fate in ("failed", "silent") and not _excused(end, ranks, reached)]
     if not dead and not any(end.step is not None for end in ranks):
@@ -114,16 +114,18 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
     """Return the observed exit codes of ranks that failed, in the order in which they ended."""
-    seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_rays]
+    seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_ray_worker]
     ended = [end for end in seen if end.ended_at is not None and end.code is not None]
     return {
         end.rank: end.code for end in sorted(ended, key=lambda end: end.last_seen) if end.rank is not None
     }
 
 
-def still_running(ends: Sequence[ProcessEnd]) -> list[Running]:
+def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
     """Return the ranks whose process has outlived the command."""
-    return [Running(end.rank, end.pid) for end in last_of_ranks(ends) if end.up and end.rank is not None]
+    return [
+        SurvivingRank(end.rank, end.pid) for end in last_of_ranks(ends) if end.up and end.rank is not None
+    ]
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
@@ -204,7 +206,7 @@ def _total(step: int | None, reached: Reached) -> int | None:
     return reached.total if step is not None and reached.total is not None and step <= reached.total else None
 
 
-def hidden_by(script: str) -> Literal["pipe", "wait", ""]:
+def exit_code_loss(script: str) -> Literal["pipe", "wait", ""]:
     """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
     if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
         return "pipe"

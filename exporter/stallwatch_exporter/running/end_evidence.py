@@ -18,7 +18,7 @@ from stallwatch_exporter.running.crashes import (
     Reached,
     codes_of,
     crash_among,
-    hidden_by,
+    exit_code_loss,
     last_of_ranks,
     still_running,
 )
@@ -27,7 +27,7 @@ from stallwatch_exporter.running.memory import MemoryHeld
 from stallwatch_exporter.running.programs import Program, Programs
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_exporter.watching.incidents import redacted
-from stallwatch_rules.endings import Crash, Ending, MemoryKnown
+from stallwatch_rules.endings import Crash, Ending, MemoryUse
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import sentences
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -169,7 +169,7 @@ class EndEvidence:
             if not _died(found):
                 return command, found
             crash = Crash(step=tracker.last_step, total=tracker.total_steps, by=_seen_in(tracker))
-        crash = replace(crash, hidden=hidden_by(self.programs.script))
+        crash = replace(crash, hidden=exit_code_loss(self.programs.script))
         counted = self._memory.counted()
         found, _ = diagnose(self.with_memory(_failed(command, crash, counted)))
         crash = replace(crash, error=_error(found))
@@ -231,7 +231,7 @@ def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
         signal=ended_by.name if ended_by is not None else None,
         detail=sentences(crash_sentence(crash), running_sentence(command.running)),
         crash=crash,
-        memory=MemoryKnown(counted=counted) if killed and counted is not None else None,
+        memory=MemoryUse(counted=counted) if killed and counted is not None else None,
     )
 
 

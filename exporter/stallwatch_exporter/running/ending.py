@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stallwatch_rules.endings import Crash, Ending, MemoryKnown, Running
+from stallwatch_rules.endings import Crash, Ending, MemoryUse, SurvivingRank
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.text.lazy import lazy
 
@@ -81,7 +81,7 @@ def classify(
             signal=killer.name if killer else None,
             detail=detail,
             seconds=seconds,
-            memory=MemoryKnown(counted=counted) if counted is not None else None,
+            memory=MemoryUse(counted=counted) if counted is not None else None,
         )
 
     if returncode == 0:
@@ -154,7 +154,7 @@ def crash_sentence(crash: Crash) -> Message:
     return message("run.returned-0", how=message(f"run.crash-{how}", **facts), where=where, hint=hint)
 
 
-def running_sentence(running: Sequence[Running]) -> Message | None:
+def running_sentence(running: Sequence[SurvivingRank]) -> Message | None:
     """Return a sentence that names the ranks that are still running."""
     if not running:
         return None

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from stallwatch_exporter.running.ending import Kill, killed_within
 from stallwatch_exporter.stacks.processes import family
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.messages import message, sentences
 
 
@@ -60,14 +60,14 @@ class MemoryHeld:
         counted = ending.memory.counted if ending.memory is not None else None
         return replace(ending, detail=sentences(ending.detail, *more), memory=self._known(counted))
 
-    def now(self) -> MemoryKnown | None:
+    def now(self) -> MemoryUse | None:
         """Return the known memory use while the command runs, of which a process may have been killed."""
         return self._known(self.counted())
 
-    def _known(self, counted: bool | None) -> MemoryKnown | None:
+    def _known(self, counted: bool | None) -> MemoryUse | None:
         ranks = {rank: int(size) for rank, size in sorted(self._ranks.items())}
-        known = MemoryKnown(counted=counted, held=self._all, limit=self._limit, ranks=ranks)
-        return known if known != MemoryKnown() else None
+        known = MemoryUse(counted=counted, held=self._all, limit=self._limit, ranks=ranks)
+        return known if known != MemoryUse() else None
 
 
 def _size(size: float) -> str:

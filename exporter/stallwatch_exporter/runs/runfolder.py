@@ -96,7 +96,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
         return self.host_name or self.host
 
 
-class Kept(msgspec.Struct):
+class ReservedContent(msgspec.Struct):
     """Content of the reserved block of a run's folder, after a file of the folder could not be written."""
 
     info: AgentInfo
@@ -433,7 +433,7 @@ def where_kept(folder: Path) -> Path:
 
 def read_info(folder: Path) -> AgentInfo | None:
     """Return the newest record in one run's folder; ``None`` if no record is readable."""
-    info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, Kept)
+    info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, ReservedContent)
     if kept is not None and (info is None or kept.info.updated_at >= info.updated_at):
         return kept.info
     return info
@@ -442,7 +442,7 @@ def read_info(folder: Path) -> AgentInfo | None:
 def read_diagnosis(folder: Path) -> Diagnosis | None:
     """Return the diagnosis stored at the run's end, complete or as far as it fitted into the reserve."""
     whole = read_record(folder / "diagnosis.json", Diagnosis)
-    kept = read_record(folder / NAME, Kept) if whole is None else None
+    kept = read_record(folder / NAME, ReservedContent) if whole is None else None
     return kept.diagnosis if kept is not None else whole
 
 
@@ -526,14 +526,14 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
 def _smallest(info: AgentInfo, diagnosis: Diagnosis | None) -> bytes:
     """Return the encoded record, reduced to fit into the reserved block."""
     data = b""
-    for small in _smaller(Kept(info, diagnosis)):
+    for small in _smaller(ReservedContent(info, diagnosis)):
         data = msgspec.json.encode(small)
         if len(data) <= SIZE:
             return data
     return data[:SIZE]  # unreadable, but never reached, because the last version is bounded
 
 
-def _smaller(kept: Kept) -> Iterator[Kept]:
+def _smaller(kept: ReservedContent) -> Iterator[ReservedContent]:
     yield kept
     replace, short = msgspec.structs.replace, kept.diagnosis
     if short is not None:
@@ -551,9 +551,11 @@ def _smaller(kept: Kept) -> Iterator[Kept]:
         primary = replace(
             short.primary, evidence=short.primary.evidence[-1:], captures={}, frames=[], apart=[]
         )
-        yield Kept(info, Diagnosis(short.verdict, primary=primary))
-    yield Kept(info, Diagnosis(short.verdict) if short is not None else None)
-    yield Kept(replace(info, ending=replace(ending, detail="", crash=None) if ending is not None else None))
+        yield ReservedContent(info, Diagnosis(short.verdict, primary=primary))
+    yield ReservedContent(info, Diagnosis(short.verdict) if short is not None else None)
+    yield ReservedContent(
+        replace(info, ending=replace(ending, detail="", crash=None) if ending is not None else None)
+    )
 
 
 def _claim(

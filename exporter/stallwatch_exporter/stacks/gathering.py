@@ -12,8 +12,8 @@ from stallwatch_exporter.probe.stacks import COLLECTIVES
 from stallwatch_exporter.stacks import processes, queries
 from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_exporter.stacks.queries import busy_worker, find_py_spy, spied
-from stallwatch_rules.stacks.doing import doing_of
 from stallwatch_rules.stacks.flight import read_recorder
+from stallwatch_rules.stacks.rank_activity import activity_of_rank
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Condition, RankAnswer
 
@@ -159,7 +159,7 @@ def _look(pairs: _Pairs) -> None:
             record.kernel = processes.kernel_place(rank.pid)
             record.transferred = processes.transferred(rank.pid)
             record.processor = processes.processor_seconds(rank.pid)
-            kind = doing_of(record).kind
+            kind = activity_of_rank(record).kind
             if kind == "process":
                 record.children = processes.children_seconds(rank.pid)
             elif kind == "data":

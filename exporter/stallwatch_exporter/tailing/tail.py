@@ -20,7 +20,7 @@ MOST_PER_POLL = 4 * 1024 * 1024  #: the rest of a file that grows faster is read
 _MARK = 64
 
 
-class Portion(NamedTuple):
+class FileChunk(NamedTuple):
     """Bytes of a file; with `fresh`, the file is new, so they do not continue the previous bytes."""
 
     data: bytes
@@ -57,7 +57,7 @@ class FileTailer:
         self._fresh = False
         self._saved = position
 
-    def poll(self) -> Iterator[Portion]:
+    def poll(self) -> Iterator[FileChunk]:
         """Yield the bytes appended since the last call, in portions."""
         self.more = False
         fd = self._opened()
@@ -180,7 +180,7 @@ class FileTailer:
             return False
         return (now.st_dev, now.st_ino) != self._identity and now.st_size > 0
 
-    def _grown(self, fd: int) -> Iterator[Portion]:
+    def _grown(self, fd: int) -> Iterator[FileChunk]:
         size, mark = os.fstat(fd).st_size, self._mark
         same = size == self._offset or _read_at(fd, self._offset - len(mark), len(mark)) == mark
         if size < self._offset or not same:
@@ -198,7 +198,7 @@ class FileTailer:
             self._offset += len(data)
             self._mark = (self._mark + data)[-_MARK:]
             fresh, self._fresh = self._fresh, False
-            yield Portion(data, fresh)
+            yield FileChunk(data, fresh)
         self.more = True
 
     def _move_to(self, fd: int, offset: int) -> None:

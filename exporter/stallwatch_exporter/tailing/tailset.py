@@ -7,7 +7,7 @@ import glob
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from stallwatch_exporter.tailing.tail import FileTailer, Portion, Position
+from stallwatch_exporter.tailing.tail import FileChunk, FileTailer, Position
 from stallwatch_rules.text.encodings import looks_binary
 
 _MAGIC = "*?["
@@ -49,7 +49,7 @@ class TailSet:
             new.append(path)
         return new
 
-    def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, Portion]]:
+    def poll(self, paths: Iterable[Path] | None = None) -> Iterator[tuple[Path, FileChunk]]:
         """Yield the bytes appended to the files `paths`, or to all files."""
         for path in list(self.tailers) if paths is None else paths:
             tailer = self.tailers.get(path)

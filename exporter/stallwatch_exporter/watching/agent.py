@@ -35,12 +35,12 @@ from stallwatch_exporter.watching.readers import Readers
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_exporter.watching.suspicion import Suspicion
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.slow_hosts import Own
+from stallwatch_rules.judgements.slow_hosts import RankStep
 from stallwatch_rules.lines.ranks import local_ranks
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Line, Match, Stats
-from stallwatch_rules.stacks.patience import CRITICAL, FOREVER
+from stallwatch_rules.stacks.quiet_periods import CRITICAL, FOREVER
 from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
@@ -171,7 +171,7 @@ class Agent:
         with self._guarded("taking over the run"):
             self.advance.history(last_sign)
             found, _ = self._diagnosis(last_sign)
-            self._alarms.forgive(found)
+            self._alarms.mark_known(found)
             return found
         return Diagnosis("no-training-log")
 
@@ -242,7 +242,7 @@ class Agent:
         if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
             self._progress.ended(now)
             self.advance.seen(now)
-        missing = self._intake.unsaid(now, everything=everything)
+        missing = self._intake.unlogged_lines(now, everything=everything)
         self._take(missing, 0, now, counted=False, progress=False)
 
     # ---- time
@@ -334,12 +334,12 @@ class Agent:
                     state, diagnosis, self._shown_lines(), now, self._diagnoser.stacks, self._severity(state)
                 )
                 self._respond(begins=begins)
-            self._alarms.raise_due(diagnosis, max(now, line_at))
+            self._alarms.open_due_incidents(diagnosis, max(now, line_at))
             if sure:
                 self._alarms.judged(diagnosis, now)
             if falls_silent:
                 self._line_at = None
-                self._alarms.fell_silent(diagnosis, now)
+                self._alarms.open_silence_incident(diagnosis, now)
 
     def _severity(self, state: StallState) -> Severity:
         """Return "warning" for a run that computes without progress, and "critical" after a longer time."""
@@ -477,7 +477,7 @@ class Agent:
             )
         )
 
-    def _paced(self, rank: int, step: int, own: Own) -> None:
+    def _paced(self, rank: int, step: int, own: RankStep) -> None:
         """Report the duration of a rank's step to the other hosts."""
         if self.member is not None:
             self.member.paces.take(rank, step, own)

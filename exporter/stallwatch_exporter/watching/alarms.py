@@ -18,12 +18,12 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, SEEN
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, SILENT_HANG, STANDSTILLS, STEP_TIME, STRAGGLER
 from stallwatch_rules.judgements.slow_hosts import WINDOWS
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
-from stallwatch_rules.stacks.concluding import background
+from stallwatch_rules.stacks.concluding import background_rules
 from stallwatch_rules.stacks.records import StallStacks
 
 #: Time for the other lines of a failure to arrive, and for the run to end: a crash is one notification.
@@ -96,7 +96,9 @@ class Alarms:
         self._pending = Pending()
         self._warnings = Pending()  # first matches of rules that announce a later failure
         #: Rules of unfixed checkpoint faults that this agent or an earlier agent found.
-        self.checkpoints = {each.rule for each in book.all_open if says(each.note, f"concern.{CHECKPOINT}")}
+        self.checkpoints = {
+            each.rule for each in book.all_open if contains_message(each.note, f"concern.{CHECKPOINT}")
+        }
         self.ranks = LostRankAlarms(book)
         self._harmful: dict[str, int] = {}  # consecutive harmful judgments by rule
         self._fine: dict[str, int] = {}
@@ -128,13 +130,13 @@ class Alarms:
         """Return the seconds until a finding or a warning is due; infinity if none is pending."""
         return min(each.due_in(now, ending=self.ending) for each in (self._pending, self._warnings))
 
-    def forgive(self, diagnosis: Diagnosis) -> None:
+    def mark_known(self, diagnosis: Diagnosis) -> None:
         """Treat findings from before the start of the agent as known."""
         self._pending.clear()
         self._known_past = {finding.rule: finding.count for finding in diagnosis.findings}
         self._unknown_past = _unknown_count(diagnosis)
 
-    def raise_due(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
+    def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
         """Open incidents for the due fatal findings (or all), except those the diagnosis withdraws."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
@@ -168,7 +170,7 @@ class Alarms:
             if known is not None and harmful:
                 self._book.update(incident, now, harm=known.harm, count=known.count, note=known.note)
 
-    def fell_silent(self, diagnosis: Diagnosis, now: float) -> None:
+    def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
         """Open an incident for an unknown exception that was followed by silence and no progress.
 
         A later guess at its cause, or a second exception, opens no second incident.
@@ -220,7 +222,7 @@ class Alarms:
             "evidence": _evidence(primary, None, last_lines),
             "note": finding.note if finding else "",
             "count": finding.count if finding else 1,
-            "background": background(rule, diagnosis),
+            "background": background_rules(rule, diagnosis),
             **about,
         }
         self._book.open("stall", rule, severity, now, **facts)
@@ -236,7 +238,7 @@ class Alarms:
                 finding = _finding(diagnosis, SILENT_HANG)
                 about["note"] = finding.note if finding else ""
                 about["count"], about["evidence"] = 1, primary.evidence
-                about["background"] = background(SILENT_HANG, diagnosis)
+                about["background"] = background_rules(SILENT_HANG, diagnosis)
             self._book.update(incident, now, **about)
 
     def recovered(self, seconds: float, progress: Progress, phase: Phase, now: float) -> None:
@@ -268,12 +270,12 @@ class Alarms:
         Only a failure is an incident: users need no message about their own Ctrl-C.
         """
         if ending.kind == "unknown":  # the agent stopped watching, so open incidents stay open
-            self.raise_due(diagnosis, now, everything=True)
-            self.fell_silent(diagnosis, now)
+            self.open_due_incidents(diagnosis, now, everything=True)
+            self.open_silence_incident(diagnosis, now)
             return
         self._pending.clear()
         if ending.kind == "finished":  # a broken last checkpoint is worth reporting even after a good end
-            self.raise_due(diagnosis, now, everything=True)
+            self.open_due_incidents(diagnosis, now, everything=True)
         self._warnings.clear()
         resolution = RESOLUTIONS.get(ending.kind, "run-failed")
         for incident in self._book.of_kind("stall"):

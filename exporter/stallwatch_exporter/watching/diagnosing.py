@@ -11,7 +11,7 @@ from stallwatch_exporter.stacks.reaction import Response
 from stallwatch_exporter.watching.incidents import redacted
 from stallwatch_exporter.watching.stall import StallState
 from stallwatch_rules.diagnosis.exits import FROM_OUTSIDE, SIGKILL
-from stallwatch_rules.endings import Ending, Left
+from stallwatch_rules.endings import Ending, ExitedRank
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
@@ -45,7 +45,7 @@ class Diagnoser:
         self._guard = guard
         self._clock = clock
         self.stacks: StallStacks | None = None  #: stacks of the ranks in the current stall
-        self.left: list[Left] = []  #: ranks that ended by themselves before the others
+        self.left: list[ExitedRank] = []  #: ranks that ended by themselves before the others
         self._launching = False  # the launcher has not started any rank yet
         self._at = 0.0
         self._wait = 0.0

@@ -15,7 +15,7 @@ import msgspec
 
 from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Severity
 from stallwatch_rules.judgements.concerns import CHECKPOINT
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 
 #: A critical trouble that opens this long after the last one, with steps between them, begins a new episode.
 APART_SECONDS = 600.0
@@ -176,11 +176,11 @@ def folded(troubles: Iterable[Incident]) -> list[Incident]:
 
 
 def is_about_checkpoints(trouble: Incident) -> bool:
-    return says(trouble.note, f"concern.{CHECKPOINT}")
+    return contains_message(trouble.note, f"concern.{CHECKPOINT}")
 
 
 def is_over(trouble: Incident) -> bool:
-    return trouble.status == "resolved" or trouble.is_last_word
+    return trouble.status == "resolved" or trouble.is_final_incident
 
 
 def is_done(episode: Episode) -> bool:

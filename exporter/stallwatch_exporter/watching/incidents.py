@@ -130,7 +130,7 @@ class IncidentManager:
         for incident in past:
             key = incident.began_as
             self._episodes[key] = max(incident.episode, self._episodes.get(key, 0))
-            if incident.status == "open" and not incident.is_last_word:
+            if incident.status == "open" and not incident.is_final_incident:
                 self._open[incident.kind, incident.rule] = incident
 
     def open(

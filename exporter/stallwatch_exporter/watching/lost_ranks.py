@@ -20,7 +20,7 @@ import msgspec
 from stallwatch_exporter.incident import RANK_GONE, Severity
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.incidents import IncidentManager
-from stallwatch_rules.endings import GONE_ON, Left, MemoryKnown
+from stallwatch_rules.endings import GONE_ON, ExitedRank, MemoryUse
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.tracker import ProgressTracker
@@ -61,7 +61,7 @@ class RankExits:
     """
 
     def __init__(self) -> None:
-        self.left: list[Left] = []  #: ranks that ended without an error before the others
+        self.left: list[ExitedRank] = []  #: ranks that ended without an error before the others
         self.gone: list[LostRank] = []  #: ranks missing for longer than a run's end; kept once all are gone
         self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
@@ -118,7 +118,7 @@ class RankExits:
         if any(rings and rank not in self.well for rank, rings in up.items()):
             self._ended |= self.well.keys()
         left = sorted(self._ended | self._silent(codes))
-        self.left = [Left(rank, self._steps.get(rank), self._behind(rank)) for rank in left]
+        self.left = [ExitedRank(rank, self._steps.get(rank), self._behind(rank)) for rank in left]
         missed = self._missed({**unprobed, **up}, now)
         if missed is None:
             missed = {one.rank: one.since for one in self.gone}
@@ -187,7 +187,7 @@ class LostRankAlarms:
         now: float,
         *,
         held: bool,
-        memory: Callable[[], MemoryKnown | None] = lambda: None,
+        memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
         """Report the ranks missing now, unless `held`: then a stall or the run's end names them.
 

@@ -115,7 +115,7 @@ class ProbeExceptions:
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now, number, event))
 
-    def unsaid(
+    def unlogged_lines(
         self, streams: Mapping[Key, StreamReading], now: float, *, everything: bool = False
     ) -> list[Line]:
         """Return the traceback lines of each due exception (or all) that the log does not show."""

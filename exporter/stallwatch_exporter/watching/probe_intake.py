@@ -23,7 +23,7 @@ from stallwatch_rules.endings import GONE_ON, Ending
 from stallwatch_rules.judgements.concerns import CHECKPOINT, NAN_LOSSES, SEEN, SLOW_RANKS, evidence_of
 from stallwatch_rules.judgements.conclusions import LOSS_NAN, STRAGGLER
 from stallwatch_rules.judgements.nan_losses import SEVERAL, NanLosses
-from stallwatch_rules.judgements.slow_hosts import Own, SlowHosts
+from stallwatch_rules.judgements.slow_hosts import RankStep, SlowHosts
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import EVALUATION, Line, Match, Sample
 from stallwatch_rules.stream import NO_CODES, SOURCE
@@ -62,7 +62,9 @@ class ProbeIntake:
         self._invalidations = Invalidations()
         self._nan_losses = NanLosses()
         self.slow_ranks = SlowHosts(_LEAST_COST, _LEAST_SECONDS)
-        self.paced: Callable[[int, int, Own], None] = lambda *_: None  #: receives rank, step and its times
+        self.paced: Callable[[int, int, RankStep], None] = lambda *_: (
+            None
+        )  #: receives rank, step and its times
         self._logged: dict[Hashable, int | None] = {}  # last step with a loss, by counter
         self._losses_until: dict[int, tuple[int, float]] = {}  # last record with a loss, and skipped steps
         self._exceptions = ProbeExceptions()
@@ -135,7 +137,7 @@ class ProbeIntake:
         if self._paced_at.get(record.rank) == step:  # a pending record comes again when it is complete
             return
         self._paced_at[record.rank] = step
-        own = Own(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
+        own = RankStep(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
         self.paced(record.rank, step, own)
         before = self.slow_ranks.slow
         while self._gone:  # only while other ranks continue: a run that ends keeps its findings
@@ -219,9 +221,9 @@ class ProbeIntake:
             self._on_repaired(rule)
         self._checkpoints.raise_error()
 
-    def unsaid(self, now: float, *, everything: bool = False) -> list[Line]:
+    def unlogged_lines(self, now: float, *, everything: bool = False) -> list[Line]:
         """Return log lines for the exceptions that the log does not show."""
-        return self._exceptions.unsaid(self._reading.streams, now, everything=everything)
+        return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
     def _all(self, matches: Iterable[Match]) -> None:
         """Report the matches of warnings whose rules the catalogue contains."""

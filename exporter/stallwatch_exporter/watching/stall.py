@@ -17,7 +17,7 @@ import msgspec
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_rules.progress.threshold import ANNOUNCED, Limits, StallThresholds
 from stallwatch_rules.records import Phase
-from stallwatch_rules.stacks.patience import FOREVER, LONG, SHORT, Status
+from stallwatch_rules.stacks.quiet_periods import FOREVER, LONG, SHORT, Status
 
 _SEEN = 2  # number of evaluations or saves after which their usual length is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}

@@ -1,8 +1,8 @@
 """Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
 The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
-passed. The table in ``stallwatch_rules.stacks.patience`` judges the snapshots; this module keeps times and
-call sites.
+passed. The table in ``stallwatch_rules.stacks.quiet_periods`` judges the snapshots; this module keeps times
+and call sites.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.evidence import Evidence, LookResult
 from stallwatch_exporter.watching.stall import StallState, StallWatch
 from stallwatch_rules.progress.threshold import PATIENCE
-from stallwatch_rules.stacks.patience import Look, Ruling, Spell, ruling
+from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
 EVIDENCE_SECONDS = 2.0  #: how long a stall waits for a snapshot in progress after its threshold passed
@@ -38,7 +38,7 @@ class Suspicion:
         self._watch = watch
         self._evidence = evidence
         self._spell = watch.spell  # number of the examined spell
-        self._looks: list[Look] = []
+        self._looks: list[HostSnapshot] = []
         self._looked_at: float | None = None  # start of the newest snapshot of this spell
         self._sites: dict[str, float] = {}  # longest quiet time, by call site, that ended by itself
 
@@ -100,10 +100,10 @@ class Suspicion:
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
             self.stacks = found.stacks  # a reported stall keeps its stacks: later ones may show its end
-        newest = Look(self._looked_at or now, found.answers)
+        newest = HostSnapshot(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the table compares two snapshots
         start = self._settings.stall_start_seconds
-        spell = Spell(
+        spell = QuietPeriod(
             phase=state.phase,
             floor=self._settings.stall_floor_seconds,
             suspicion=self._watch.suspicion,

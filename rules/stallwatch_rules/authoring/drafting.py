@@ -14,9 +14,9 @@ from stallwatch_rules.pages.page import LONGEST, PageError, parse_page
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
-from stallwatch_rules.text.reported import shown
 
 MAX_PATTERN_TEXT = 160  #: characters of the message that become part of the pattern
 LEAST_TEXT = 12  #: minimum number of fixed characters; with fewer, a pattern would fire on unrelated lines

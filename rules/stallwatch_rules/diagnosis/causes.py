@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stallwatch_rules.diagnosis.confidence import Rivals, confidence
-from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.findings import RuleFinding
 from stallwatch_rules.records import Harm, PassedOver, PassedReason, Role
 
 _ROLES: tuple[Role, ...] = ("cause", "symptom", "wrapper", "notice")
 _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
-def causal_order(findings: Sequence[Found]) -> list[Found]:
+def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Sort findings, worst and most causal first, each directly followed by the findings that it explains."""
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
-    order: dict[str, Found] = {}
+    order: dict[str, RuleFinding] = {}
 
-    def put(finding: Found) -> None:
+    def put(finding: RuleFinding) -> None:
         if finding.rule in order:
             return
         order[finding.rule] = finding
@@ -37,7 +37,7 @@ def causal_order(findings: Sequence[Found]) -> list[Found]:
     return list(order.values())
 
 
-def _by_weight(findings: Sequence[Found]) -> list[Found]:
+def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Sort findings by harm, then role, then time: the worst, the most causal and the earliest first."""
     return [
         finding
@@ -47,7 +47,7 @@ def _by_weight(findings: Sequence[Found]) -> list[Found]:
     ]
 
 
-def explained(findings: Sequence[Found]) -> Mapping[str, set[str]]:
+def explained(findings: Sequence[RuleFinding]) -> Mapping[str, set[str]]:
     """Map each explained rule to the present rules that explain it, directly or through other rules.
 
     Only harmful rules explain other rules. Two rules that explain each other are not explained by each other.
@@ -64,7 +64,7 @@ def explained(findings: Sequence[Found]) -> Mapping[str, set[str]]:
     }
 
 
-def _reachable(start: Found, present: Mapping[str, Found]) -> set[str]:
+def _reachable(start: RuleFinding, present: Mapping[str, RuleFinding]) -> set[str]:
     found: set[str] = set()
     waiting = list(start.all_explained)
     while waiting:
@@ -75,7 +75,9 @@ def _reachable(start: Found, present: Mapping[str, Found]) -> set[str]:
     return found
 
 
-def primary(findings: Sequence[Found], unknown_beside: bool = False) -> tuple[Found, float] | None:
+def primary(
+    findings: Sequence[RuleFinding], unknown_beside: bool = False
+) -> tuple[RuleFinding, float] | None:
     """Return the root-cause finding and its confidence; ``None`` if no finding is harmful."""
     under = explained(findings)
     for harm in ("fatal", "degrading"):
@@ -85,11 +87,11 @@ def primary(findings: Sequence[Found], unknown_beside: bool = False) -> tuple[Fo
             if not group:
                 continue
             first, rivals = group[0], [c for c in group[1:] if not _same_place(c, group[0])]
-            return first, sure_of(first, rivals, unknown_beside)
+            return first, confidence_among(first, rivals, unknown_beside)
     return None
 
 
-def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedOver]:
+def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> list[PassedOver]:
     """Return the harmful findings that are not the root cause, each with the reason.
 
     ``chosen`` is ``None`` if an unknown exception is the cause; it is only if no cause is known and no
@@ -114,7 +116,9 @@ def passed_over(findings: Sequence[Found], chosen: Found | None) -> list[PassedO
     return passed
 
 
-def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = False) -> float:
+def confidence_among(
+    first: RuleFinding, rivals: Sequence[RuleFinding] = (), unknown_beside: bool = False
+) -> float:
     """Return the confidence that a finding is the cause, given the rival findings."""
     facts = set(first.facts)
     concluded = first.judged and first.harm in ("fatal", "degrading")
@@ -125,7 +129,7 @@ def sure_of(first: Found, rivals: Sequence[Found] = (), unknown_beside: bool = F
     return confidence(first.role, _order(first, rivals), facts)
 
 
-def _order(first: Found, rivals: Sequence[Found]) -> Rivals:
+def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
     """Return what the places of the rivals show about their order relative to the first finding."""
     if not rivals:
         return "none"
@@ -135,7 +139,7 @@ def _order(first: Found, rivals: Sequence[Found]) -> Rivals:
     return "later-step" if _steps(group) is not None else "unordered"
 
 
-def _sorted(group: Sequence[Found]) -> list[Found]:
+def _sorted(group: Sequence[RuleFinding]) -> list[RuleFinding]:
     """Sort findings: the earliest first, then the more specific, then the lowest rank.
 
     The order is by time if all findings have times, else by position in a stream that contains them all, else
@@ -145,7 +149,7 @@ def _sorted(group: Sequence[Found]) -> list[Found]:
     return sorted(group, key=lambda c: (when.get(c.rule, 0.0), -c.specificity, _lowest_rank(c), c.rule))
 
 
-def _times(group: Sequence[Found]) -> dict[str, float] | None:
+def _times(group: Sequence[RuleFinding]) -> dict[str, float] | None:
     """Return each rule's earliest time, or ``None`` if an occurrence has no time."""
     times: dict[str, float] = {}
     for finding in group:
@@ -156,7 +160,7 @@ def _times(group: Sequence[Found]) -> dict[str, float] | None:
     return times
 
 
-def _positions(group: Sequence[Found]) -> dict[str, float] | None:
+def _positions(group: Sequence[RuleFinding]) -> dict[str, float] | None:
     """Return each rule's position in a stream that contains all the rules, or ``None``."""
     if not group:
         return None
@@ -167,7 +171,7 @@ def _positions(group: Sequence[Found]) -> dict[str, float] | None:
     return {c.rule: float(min(p.position for p in c.occurrences if p.stream == stream)) for c in group}
 
 
-def _steps(group: Sequence[Found]) -> dict[str, float] | None:
+def _steps(group: Sequence[RuleFinding]) -> dict[str, float] | None:
     steps: dict[str, float] = {}
     for finding in group:
         known = [place.step for place in finding.occurrences if place.step is not None]
@@ -177,12 +181,12 @@ def _steps(group: Sequence[Found]) -> dict[str, float] | None:
     return steps if len(set(steps.values())) > 1 else None
 
 
-def _same_place(finding: Found, other: Found) -> bool:
+def _same_place(finding: RuleFinding, other: RuleFinding) -> bool:
     """Return whether two rules matched on the same line, so that they describe one event."""
     places = {(p.stream, p.position) for p in finding.occurrences}
     return any((p.stream, p.position) in places for p in other.occurrences)
 
 
-def _lowest_rank(finding: Found) -> float:
+def _lowest_rank(finding: RuleFinding) -> float:
     ranks = [place.stream[1] for place in finding.occurrences]
     return min((rank for rank in ranks if rank is not None), default=float("inf"))

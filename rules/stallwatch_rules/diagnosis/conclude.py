@@ -7,33 +7,33 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.assessors import assess
-from stallwatch_rules.diagnosis.causes import causal_order, passed_over, primary, sure_of
+from stallwatch_rules.diagnosis.causes import causal_order, confidence_among, passed_over, primary
 from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of, on_one_clock
 from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams, collect
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, collect
 from stallwatch_rules.diagnosis.hosts import RunHosts, hosts_of
-from stallwatch_rules.diagnosis.inferred import infer
+from stallwatch_rules.diagnosis.inferred import infer_finding
 from stallwatch_rules.diagnosis.notes import notes_of
-from stallwatch_rules.diagnosis.outside_end import end_from_outside, shown_apart
+from stallwatch_rules.diagnosis.outside_end import end_from_outside, with_differing_line
 from stallwatch_rules.diagnosis.particulars import (
     culprits,
     did_not_report,
     environment_of,
     is_named,
+    is_only_waiting,
     primary_of,
     title_of,
-    waited_in_vain,
 )
 from stallwatch_rules.diagnosis.restarts import restarts_of
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
-from stallwatch_rules.diagnosis.unrelated import without_helpers, without_others
-from stallwatch_rules.diagnosis.verdict import means_stall, parted, verdict_of
-from stallwatch_rules.endings import Left
-from stallwatch_rules.failures.flight import all_flights, reporting
+from stallwatch_rules.diagnosis.unrelated import without_foreign_exceptions, without_helpers
+from stallwatch_rules.diagnosis.verdict import means_stall, stopped_while_others_continued, verdict_of
+from stallwatch_rules.endings import ExitedRank
+from stallwatch_rules.failures.flight import reporting, watchdog_positions
 from stallwatch_rules.judgements.facts import RECOVERED_BUT_DIED, RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.rhythm import RunClock, read_clock
-from stallwatch_rules.progress.timeline import StepClock, leading
+from stallwatch_rules.progress.timeline import StepClock, longest_timeline
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Contribution, Diagnosis, Line
 from stallwatch_rules.text.digest import rank_digest
@@ -59,7 +59,7 @@ def conclude(
     verdict, interrupted_by = verdict_of(chosen, run, now)
     named = chosen if chosen is not None and (chosen.role == "wrapper" or verdict in _NAMED) else None
     if named is not None and not named.hits and means_stall(named):
-        named = shown_apart(named, streams)
+        named = with_differing_line(named, streams)
         now = now.after([named])
     diagnosis = Diagnosis(
         verdict=verdict,
@@ -83,9 +83,9 @@ def conclude(
     flight_data = catalogue.tagged("flight-data")
     for finding in diagnosis.findings:
         if finding.rule in flight_data and not finding.ranks:
-            finding.ranks = sorted(reporting(all_flights(streams)))
+            finding.ranks = sorted(reporting(watchdog_positions(streams)))
     diagnosis.notes = notes_of(diagnosis, run, now)
-    if parted(diagnosis, run):
+    if stopped_while_others_continued(diagnosis, run):
         diagnosis.verdict, diagnosis.interrupted_by = "unknown-failure", None
     odd = _place_on_hosts(diagnosis, run, now) if hosts else []
     diagnosis.digest = rank_digest(diagnosis, odd)
@@ -105,7 +105,7 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
         primary.host = run.hosts.host(primary.rank)
-        if waited_in_vain(primary):
+        if is_only_waiting(primary):
             missing = did_not_report(primary.rule, run, now)
             singled = primary.rank is not None and is_named(primary)
             odd = missing or ([primary.rank] if singled and primary.rank is not None else [])
@@ -116,14 +116,14 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
 _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which a cause is named
 
 
-def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[Found | None, float]:
+def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
     """Return the finding that is the cause, and its confidence; it may be inferred from an exception."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
-        guess = infer(now.exceptions, now.found, run.catalogue)
+        guess = infer_finding(now.exceptions, now.found, run.catalogue)
         if guess is not None:
-            return guess, sure_of(guess)
+            return guess, confidence_among(guess)
     return chosen if chosen is not None else (None, 0.0)
 
 
@@ -136,10 +136,10 @@ def _snapshot(
     hosts: RunHosts,
 ) -> tuple[Snapshot, Assessment]:
     """Return the facts that assessors use, and the assessment of the matches before any assessor ran."""
-    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     restarts = restarts_of(streams)
     steps = StepClock(lead, restarts)
-    matched = without_others(collect(streams, catalogue, conditional, steps), streams)
+    matched = without_foreign_exceptions(collect(streams, catalogue, conditional, steps), streams)
     matched = without_helpers(matched)
     died = bool(context.failed) or any(
         one.role == "wrapper" and one.followed < (1 if one.tagged("exit-status") else RECOVERED_BUT_DIED)
@@ -197,7 +197,7 @@ def _silence(clock: RunClock, context: RunContext) -> float | None:
     return max(clock.silence or 0.0, context.waited)
 
 
-def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...], Line | None]:
+def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank, ...], Line | None]:
     """Return the ranks that ended before the other ranks without an error, and the launcher's line on them.
 
     A rank's own report is less reliable than a launcher's: a rank does not know every exit code that it ends
@@ -208,10 +208,10 @@ def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[Left, ...]
         left = (one for one in context.left if not any(each.failed_itself(one.rank) for each in summaries))
         return tuple(left), None
     early = [one for stream in streams.values() for one in stream.summary.left_early]
-    return tuple(Left(rank, step) for rank, step, _ in early), early[0][2] if early else None
+    return tuple(ExitedRank(rank, step) for rank, step, _ in early), early[0][2] if early else None
 
 
-def _by_hand(found: list[Found], exceptions: Exceptions, context: RunContext) -> bool:
+def _by_hand(found: list[RuleFinding], exceptions: Exceptions, context: RunContext) -> bool:
     """Return whether a user stopped the run; an interrupt before many steps belongs to an earlier start."""
     interrupts = [one for one in found if one.tagged("interrupt")]
     last = any(one.followed < RECOVERED_BUT_DIED for one in interrupts)

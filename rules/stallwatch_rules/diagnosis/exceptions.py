@@ -8,16 +8,23 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, steps_after
-from stallwatch_rules.failures.raised import Raised, Seen, fold, of_helper, pins_batches, unknown_in
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, steps_after
+from stallwatch_rules.failures.raised import (
+    CountedException,
+    ExceptionChain,
+    fold,
+    of_helper,
+    pins_batches,
+    unknown_in,
+)
 from stallwatch_rules.failures.templates import states_info
-from stallwatch_rules.judgements.facts import served_on
+from stallwatch_rules.judgements.facts import continued_to_serve
 from stallwatch_rules.progress.timeline import StepClock
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.stream import Key, RuleHits, StreamReading
 from stallwatch_rules.text.digest import fold_ranks, shortened
+from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import shown
 
 SURVIVED = 2  #: steps after an exception that show that it did not end the run
 SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose steps are not recognized
@@ -38,7 +45,7 @@ _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL
 class Unknown(msgspec.Struct, frozen=True):
     """An unknown exception in one stream."""
 
-    seen: Seen
+    seen: CountedException
     stream: Key
     index: int  #: index of the exception's first line in the stream
     time: float | None
@@ -133,7 +140,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         kept = {id(one) for one in fatal}
         return replace(self, unknown=[replace(one, fatal=id(one) in kept) for one in self.unknown])
 
-    def are_the_cause(self, findings: Sequence[Found]) -> bool:
+    def are_the_cause(self, findings: Sequence[RuleFinding]) -> bool:
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
@@ -207,7 +214,7 @@ def read_exceptions(
     main, beside, ended_in = set[str](), set[str](), set[str]()
     stops = _stops(streams, interrupt_rules)
 
-    def ended(seen: Seen, key: Key) -> bool:
+    def ended(seen: CountedException, key: Key) -> bool:
         return _ended(seen, key, streams, clock, with_steps, died=died, complete=complete)
 
     for key, stream in streams.items():
@@ -258,7 +265,7 @@ def read_exceptions(
 
 
 def _ended(
-    seen: Seen,
+    seen: CountedException,
     key: Key,
     streams: Streams,
     clock: StepClock,
@@ -274,7 +281,7 @@ def _ended(
         return False
     if stream.plain - last.mark.plain >= SURVIVED_LINES:
         return False
-    if served_on(answers_after(key, last.mark.answers, streams), died=died):
+    if continued_to_serve(answers_after(key, last.mark.answers, streams), died=died):
         return False
     # Lines after a warning do not show that the program continued: some collectors log all of stderr as
     # warnings.
@@ -296,13 +303,13 @@ def _went_on(stream: StreamReading, index: int) -> bool:
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
-def is_exception_line(hits: RuleHits, raised: Raised) -> bool:
+def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
     """Return whether a rule's last match is on the exception itself, not on a line between its calls."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
 
 
-def _at_once(seen: Seen, time: float | None, stop: _Interrupt) -> bool:
+def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
     """Return whether Ctrl-C ended the part whose loss a thread's or child's exception reports.
 
     The exception's lines may come before the interrupt's. However, a thread that fetches batches may also
@@ -350,7 +357,7 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
     return min(times) if times and clock.after(min(times)) < SURVIVED else None
 
 
-def _wordless(raised: Raised) -> bool:
+def _wordless(raised: ExceptionChain) -> bool:
     """Return whether a crash of compiled code has no message, because it is among another rank's lines."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
@@ -363,7 +370,7 @@ def _explains(why: Unknown, echo: Unknown) -> bool:
     return echo.shows_teardown
 
 
-def _before(fatal: Iterable[Unknown], symptom: Found) -> bool:
+def _before(fatal: Iterable[Unknown], symptom: RuleFinding) -> bool:
     """Return whether one of the exceptions came before a symptom, as far as the log shows."""
     for exception in fatal:
         if symptom.rule in exception.seen.raised.heading:

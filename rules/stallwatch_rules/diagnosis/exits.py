@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
@@ -45,12 +45,12 @@ ENDED_WITH: dict[Tag, tuple[int, ...]] = {
 }
 
 
-def lines_about_memory(finding: Found) -> tuple[str, ...]:
+def lines_about_memory(finding: RuleFinding) -> tuple[str, ...]:
     """Return the finding's lines that mention memory."""
     return tuple(text for text in dict.fromkeys(finding.texts()) if _MEMORY.search(text))
 
 
-def ended_from_outside(sigterm: Found, found: Iterable[Found]) -> bool:
+def ended_from_outside(sigterm: RuleFinding, found: Iterable[RuleFinding]) -> bool:
     """Return whether the launcher was signaled to end, or a component such as a scheduler ended the run."""
     texts = (text for hits in sigterm.hits.values() for text in hits.exemplars)
     signaled = not sigterm.hits or any(_END_REQUESTED.search(text) for text in texts)
@@ -96,7 +96,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
     return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
 
 
-def rank_of_end(finding: Found, streams: Streams) -> int | None:
+def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
     """Return the rank whose end by a signal the finding describes; of several, the first to fail."""
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
@@ -106,7 +106,7 @@ def rank_of_end(finding: Found, streams: Streams) -> int | None:
     return next(iter(ended)) if len(ended) == 1 else None
 
 
-def lost_peers(found: Iterable[Found], own: Collection[int | None]) -> list[Found]:
+def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> list[RuleFinding]:
     """Return the findings that ranks lost a peer, except those that ranks in `own` report, too."""
     gone = [
         finding
@@ -116,7 +116,7 @@ def lost_peers(found: Iterable[Found], own: Collection[int | None]) -> list[Foun
     return [finding for finding in gone if finding.hits and not {rank for _, rank in finding.hits} & set(own)]
 
 
-def wreckage(found: Iterable[Found], own: Collection[int | None]) -> set[str]:
+def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
     """Return the rules on which peers that lost the ranks `own` matched, and the rules that these explain."""
     return {rule for finding in lost_peers(found, own) for rule in (finding.rule, *finding.page.explains)}
 

@@ -20,8 +20,8 @@ from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.progress.timeline import CLOCK_STEP, StepClock, Timeline
 from stallwatch_rules.records import Finding, Harm, Line, Match, Place, Role
 from stallwatch_rules.stream import SOURCE, Key, RuleHits, StreamReading
+from stallwatch_rules.text.display import earliest, latest, place, shown
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 TRACE_CACHE = "zero3-trace-cache-invalidated"
 OVERFLOW: Tag = "fp16-overflow"
@@ -39,7 +39,7 @@ class Occurrence(msgspec.Struct, frozen=True):
     step: int | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class RuleFinding(msgspec.Struct, frozen=True):
     """One rule that fired in a run, or was concluded, with its harm."""
 
     page: RulePage
@@ -107,16 +107,16 @@ class Found(msgspec.Struct, frozen=True):
         steps = ((hits.own_step, hits.last_own_step) for hits in self.hits.values())
         return any(a is not None and b is not None and abs(b - a) >= RECOVERED_BUT_DIED for a, b in steps)
 
-    def with_harm(self, harm: Harm, note: Text) -> Found:
+    def with_harm(self, harm: Harm, note: Text) -> RuleFinding:
         """Return the finding with another harm and its note."""
         return replace(self, harm=harm, note=note)
 
-    def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> Found:
+    def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
         """Return the finding with a judgment of its harm, which was concluded, or observed (`seen`)."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
-    def with_facts(self, *facts: str) -> Found:
+    def with_facts(self, *facts: str) -> RuleFinding:
         """Return the finding with these facts added."""
         return replace(self, facts=self.facts.union(facts))
 
@@ -208,7 +208,7 @@ def _in_context(rule: str, key: Key, streams: Streams) -> bool:
 
 def collect(
     streams: Streams, catalogue: Catalogue, conditional: Collection[str], clock: StepClock
-) -> list[Found]:
+) -> list[RuleFinding]:
     """Return a finding for each rule that matched, in the catalogue's order, with its page's harm."""
     by_rule: dict[str, dict[Key, RuleHits]] = {}
     for key, stream in streams.items():
@@ -228,13 +228,13 @@ def collect(
             followed.append(steps_after(stream, hits.last.line, hits.mark, clock))
         count = sum(hits.count for hits in hits_of.values())
         places = tuple(occurrences)
-        found.append(Found(page, hits_of, places, min(followed), page.harm, page.role, count=count))
+        found.append(RuleFinding(page, hits_of, places, min(followed), page.harm, page.role, count=count))
     return found
 
 
-def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> Found:
+def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
     """Return a finding without matches that was concluded or observed (`seen`); `known` are other fields."""
-    found = Found(page, {}, (), 0, page.harm, page.role, count=1, **known)
+    found = RuleFinding(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
 
 
@@ -291,8 +291,8 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
     return replace(hits, first=first, last=last)
 
 
-def came_before(finding: Found, other: Found) -> bool:
-    """Return whether the finding `finding` is known to have come before the finding `other`."""
+def came_before(finding: RuleFinding, other: RuleFinding) -> bool:
+    """Return whether `finding` is known to have come before `other`."""
     times = [[place.time for place in found.occurrences] for found in (finding, other)]
     if all(times) and all(time is not None for group in times for time in group):
         earliest = [min(time for time in group if time is not None) for group in times]

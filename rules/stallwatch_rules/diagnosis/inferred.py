@@ -11,21 +11,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions, Unknown
-from stallwatch_rules.diagnosis.findings import Found, Occurrence
+from stallwatch_rules.diagnosis.findings import Occurrence, RuleFinding
 from stallwatch_rules.failures.raised import Frame, page_of_place
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Inferred
-from stallwatch_rules.text.reported import earliest
+from stallwatch_rules.text.display import earliest
 
 PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
 _WHERE_PARTS = 4  # number of path parts that show a library's file with its package
 
 
-def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) -> Found | None:
+def infer_finding(
+    exceptions: Exceptions, found: Sequence[RuleFinding], catalogue: Catalogue
+) -> RuleFinding | None:
     """Return a finding for the page that names the place in which the earliest unknown exception was raised.
 
     Later exceptions are ignored: failures during the teardown of a failed program are mostly its echo. If the
@@ -49,7 +51,7 @@ def infer(exceptions: Exceptions, found: Sequence[Found], catalogue: Catalogue) 
     return _found(page, same, message(f"diagnosis.{PLACE}", where=where), call)
 
 
-def inferred_from(finding: Found) -> Inferred:
+def inferred_from(finding: RuleFinding) -> Inferred:
     """Return the basis on which a finding was inferred, for the report."""
     return "place" if PLACE in finding.facts else ""
 
@@ -79,11 +81,11 @@ def _earliest_kind(fatal: list[Unknown]) -> list[Unknown]:
     return [first, *(one for one in others if (one.seen.raised.exception, one.seen.raised.message) == kind)]
 
 
-def _found(page: RulePage, same: list[Unknown], note: Message, call: Frame | None) -> Found:
+def _found(page: RulePage, same: list[Unknown], note: Message, call: Frame | None) -> RuleFinding:
     ordered = sorted(same, key=lambda one: (one.stream[0], one.stream[1] is None, one.stream[1] or 0))
     places = [Occurrence(one.stream, one.index, one.time, one.seen.raised.step) for one in ordered]
     raised = same[0].seen.raised
-    return Found(
+    return RuleFinding(
         page,
         {},
         tuple(places),

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.hosts import RunHosts
-from stallwatch_rules.diagnosis.particulars import did_not_report, waited_in_vain
+from stallwatch_rules.diagnosis.particulars import did_not_report, is_only_waiting
 from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
-from stallwatch_rules.diagnosis.uneven import uneven_end, went_on_without
+from stallwatch_rules.diagnosis.uneven import ranks_left_behind, uneven_end
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
-from stallwatch_rules.failures.flight import all_flights, flight_note
+from stallwatch_rules.failures.flight import flight_note, watchdog_positions
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
-from stallwatch_rules.judgements.standstill import stopped_late
+from stallwatch_rules.judgements.standstill import note_on_manual_stop
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks, natural_order
-from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.display import shown
 
 MAX_CLOCKS = 4  #: maximum number of hosts whose clock offset is named
 
@@ -31,7 +31,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         text = exceptions.records()[0]
         name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
         notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
-    if chosen is not None and chosen.role == "symptom" and not waited_in_vain(chosen):
+    if chosen is not None and chosen.role == "symptom" and not is_only_waiting(chosen):
         absent = did_not_report(chosen.rule, run, now)
         if absent:
             notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
@@ -42,12 +42,12 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
     notes += [other_runs] if other_runs else []
     explained = chosen is not None and chosen.role == "cause" and chosen.rule not in STANDSTILLS
     if not explained and any(one.tagged("flight-data") for one in now.fatal):
-        counters = flight_note(all_flights(run.streams))
+        counters = flight_note(watchdog_positions(run.streams))
         notes += [counters] if counters else []
     uneven = None
     if diagnosis.in_trouble and not progress.finished:
         uneven = uneven_end(run.last_steps)
-    uneven = uneven or (None if other_runs else went_on_without(run.streams))
+    uneven = uneven or (None if other_runs else ranks_left_behind(run.streams))
     if uneven is not None:
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
@@ -62,7 +62,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
     fine = not diagnosis.in_trouble and diagnosis.verdict != "no-training-log"
     if run.by_hand and fine:
         waited = None if progress.finished else _waited(run, now)
-        late = stopped_late(waited, tracker.durations(), tracker.step_seconds())
+        late = note_on_manual_stop(waited, tracker.durations(), tracker.step_seconds())
         notes.append(late or message("diagnosis.interrupted"))
     elif (request := next((one.where for one in now.found if END_REQUESTED in one.facts), None)) is not None:
         at = f"{request.source}:{request.number}"

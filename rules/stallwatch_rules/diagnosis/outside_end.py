@@ -12,18 +12,18 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED
 from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, lines_about_memory
-from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.lines.stamps import CANCELLED
-from stallwatch_rules.progress.rhythm import End
+from stallwatch_rules.progress.rhythm import ExternalEnd
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.display import earliest, latest
 from stallwatch_rules.text.masking import masked
-from stallwatch_rules.text.reported import earliest, latest
 
 FEW = 0.25  #: share of the ranks that may differ from the rest, if that is more than one rank
 
 
-def end_from_outside(found: list[Found], streams: Streams) -> End | None:
+def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
     """Return when the run was ended from outside, by its log; `None` if it continued or no time is shown.
 
     Not every line on an end has a time: srun's first lines have none, slurmstepd's lines next to them do.
@@ -39,10 +39,10 @@ def end_from_outside(found: list[Found], streams: Streams) -> End | None:
     if not times:
         return None
     time, text = min(times)
-    return End(time, CANCELLED in text)
+    return ExternalEnd(time, CANCELLED in text)
 
 
-def _ended_from_outside(finding: Found) -> bool:
+def _ended_from_outside(finding: RuleFinding) -> bool:
     """Return whether a finding shows an end from outside.
 
     A failed node does not count: the other ranks waited for it.
@@ -52,21 +52,21 @@ def _ended_from_outside(finding: Found) -> bool:
     )
 
 
-def is_end(finding: Found) -> bool:
+def is_end(finding: RuleFinding) -> bool:
     """Return whether a finding only shows how a stalled run was ended; a kill without memory text is one."""
     return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 
-def shown_apart(finding: Found, streams: Streams) -> Found:
+def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
     """Return the stall finding with the last line of the rank that differs, in addition to the last step."""
-    words = apart(streams)
+    words = differing_last_lines(streams)
     if words is None:
         return finding
     proof = (finding.where.text,) if finding.where is not None and finding.where is not words else ()
     return replace(finding, where=words, proof=proof)
 
 
-def last_words(stream: StreamReading) -> Line | None:
+def last_unknown_line(stream: StreamReading) -> Line | None:
     """Return the last line that a stream printed after its last step and that no rule knows."""
     entries = [
         entry
@@ -77,9 +77,11 @@ def last_words(stream: StreamReading) -> Line | None:
     return max(entries, key=lambda entry: entry.last_index).last if entries else None
 
 
-def apart(streams: Streams) -> Line | None:
+def differing_last_lines(streams: Streams) -> Line | None:
     """Return the last line of the few ranks whose last line differs from that of all other ranks."""
-    last = {key: last_words(stream) for key, stream in streams.items() if stream.last_advance is not None}
+    last = {
+        key: last_unknown_line(stream) for key, stream in streams.items() if stream.last_advance is not None
+    }
     if len({rank for _, rank in last}) < 2:
         known = [line for line in last.values() if line is not None]
         return latest(known) if known else None

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside, ended_silently, rank_of_end
-from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, Found, Streams
+from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
 from stallwatch_rules.diagnosis.inferred import inferred_from
-from stallwatch_rules.diagnosis.outside_end import last_words
+from stallwatch_rules.diagnosis.outside_end import last_unknown_line
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.environment import agreed
-from stallwatch_rules.failures.flight import all_flights, apart, mismatched, reporting
+from stallwatch_rules.failures.flight import mismatched, mismatched_ranks, reporting, watchdog_positions
 from stallwatch_rules.failures.frameworks import framework_of
-from stallwatch_rules.failures.raised import Raised, own_frame, shown_frames
+from stallwatch_rules.failures.raised import ExceptionChain, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
 from stallwatch_rules.judgements.conclusions import MISMATCH
 from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
@@ -25,8 +25,8 @@ from stallwatch_rules.progress.activities import Activity
 from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
+from stallwatch_rules.text.display import iso, shown
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import iso, shown
 
 _HANGUP = lazy(r"SIGHUP|sig(?:nal|val) ?: ?1\b")
 MAX_READ = 16  #: maximum number of streams that are searched for the framework
@@ -37,7 +37,7 @@ NO_HOSTS = RunHosts()
 _VLLM = lazy(r"\bEngineCore\b|\bvLLM API server version\b|\bInitializing a V1 LLM engine\b")
 
 
-def primary_of(finding: Found, confidence: float, run: Snapshot, now: Assessment) -> Primary:
+def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Assessment) -> Primary:
     """Return the primary cause: its page's text, with the ranks, limits, senders and frames from the log."""
     primary = _primary(finding, confidence, run)
     if run.context.crash is not None and primary.rank is None:
@@ -46,7 +46,7 @@ def primary_of(finding: Found, confidence: float, run: Snapshot, now: Assessment
         silent = ended_silently(run, now)
         primary.fixes[:0] = [silent] if silent else []
     primary = _with_calls(_pointed_to_missing(primary, run, now), finding, run.streams)
-    if finding.tagged("flight-data") and waited_in_vain(primary):
+    if finding.tagged("flight-data") and is_only_waiting(primary):
         return _odd_ranks(primary, run.streams, run.hosts)
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, finding, run.streams)
@@ -57,7 +57,7 @@ def primary_of(finding: Found, confidence: float, run: Snapshot, now: Assessment
     return _at_its_frame(primary, run.streams) if finding.tagged("sigsegv") else primary
 
 
-def _primary(finding: Found, confidence: float, run: Snapshot) -> Primary:
+def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     environment, last_step = environment_of(run), run.tracker.last_step
     first = finding.shown_match
     line = first.line if first is not None else finding.where
@@ -151,7 +151,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     """Return the primary cause with the ranks that waited in another collective than most ranks."""
-    odd = apart(all_flights(streams))
+    odd = mismatched_ranks(watchdog_positions(streams))
     if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
@@ -160,7 +160,7 @@ def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
 
 def _with_odd_ranks(primary: Primary, run: Snapshot) -> Primary:
     """Return the primary cause of a mismatch with the ranks whose call differs, if they are few."""
-    odd = mismatched(all_flights(run.streams))
+    odd = mismatched(watchdog_positions(run.streams))
     if odd is None or len(odd.ranks) > sum(map(len, odd.works.values())) / 8:
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
@@ -186,7 +186,7 @@ def _with_own_line(
     return replace(primary, rank=rank, file=source, line=number, evidence=evidence)
 
 
-def _over_its_limit(primary: Primary, finding: Found, streams: Streams) -> Primary:
+def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
     """Return the primary cause of an OOM-killed container, with the limit in `kubectl describe`."""
     sources = {source for source, _ in finding.hits}
     limits = {
@@ -208,7 +208,7 @@ def _over_its_limit(primary: Primary, finding: Found, streams: Streams) -> Prima
     )
 
 
-def _from_outside(primary: Primary, finding: Found, now: Assessment) -> Primary:
+def _from_outside(primary: Primary, finding: RuleFinding, now: Assessment) -> Primary:
     """Return the primary cause as an end from outside, if no failure came before the launcher's SIGTERM."""
     failed = any(other is not finding and other.role != "wrapper" for other in now.fatal)
     texts = [text for hits in finding.hits.values() for text in hits.exemplars]
@@ -240,7 +240,7 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
     return replace(primary, fixes=[advice, *fixes], evidence=evidence)
 
 
-def _with_calls(primary: Primary, finding: Found, streams: Streams) -> Primary:
+def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
     """Return the primary cause with its exception's calls; the user's innermost call is also evidence.
 
     The calls are added only if the primary cause points to a line of that exception: another exception of the
@@ -266,14 +266,14 @@ def _with_calls(primary: Primary, finding: Found, streams: Streams) -> Primary:
     return replace(primary, frames=frames, evidence=evidence if own else primary.evidence)
 
 
-def _is_message_end(raised: Raised, line: Line) -> bool:
+def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
     """Return whether a line is the exception's final line, or part of the message directly below it."""
     if (raised.line.source, raised.line.rank) != (line.source, line.rank):
         return False
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
-def waited_in_vain(primary: Primary) -> bool:
+def is_only_waiting(primary: Primary) -> bool:
     """Return whether the primary cause is only the report of ranks that waited for another rank."""
     return primary.role == "symptom" and primary.harm == "fatal" and "timeout" in primary.rule
 
@@ -285,7 +285,7 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
         return set()
     ranks = {rank for _, rank in finding.hits if rank is not None}
     ranks.update(*(run.context.alike.get(source, ()) for source, _ in finding.hits))
-    return ranks | set(reporting(all_flights(run.streams))) if finding.tagged("flight-data") else ranks
+    return ranks | set(reporting(watchdog_positions(run.streams))) if finding.tagged("flight-data") else ranks
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
@@ -328,7 +328,7 @@ def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
 def _behind(primary: Primary, run: Snapshot) -> Primary:
     """Return the primary cause with the few ranks that waited in an earlier collective than all others."""
     works: dict[tuple[str, str], dict[int, list[int]]] = {}
-    for (group, rank), flight in all_flights(run.streams).items():
+    for (group, rank), flight in watchdog_positions(run.streams).items():
         if flight.work is not None:
             works.setdefault((group, flight.operation), {}).setdefault(flight.work, []).append(rank)
     waited = max(works.values(), key=lambda numbers: sum(map(len, numbers.values())), default={})
@@ -347,7 +347,7 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
     The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
     evidence to inspect.
     """
-    if not waited_in_vain(primary):
+    if not is_only_waiting(primary):
         return primary
     absent = did_not_report(primary.rule, run, now)
     busy = _busy(primary.rule, absent, run, now)
@@ -367,7 +367,9 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         advice = whole
     primary = named(primary, absent, advice, run.hosts)
     logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
-    lines = [line for stream in logged if (line := last_words(stream) or stream.last_advance) is not None]
+    lines = [
+        line for stream in logged if (line := last_unknown_line(stream) or stream.last_advance) is not None
+    ]
     if len(absent) > 1 and run.hosts:
         if not logged:  # a rank without a log has no line to point to
             return replace(primary, rank=absent[0], file="", line=0, time=None, step=None)

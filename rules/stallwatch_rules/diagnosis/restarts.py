@@ -18,7 +18,7 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Restart, Timeline, next_restart
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.digest import fold_ranks, shortened
-from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.display import shown
 
 
 def restarts_of(streams: Streams) -> list[Restart]:

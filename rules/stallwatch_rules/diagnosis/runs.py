@@ -26,7 +26,7 @@ _JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # slurm-123456.out, job_123
 _SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts, rotated logs
 
 
-class Course(msgspec.Struct, frozen=True):
+class StepRange(msgspec.Struct, frozen=True):
     """The range of steps and times in the log of one rank."""
 
     source: str
@@ -118,14 +118,14 @@ def _apart(pairs: Sequence[tuple[float, float]]) -> bool:
     return median(abs(one - other) / max(abs(one), abs(other), 1e-9) for one, other in pairs) > OTHERWISE
 
 
-def _course(key: tuple[str, int | None], stream: StreamReading) -> Course | None:
+def _course(key: tuple[str, int | None], stream: StreamReading) -> StepRange | None:
     main = stream.timelines.main
     if main is None or main.first_step is None or main.last_step is None:
         return None
-    return Course(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
+    return StepRange(*key, main.first_step, main.last_step, main.total, stream.first_time, stream.last_time)
 
 
-def _differ(course: Course, other: Course) -> str:
+def _differ(course: StepRange, other: StepRange) -> str:
     """Return the sign of different runs: ``job``, ``total`` or ``time``; empty if they may be one run."""
     if course.source == other.source or _SAME_RUN.search(course.source) or _SAME_RUN.search(other.source):
         return ""

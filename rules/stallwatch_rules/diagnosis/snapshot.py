@@ -8,9 +8,9 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_rules.diagnosis.exceptions import Exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
-from stallwatch_rules.endings import Crash, Ending, Left, MemoryKnown
+from stallwatch_rules.endings import Crash, Ending, ExitedRank, MemoryUse
 from stallwatch_rules.judgements.facts import RunFacts
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import Tag
@@ -29,8 +29,8 @@ class RunContext(msgspec.Struct, frozen=True):
     stalled: bool = False
     waited: float | None = None
     ended_at: float | None = None
-    memory: MemoryKnown | None = None
-    left: Sequence[Left] = ()
+    memory: MemoryUse | None = None
+    left: Sequence[ExitedRank] = ()
     elsewhere: bool = False
     watched: bool = False
     alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same lines
@@ -63,7 +63,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     clock: RunClock
     died: bool  #: the exit code or the launcher shows that the run failed
     by_hand: bool  #: a user stopped the run
-    left: tuple[Left, ...]  #: ranks that ended by themselves, without an error, before the other ranks
+    left: tuple[ExitedRank, ...]  #: ranks that ended by themselves, without an error, before the other ranks
     left_line: Line | None  #: the log line that shows that ranks left
     restarts: Sequence[Restart]  #: restarts of all workers of the run by the launcher
     hosts: RunHosts
@@ -81,40 +81,40 @@ class Snapshot(msgspec.Struct, frozen=True):
         return {**others, **known}
 
 
-class LeftOut(NamedTuple):
+class RemovedFinding(NamedTuple):
     """A request to remove the finding of a rule, because it does not belong to this run."""
 
     rule: str
 
 
-class Ends(NamedTuple):
+class StallEnds(NamedTuple):
     """The rules that show how a run was ended after it had stalled."""
 
     rules: frozenset[str]
 
 
 #: The output of an assessor: a new or changed finding, or another part of an assessment.
-Change = Found | LeftOut | Ends | Exceptions | RunFacts
+Change = RuleFinding | RemovedFinding | StallEnds | Exceptions | RunFacts
 
 
 class Assessment(msgspec.Struct, frozen=True):
     """The findings, exceptions and facts after some of the assessors."""
 
-    found: Sequence[Found]
+    found: Sequence[RuleFinding]
     exceptions: Exceptions
     facts: RunFacts
     ends: frozenset[str] = frozenset()  #: rules that show how a run was ended after it had stalled
 
     @property
-    def fatal(self) -> list[Found]:
+    def fatal(self) -> list[RuleFinding]:
         """The findings that ended the run."""
         return [finding for finding in self.found if finding.harm == "fatal"]
 
-    def get(self, rule: str) -> Found | None:
+    def get(self, rule: str) -> RuleFinding | None:
         """Return the finding of this rule, or ``None``."""
         return next((finding for finding in self.found if finding.rule == rule), None)
 
-    def tagged(self, tag: Tag) -> Found | None:
+    def tagged(self, tag: Tag) -> RuleFinding | None:
         """Return the first finding of a rule with this tag, or ``None``."""
         return next((finding for finding in self.found if finding.tagged(tag)), None)
 
@@ -128,11 +128,11 @@ class Assessment(msgspec.Struct, frozen=True):
         found = {finding.rule: finding for finding in self.found}
         exceptions, facts, ends = self.exceptions, self.facts, self.ends
         for change in changes:
-            if isinstance(change, Found):
+            if isinstance(change, RuleFinding):
                 found[change.rule] = change
-            elif isinstance(change, LeftOut):
+            elif isinstance(change, RemovedFinding):
                 del found[change.rule]
-            elif isinstance(change, Ends):
+            elif isinstance(change, StallEnds):
                 ends = change.rules
             elif isinstance(change, Exceptions):
                 exceptions = change

@@ -7,7 +7,7 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Diagnosis, Line, Start
 from stallwatch_rules.report.phrases import job_title
 from stallwatch_rules.starts import Head, Part, Starts
-from stallwatch_rules.text.reported import iso
+from stallwatch_rules.text.display import iso
 
 
 def ended_in_trouble(diagnosis: Diagnosis) -> bool:

@@ -69,7 +69,7 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
     return Uneven(behind, usual)
 
 
-def went_on_without(streams: Streams) -> Uneven | None:
+def ranks_left_behind(streams: Streams) -> Uneven | None:
     """Return the ranks that printed as regularly as others, then stopped while others continued for long.
 
     Most ranks of a healthy run print few lines, or only at the start. The ranks must therefore share a

@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import is_exception_line
-from stallwatch_rules.diagnosis.findings import Found, Streams
-from stallwatch_rules.failures.raised import Raised, found_in
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
+from stallwatch_rules.failures.raised import ExceptionChain, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
@@ -43,17 +43,17 @@ _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dump
 MOST_RESTARTS = 5  #: with more ends than this, a program that the run calls ended, not the run
 
 
-def without_helpers(found: list[Found]) -> list[Found]:
+def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
     """Return the findings without those that only show that a helper program ended."""
     return [finding for finding in found if not finding.hits or not all(map(_is_helper, finding.texts()))]
 
 
-def of_another(finding: Found) -> bool:
+def is_of_other_program(finding: RuleFinding) -> bool:
     """Return whether all lines of a finding name a program that does not look like the training."""
     return bool(finding.hits) and all(map(_is_another, finding.texts()))
 
 
-def recurs_unrelated(finding: Found) -> bool:
+def is_recurring_noise(finding: RuleFinding) -> bool:
     """Return whether a finding's lines name no program, and recur over too many steps to be the run's end."""
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
@@ -84,7 +84,7 @@ def _named(text: str) -> str:
 _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: string literals in code may contain the searched words: row["RANK"]
 
 
-def without_others(found: list[Found], streams: Streams) -> list[Found]:
+def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> list[RuleFinding]:
     """Return the findings without matches of exceptions that another part of the code raised.
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while one is loaded, and a configuration
@@ -96,7 +96,7 @@ def without_others(found: list[Found], streams: Streams) -> list[Found]:
     return [finding for finding, before in zip(own, found, strict=True) if finding.hits or not before.hits]
 
 
-def _own(finding: Found, streams: Streams) -> Found:
+def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
     """Return the finding without the streams in which all its exceptions come from other code."""
     hits = dict(finding.hits)
     for key in finding.hits:
@@ -110,7 +110,7 @@ def _own(finding: Found, streams: Streams) -> Found:
     )
 
 
-def _of_others(page: RulePage, raised: Raised) -> bool:
+def _of_others(page: RulePage, raised: ExceptionChain) -> bool:
     """Return whether the exception's text is ambiguous, and its calls do not belong to the page."""
     text = f"{raised.exception}: {raised.message}"
     for entry in page.said_by:

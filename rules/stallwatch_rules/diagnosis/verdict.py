@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside
-from stallwatch_rules.diagnosis.findings import Found, Streams
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.templates import states_error
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
@@ -26,12 +26,14 @@ _STOPPED_BY: Mapping[Tag, Interrupter] = {
 }
 
 
-def means_stall(chosen: Found) -> bool:
+def means_stall(chosen: RuleFinding) -> bool:
     """Return whether a finding means that the run is stalled, not that it died."""
     return chosen.rule in STANDSTILLS and WITH_STATUS not in chosen.facts
 
 
-def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Verdict, Interrupter | None]:
+def verdict_of(
+    chosen: RuleFinding | None, run: Snapshot, now: Assessment
+) -> tuple[Verdict, Interrupter | None]:
     """Return the verdict on a run whose primary cause is `chosen`, and who stopped it from outside."""
     verdict = _trouble(chosen, run, now)
     if verdict == "failed" and chosen is not None:
@@ -50,7 +52,7 @@ def verdict_of(chosen: Found | None, run: Snapshot, now: Assessment) -> tuple[Ve
     return _undisturbed(run, now), None
 
 
-def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | None:
+def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
     """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` for other runs."""
     context = run.context
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
@@ -71,7 +73,7 @@ def _trouble(chosen: Found | None, run: Snapshot, now: Assessment) -> Verdict | 
     return None
 
 
-def _stopped_by(chosen: Found, run: Snapshot, now: Assessment) -> Interrupter | None:
+def _stopped_by(chosen: RuleFinding, run: Snapshot, now: Assessment) -> Interrupter | None:
     """Return who stopped a run from outside, if its primary cause shows that."""
     for tag, by in _STOPPED_BY.items():
         if chosen.tagged(tag):
@@ -119,7 +121,7 @@ def _recognised(run: Snapshot, now: Assessment) -> bool:
     )
 
 
-def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
+def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
     """Return whether the cause appeared only after the run had stalled, so that it ended the stall."""
     first = chosen.first
     if first is None or first.line.time is None or facts.last_sign is None or chosen.role != "cause":
@@ -127,7 +129,7 @@ def _ended_stall(chosen: Found, facts: RunFacts) -> bool:
     return first.line.time - facts.last_sign > facts.threshold
 
 
-def parted(diagnosis: Diagnosis, run: Snapshot) -> bool:
+def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
     """Return whether ranks stopped in mid-run while others continued, and the log shows no normal end.
 
     Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.

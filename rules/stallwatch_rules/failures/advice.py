@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.digest import shortened
-from stallwatch_rules.text.reported import shown
+from stallwatch_rules.text.display import shown
 
 LONGEST = 80  #: characters of a quoted part
 

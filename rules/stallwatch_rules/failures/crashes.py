@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from stallwatch_rules.failures.raised import Frame, Mark, Raised, kind_of
+from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition, kind_of
 from stallwatch_rules.failures.tracebacks import MAX_FRAMES, MAX_MESSAGE, frame_in
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.foreign_json import NOT_JSON
@@ -114,7 +114,7 @@ class CrashReader:
     """Reader that finds the crashes in one stream."""
 
     def __init__(self) -> None:
-        self._open: Raised | None = None
+        self._open: ExceptionChain | None = None
         self._lines = 0  # number of lines in the block so far
         self._stray = 0
         self._threads = 0  # number of threads' stacks in the block
@@ -126,13 +126,13 @@ class CrashReader:
         return self._open is not None
 
     def feed(
-        self, line: Line, rules: Collection[str], mark: Mark, *, in_message: bool = False
-    ) -> Raised | None:
+        self, line: Line, rules: Collection[str], mark: LinePosition, *, in_message: bool = False
+    ) -> ExceptionChain | None:
         """Read the next line and the rules that matched it; return the crash that has ended, if any.
 
         ``in_message``: the line may be part of a Python exception's message, which may quote `_QUOTED`.
         """
-        ended: Raised | None = None
+        ended: ExceptionChain | None = None
         if self._open is not None:
             if self._continues(self._open, line.text):
                 self._open.rules.update(rules)
@@ -145,7 +145,7 @@ class CrashReader:
             self._below = beginning in _BELOW and not self._open.message
         return ended
 
-    def skip(self, lines: int) -> Raised | None:
+    def skip(self, lines: int) -> ExceptionChain | None:
         """Skip lines of the stream; return the crash that ended in these lines, if any."""
         self._stray += lines
         if self._open is None or self._stray <= STRAY_LINES:
@@ -153,11 +153,11 @@ class CrashReader:
         ended, self._open = self._open, None
         return ended
 
-    def left(self) -> list[Raised]:
+    def left(self) -> list[ExceptionChain]:
         """Return the crash that would be unfinished if the stream ended here."""
         return [self._open] if self._open is not None else []
 
-    def _continues(self, crash: Raised, text: str) -> bool:
+    def _continues(self, crash: ExceptionChain, text: str) -> bool:
         self._lines += 1
         if self._lines > BLOCK_LINES or not crash.native:
             return False
@@ -186,7 +186,7 @@ class CrashReader:
         self._stray += 1
         return self._stray <= STRAY_LINES
 
-    def _frame(self, crash: Raised, text: str) -> bool:
+    def _frame(self, crash: ExceptionChain, text: str) -> bool:
         """Return whether the line is a frame; keep the first thread's frames, innermost last."""
         python = _PYTHON_FRAME.match(text)
         native = _NATIVE_FRAME.match(text) if python is None and "#" in text else None
@@ -204,7 +204,9 @@ class CrashReader:
         return True
 
 
-def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.Pattern[str] | None]:
+def _begun(
+    line: Line, mark: LinePosition, in_message: bool
+) -> tuple[ExceptionChain | None, re.Pattern[str] | None]:
     """Return the crash that begins in a line, and the pattern of its beginning."""
     if not any(word in line.text for word in WORDS):
         return None, None
@@ -215,7 +217,7 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.
         if found is not None and not (in_message and beginning in _QUOTED):
             parts = found.groupdict()
             name = parts.get("name") or ("terminate called" if beginning is _PLAIN else "signal")
-            raised = Raised(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
+            raised = ExceptionChain(name, (parts.get("m") or "").strip()[:MAX_MESSAGE], line, mark)
             raised.native = True
             if "path" in parts:
                 raised.frames.append(Frame(parts["path"], int(parts["line"]), ""))
@@ -230,7 +232,7 @@ def _begun(line: Line, mark: Mark, in_message: bool) -> tuple[Raised | None, re.
 _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
-def read_error_file(line: Line, mark: Mark) -> Raised | None:
+def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
     """Parse ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
     try:
         record = msgspec.json.decode(line.text)
@@ -244,7 +246,7 @@ def read_error_file(line: Line, mark: Mark) -> Raised | None:
         return None
     frames = [frame for text in stack.splitlines() if (frame := frame_in(text)) is not None]
     first = (found["message"] or "").strip().partition("\n")[0]
-    raised = Raised(found["name"], first[:MAX_MESSAGE], line, mark, frames)
+    raised = ExceptionChain(found["name"], first[:MAX_MESSAGE], line, mark, frames)
     raised.kind = kind_of(raised)
     return raised
 

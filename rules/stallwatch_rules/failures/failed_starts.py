@@ -41,7 +41,7 @@ _MEANT = lazy(
 )
 
 
-def below(text: str, before: Below) -> Below:
+def next_state(text: str, before: Below) -> Below:
     """Return the state of the output below a failed start after one more line."""
     if _REASON.search(text):
         return "nothing"

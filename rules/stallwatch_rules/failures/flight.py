@@ -35,7 +35,7 @@ _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 _COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?:NCCL )?work: (-?\d{1,12})")
 
 
-class Flight(msgspec.Struct):
+class WatchdogPosition(msgspec.Struct):
     """The position of one rank among its collectives, by the watchdog's report."""
 
     work: int | None = None  #: number of the collective that timed out
@@ -51,7 +51,7 @@ class FlightData:
     """Reader of the watchdog's lines in one stream."""
 
     def __init__(self) -> None:
-        self.ranks: dict[tuple[str, int], Flight] = {}  #: (process group, rank) → position
+        self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: (process group, rank) → position
 
     def see(self, text: str, rank: int | None) -> None:
         """Read a line that a rule for timeouts matched; ``rank`` is the line's own, if known."""
@@ -65,7 +65,7 @@ class FlightData:
         key = (group[1] if group else "", rank)
         if key not in self.ranks and len(self.ranks) >= MAX_RANKS:
             return
-        flight = self.ranks.setdefault(key, Flight())
+        flight = self.ranks.setdefault(key, WatchdogPosition())
         if work is not None and flight.work is None:
             size = _SIZE.search(text)
             flight.work, flight.operation = int(work[1]), work[2]
@@ -76,22 +76,22 @@ class FlightData:
             flight.enqueued, flight.completed = int(counters[1]), int(counters[2])
 
 
-def all_flights(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], Flight]:
+def watchdog_positions(streams: Mapping[Key, StreamReading]) -> dict[tuple[str, int], WatchdogPosition]:
     """Return the watchdog's positions of all ranks, from all streams."""
     return {key: flight for stream in streams.values() for key, flight in stream.flight.ranks.items()}
 
 
-def reporting(flights: Mapping[tuple[str, int], Flight]) -> set[int]:
+def reporting(flights: Mapping[tuple[str, int], WatchdogPosition]) -> set[int]:
     """Return the ranks that reported a timeout."""
     return {rank for _, rank in flights}
 
 
-def first_work(flights: Mapping[tuple[str, int], Flight]) -> int | None:
+def first_timed_out_collective(flights: Mapping[tuple[str, int], WatchdogPosition]) -> int | None:
     """Return the lowest number of a collective that timed out."""
     return min((flight.work for flight in flights.values() if flight.work is not None), default=None)
 
 
-def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
+def wait_in_unequal_gathers(flights: Mapping[tuple[str, int], WatchdogPosition]) -> bool:
     """Return whether ranks wait in the same all-gather with parameters of different sizes."""
     sizes: dict[tuple[str, int | None], set[int]] = {}
     for (group, _), flight in flights.items():
@@ -100,7 +100,7 @@ def different_gathers(flights: Mapping[tuple[str, int], Flight]) -> bool:
     return any(len(found) > 1 for found in sizes.values())
 
 
-class Apart(msgspec.Struct, frozen=True):
+class MismatchedRanks(msgspec.Struct, frozen=True):
     """Ranks that waited in another collective than most of their process group; all ranks if it is a tie."""
 
     ranks: list[int]
@@ -127,7 +127,7 @@ class Apart(msgspec.Struct, frozen=True):
         return ", ".join(parts[:MAX_SHOWN])
 
 
-def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
+def mismatched_ranks(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks of a group that `blame` finds, if ranks waited in different operations.
 
     Return ``None`` if all waited in one operation: a lower number shows a late rank, not a different call.
@@ -141,7 +141,7 @@ def apart(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
             continue
         group = RankGroup("", spans_of(rank for own in works.values() for rank in own))
         found = blame([_waiting(*work, own) for work, own in works.items()], [group])
-        return Apart(sorted(found.ranks or found.candidates), works)
+        return MismatchedRanks(sorted(found.ranks or found.candidates), works)
     return None
 
 
@@ -150,7 +150,7 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
     return StackGroup(sorted(ranks), "collective", collectives={"": Collectives(work, work - 1, operation)})
 
 
-def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
+def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks of a group that waited in different operations with the same number.
 
     The number is the group's own count of its calls, so each rank came, but to another collective. Without a
@@ -161,20 +161,20 @@ def mismatched(flights: Mapping[tuple[str, int], Flight]) -> Apart | None:
         for (_, rank), flight in flights.items()
         if flight.group and flight.operation not in _OF_A_PAIR
     }
-    odd = apart(together)
+    odd = mismatched_ranks(together)
     numbers = [number for number, _ in odd.works] if odd is not None else []
     return odd if len(set(numbers)) < len(numbers) else None
 
 
-def _by_group(flights: Mapping[tuple[str, int], Flight]) -> list[dict[int, Flight]]:
+def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[int, WatchdogPosition]]:
     """Return the ranks by process group, the largest group first: each group has its own count."""
-    groups: dict[str, dict[int, Flight]] = {}
+    groups: dict[str, dict[int, WatchdogPosition]] = {}
     for (group, rank), flight in flights.items():
         groups.setdefault(group, {})[rank] = flight
     return [groups[group] for group in sorted(groups, key=lambda name: (-len(groups[name]), name))]
 
 
-def flight_note(flights: Mapping[tuple[str, int], Flight]) -> Text:
+def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
     """Describe the counters in a sentence; empty if they show nothing."""
     for ranks in _by_group(flights):
         note = _note(ranks)
@@ -183,7 +183,7 @@ def flight_note(flights: Mapping[tuple[str, int], Flight]) -> Text:
     return ""
 
 
-def _note(ranks: Mapping[int, Flight]) -> Text:
+def _note(ranks: Mapping[int, WatchdogPosition]) -> Text:
     enqueued = {rank: f.enqueued for rank, f in ranks.items() if f.enqueued is not None}
     counts = sorted(set(enqueued.values()))
     if len(enqueued) >= 3 and len(counts) == 2:
@@ -195,7 +195,7 @@ def _note(ranks: Mapping[int, Flight]) -> Text:
     operations = {(f.work, f.operation) for f in ranks.values() if f.work is not None}
     names = {operation for _, operation in operations}
     if len(ranks) >= 2 and len(names) > 1:
-        odd = apart({("", rank): flight for rank, flight in ranks.items()})
+        odd = mismatched_ranks({("", rank): flight for rank, flight in ranks.items()})
         shown = odd.all() if odd is not None else ""
         return message("diagnosis.flight-differs", shown=shown)
     sizes = sorted({flight.size for flight in ranks.values() if flight.size is not None})

@@ -16,9 +16,9 @@ import msgspec
 
 from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, UnknownException
+from stallwatch_rules.text.display import earliest, place
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked, repeats
-from stallwatch_rules.text.reported import earliest, place
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RaisedIn, RulePage
@@ -71,7 +71,7 @@ def own_frame(shown: Sequence[str]) -> str:
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
 
-class Mark(msgspec.Struct, frozen=True):
+class LinePosition(msgspec.Struct, frozen=True):
     """The position of a line in its stream."""
 
     index: int = 0  #: number of lines before it
@@ -81,13 +81,13 @@ class Mark(msgspec.Struct, frozen=True):
     answers: int = 0  #: number of requests that a server had answered
 
 
-class Raised(msgspec.Struct):
+class ExceptionChain(msgspec.Struct):
     """A chain of exceptions from a traceback (or a bare line); the last exception ended the call."""
 
     exception: str  #: name as printed, such as ``torch.OutOfMemoryError``; empty if the text ends before it
     message: str
     line: Line  #: the line with the final exception
-    mark: Mark  #: position of the stream at that line
+    mark: LinePosition  #: position of the stream at that line
     frames: list[Frame] = []
     root: str = ""  #: the chain's first exception with its message, if there is a chain
     kind: Kind = "failure"
@@ -161,7 +161,7 @@ def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting
     return introduced
 
 
-class Echo(NamedTuple):
+class SecondaryException(NamedTuple):
     """A kind of exception that only shows that another part has ended."""
 
     exceptions: str  #: expression for the name without its modules
@@ -169,7 +169,7 @@ class Echo(NamedTuple):
     file: str = ""  #: expression that must be found in the innermost call's file
     beside: bool = False  #: the entry applies only outside the main thread
 
-    def agrees(self, raised: Raised) -> bool:
+    def agrees(self, raised: ExceptionChain) -> bool:
         """Return whether this entry describes the exception."""
         name = raised.exception.rpartition(".")[2]
         if not re.fullmatch(self.exceptions, name) or not re.search(self.message, raised.message):
@@ -184,34 +184,36 @@ _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|E
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no text
 #: A command, a cell of a notebook or a trial of Ray Tune failed: it printed its own exception.
 RELAYS = (
-    Echo("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
-    Echo(r"PapermillExecutionError|CellExecutionError"),
-    Echo("TuneError", r"Trials did not complete"),
+    SecondaryException("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
+    SecondaryException(r"PapermillExecutionError|CellExecutionError"),
+    SecondaryException("TuneError", r"Trials did not complete"),
 )
 #: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of
 #: W&B.
 ECHOES = (
-    Echo(_LOST, beside=True),
-    Echo(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
-    Echo("EOFError", r"^$", beside=True),
-    Echo(r"(?:FileNotFound|ChildProcess|ProcessLookup|OS)Error", file=_MULTIPROCESSING),
-    Echo("KeyError", file=r"[/\\]resource_tracker\.py$"),
-    Echo("UnpicklingError", r"^pickle data was truncated", file=_MULTIPROCESSING),
-    Echo("ValueError", r"\bclosed file\b", beside=True),
-    Echo("RuntimeError", r"^cannot schedule new futures after|^can't \w+ new thread at interpreter shutdown"),
-    Echo("RuntimeError", r"^Event loop (?:is closed|stopped before)|^Session is closed"),
-    Echo("AssertionError", r"^can only (?:test|join) a child process"),
-    Echo(r"Broken(?:ProcessPool|ThreadPool|Executor)"),
-    Echo(r"Exception|\w*Error", r"^The wandb backend process has (?:been )?shut ?down"),
-    Echo("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
-    Echo("terminate called", r"^without an active exception"),
+    SecondaryException(_LOST, beside=True),
+    SecondaryException(r"EOFError|(?:BrokenPipe|Connection\w+)Error", _WORDLESS, file=_MULTIPROCESSING),
+    SecondaryException("EOFError", r"^$", beside=True),
+    SecondaryException(r"(?:FileNotFound|ChildProcess|ProcessLookup|OS)Error", file=_MULTIPROCESSING),
+    SecondaryException("KeyError", file=r"[/\\]resource_tracker\.py$"),
+    SecondaryException("UnpicklingError", r"^pickle data was truncated", file=_MULTIPROCESSING),
+    SecondaryException("ValueError", r"\bclosed file\b", beside=True),
+    SecondaryException(
+        "RuntimeError", r"^cannot schedule new futures after|^can't \w+ new thread at interpreter shutdown"
+    ),
+    SecondaryException("RuntimeError", r"^Event loop (?:is closed|stopped before)|^Session is closed"),
+    SecondaryException("AssertionError", r"^can only (?:test|join) a child process"),
+    SecondaryException(r"Broken(?:ProcessPool|ThreadPool|Executor)"),
+    SecondaryException(r"Exception|\w*Error", r"^The wandb backend process has (?:been )?shut ?down"),
+    SecondaryException("Fatal Python error", r"at interpreter shutdown|^_enter_buffered_busy"),
+    SecondaryException("terminate called", r"^without an active exception"),
     *RELAYS,
 )
 #: Exceptions that the main thread raises for that reason, but also for others.
-LOST = Echo(_LOST, _WORDLESS)
+LOST = SecondaryException(_LOST, _WORDLESS)
 
 
-def kind_of(raised: Raised) -> Kind:
+def kind_of(raised: ExceptionChain) -> Kind:
     """Return the kind of an exception: failure, launcher's summary, interrupt, snippet or ignored."""
     last = raised.exception.rpartition(".")[2]
     if last in ("KeyboardInterrupt", "SystemExit", "GeneratorExit"):
@@ -247,7 +249,7 @@ _GONE = frozenset(
 )
 
 
-def of_helper(raised: Raised) -> bool:
+def of_helper(raised: ExceptionChain) -> bool:
     """Return whether all calls belong to an experiment tracker, or to a reader thread of ``subprocess``.
 
     Both call Python's own library and installed packages; the outermost installed call shows the owner.
@@ -260,7 +262,7 @@ def of_helper(raised: Raised) -> bool:
     return raised.setting == "thread" and any(_reads_output(frame) for frame in raised.frames)
 
 
-def pins_batches(raised: Raised) -> bool:
+def pins_batches(raised: ExceptionChain) -> bool:
     """Return whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
 
     Receiving a batch from a lost worker fails in the connection to it (``multiprocessing``).
@@ -281,7 +283,7 @@ DEEP = 3  #: a folder's name with this many parts is specific to its package
 MAX_DEPTH = 25  #: maximum number of innermost calls to inspect: outer calls are not specific
 
 
-def page_of_place(raised: Raised, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
+def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
     """Return the page that names the innermost call, and that call; ``None`` if two pages match equally.
 
     A place with a message pattern takes precedence over a place without one, and a call over an exception's
@@ -311,7 +313,7 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
     return bool(place.message), -depth, bool(place.functions) + bool(place.exceptions)
 
 
-def _agrees(place: RaisedIn, raised: Raised) -> bool:
+def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
     """Return whether a place fits the exception; a truncated one fits by its call if no message is needed."""
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
@@ -358,20 +360,20 @@ USER_FRAMES, LIBRARY_FRAMES = 8, 4
 Key = tuple[str, str, str]
 
 
-class Seen(msgspec.Struct):
+class CountedException(msgspec.Struct):
     """One exception in one stream, with its number of occurrences."""
 
-    raised: Raised  #: the first occurrence of the exception
+    raised: ExceptionChain  #: the first occurrence of the exception
     count: int
-    last: Raised
+    last: ExceptionChain
 
 
 class ExceptionTable(msgspec.Struct):
     """The exceptions of one stream."""
 
-    seen: dict[Key, Seen] = {}
+    seen: dict[Key, CountedException] = {}
 
-    def add(self, raised: Raised) -> None:
+    def add(self, raised: ExceptionChain) -> None:
         """Count an exception that was raised."""
         key = _kind_key(raised)
         known = self.seen.get(key)
@@ -380,17 +382,21 @@ class ExceptionTable(msgspec.Struct):
             known.last = raised
             known.raised.rules |= raised.rules
         elif len(self.seen) < MAX_KINDS:
-            self.seen[key] = Seen(raised, 1, raised)
+            self.seen[key] = CountedException(raised, 1, raised)
 
-    def with_left(self, left: Iterable[Raised]) -> ExceptionTable:
+    def with_left(self, left: Iterable[ExceptionChain]) -> ExceptionTable:
         """Return a copy that also counts the exceptions unfinished at the stream's current end."""
-        copy = ExceptionTable({key: Seen(s.raised, s.count, s.last) for key, s in self.seen.items()})
+        copy = ExceptionTable(
+            {key: CountedException(s.raised, s.count, s.last) for key, s in self.seen.items()}
+        )
         for raised in left:
             copy.add(raised)
         return copy
 
 
-def unknown_in(table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()) -> list[Seen]:
+def unknown_in(
+    table: ExceptionTable, known: Collection[str], aborts: Collection[str] = ()
+) -> list[CountedException]:
     """Return the failures of a stream in which none of the known rules matched.
 
     ``aborts``: those that only name the SIGABRT by which a crash ends, whatever its reason.
@@ -403,16 +409,16 @@ def unknown_in(table: ExceptionTable, known: Collection[str], aborts: Collection
     ]
 
 
-def fold(seen: Iterable[Seen]) -> list[UnknownException]:
+def fold(seen: Iterable[CountedException]) -> list[UnknownException]:
     """Merge the same exception on many ranks into one record; the earliest record comes first."""
-    groups: dict[Key, list[Seen]] = {}
+    groups: dict[Key, list[CountedException]] = {}
     for each in seen:
         groups.setdefault(_kind_key(each.raised), []).append(each)
     ordered = sorted(groups.values(), key=lambda group: _by_time(earliest(s.raised.line for s in group)))
     return [_record(group) for group in ordered]
 
 
-def _record(group: list[Seen]) -> UnknownException:
+def _record(group: list[CountedException]) -> UnknownException:
     line = earliest(seen.raised.line for seen in group)
     first = next(seen.raised for seen in group if seen.raised.line is line)
     return UnknownException(
@@ -433,7 +439,7 @@ def shown_frames(frames: list[Frame]) -> list[str]:
     return user[-USER_FRAMES:] + library[-LIBRARY_FRAMES:]
 
 
-def _kind_key(raised: Raised) -> Key:
+def _kind_key(raised: ExceptionChain) -> Key:
     where = next((str(frame) for frame in reversed(raised.frames) if not frame.library), "")
     return raised.exception, masked(raised.message)[:200], masked(where.rpartition("/")[2])
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch_rules.failures.raised import Mark
+from stallwatch_rules.failures.raised import LinePosition
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import skeleton
@@ -77,7 +77,7 @@ class TemplateTable(msgspec.Struct):
         entry.last = _cut(line)
         return True
 
-    def add(self, line: Line, mark: Mark, count: int = 1) -> None:
+    def add(self, line: Line, mark: LinePosition, count: int = 1) -> None:
         """Count a line, or ``count`` lines of one template of which this line is the first."""
         if self.again(line, mark.index, count):
             return

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from stallwatch_rules.failures.raised import Frame, Mark, Raised, Setting, kind_of, setting_of
+from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition, Setting, kind_of, setting_of
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
@@ -115,7 +115,7 @@ OTHER_LOGGER = lazy(
 )
 
 
-def introduced(text: str) -> Setting | None:
+def raised_location(text: str) -> Setting | None:
     """Return where the exception of the traceback below this line was raised, if the line shows that."""
     return next((setting for setting, words in _INTRODUCTIONS if words.search(text)), None)
 
@@ -143,7 +143,7 @@ def is_error(name: str, adjoining: bool) -> bool:
     return bool(ERROR_NAME.search(last)) or (adjoining and (bool(_CAMEL.match(name)) or not name.isascii()))
 
 
-def without(prefix: str, text: str) -> str:
+def without_prefix(prefix: str, text: str) -> str:
     """Remove a logger's prefix like the header's from a text, whatever its digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
@@ -170,7 +170,7 @@ class _Open(msgspec.Struct):
     start: Line
     prefix: str
     introduced: Setting
-    chain: Raised | None
+    chain: ExceptionChain | None
     header: bool
     frames: list[Frame] = []
     rules: set[str] = set()
@@ -187,7 +187,7 @@ class _Open(msgspec.Struct):
 
     def unwrapped(self, text: str) -> str:
         """Return a line without this traceback's common prefix, and without a box around it."""
-        text = without(self.prefix, text)
+        text = without_prefix(self.prefix, text)
         if self.column and text[: self.column].isspace():
             text = text[self.column :]
         if self.group:
@@ -198,7 +198,7 @@ class _Open(msgspec.Struct):
         return boxed["final"].rstrip(" │┃") if boxed is not None else text
 
 
-_START = Mark()
+_START = LinePosition()
 
 
 class TracebackReader:
@@ -207,14 +207,14 @@ class TracebackReader:
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
-        self._raised: Raised | None = None  # the last exception, whose message may continue
+        self._raised: ExceptionChain | None = None  # the last exception, whose message may continue
         self._after = 0  # lines since the exception's first line
         self._more = 0  # number of these lines, directly below the first, that are its message
         self._colon = False  # the exception's name ends in a colon, so its message may begin on the next line
         self._chained = False  # a chain marker followed the exception
         self._setting: Setting = "main"  # setting of the next traceback, from its introduction
         self._lines = 0  # lines within which that traceback must begin
-        self._bare: Raised | None = None
+        self._bare: ExceptionChain | None = None
         self._bare_after = 0
 
     @property
@@ -242,7 +242,9 @@ class TracebackReader:
             return self._open.introduced == "handled"
         return self._raised is not None and self._raised.setting == "handled"
 
-    def feed(self, line: Line, rules: Collection[str] = (), mark: Mark = _START) -> Raised | None:
+    def feed(
+        self, line: Line, rules: Collection[str] = (), mark: LinePosition = _START
+    ) -> ExceptionChain | None:
         """Read the next line and the rules that matched it; return the chain that has ended, if any."""
         text = line.text
         if self._raised is not None and self._raised.group and MARGIN.match(text):
@@ -284,7 +286,7 @@ class TracebackReader:
             return begun.adjoining or begun.bare_frame or RAISE.match(text) is not None
         return begun.bare_frame and FLUSH.match(text) is not None
 
-    def skip(self, lines: int) -> Raised | None:
+    def skip(self, lines: int) -> ExceptionChain | None:
         """Skip lines of the stream; return the chain that ended before or in these lines, if any."""
         self._lines = max(0, self._lines - lines)
         self._bare_after += lines
@@ -301,20 +303,22 @@ class TracebackReader:
         ended, self._raised = self._raised, None
         return ended
 
-    def left(self, mark: Mark = _START) -> list[Raised]:
+    def left(self, mark: LinePosition = _START) -> list[ExceptionChain]:
         """Return the exceptions that are unfinished if the stream ends here, without changing the state."""
         if self._raised is not None:
             return [self._raised]
         if self._open is not None and (self._open.frames or self._open.chain or self._open.named):
             chain, frames = self._open.chain, list(self._open.frames)
-            cut = Raised(self._open.named, "", self._open.start, mark, frames, chain.root if chain else "")
+            cut = ExceptionChain(
+                self._open.named, "", self._open.start, mark, frames, chain.root if chain else ""
+            )
             cut.rules = self._open.rules | (chain.rules if chain else set())
             cut.setting = setting_of(frames, self._open.introduced)
             cut.kind = kind_of(cut)
             return [cut]
         return [self._bare] if self._bare is not None else []
 
-    def _begin(self, line: Line, prefix: str, rules: Collection[str], named: str) -> Raised | None:
+    def _begin(self, line: Line, prefix: str, rules: Collection[str], named: str) -> ExceptionChain | None:
         previous, self._raised, self._bare = self._raised, None, None
         inner = previous is not None and (
             self._chained or bool(QUOTES_INNER.search(prefix + previous.message))
@@ -339,7 +343,9 @@ class TracebackReader:
         self._chained, self._lines = False, 0
         return None if inner else previous
 
-    def _inside(self, begun: _Open, line: Line, rules: Collection[str], mark: Mark) -> Raised | None:
+    def _inside(
+        self, begun: _Open, line: Line, rules: Collection[str], mark: LinePosition
+    ) -> ExceptionChain | None:
         text = begun.unwrapped(line.text)
         frame = notebook_frame(text) if begun.named else frame_in(text)
         if frame is not None:
@@ -374,10 +380,10 @@ class TracebackReader:
         return None
 
     def _finish(
-        self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: Mark
+        self, begun: _Open, final: re.Match[str], line: Line, rules: Collection[str], mark: LinePosition
     ) -> None:
         name, message = final["inner"] or final["name"], (final["message"] or "")[:MAX_MESSAGE]
-        raised = Raised(name, message, line, mark, begun.frames, source=begun.source)
+        raised = ExceptionChain(name, message, line, mark, begun.frames, source=begun.source)
         raised.rules, raised.heading = begun.rules | set(rules), begun.heading
         if begun.chain is not None:
             raised.root = begun.chain.root
@@ -391,7 +397,7 @@ class TracebackReader:
         self._open, self._raised, self._after, self._chained = None, raised, 0, False
         self._more, self._colon = 0, final.group().endswith(":")
 
-    def _part(self, raised: Raised, text: str, rules: Collection[str]) -> None:
+    def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
         """Read a line of a group's sub-exception: the first that is no group itself is the group's root."""
         self._after = 0
         raised.rules.update(self._failures & set(rules))
@@ -409,7 +415,7 @@ class TracebackReader:
             self._after = 0
             return True
         self._after += 1
-        if self._after > MESSAGE_LINES or OTHER_MESSAGE.match(text) or introduced(text) is not None:
+        if self._after > MESSAGE_LINES or OTHER_MESSAGE.match(text) or raised_location(text) is not None:
             return False
         if not self._chained and frame_in(text) is not None:
             return False
@@ -424,11 +430,11 @@ class TracebackReader:
         raised.rules.update(self._failures & set(rules))
         return True
 
-    def _outside(self, line: Line, rules: Collection[str], mark: Mark) -> None:
+    def _outside(self, line: Line, rules: Collection[str], mark: LinePosition) -> None:
         text = line.text
         if self._lines:
             self._lines -= 1
-        setting = introduced(text)
+        setting = raised_location(text)
         if setting is not None:
             self._setting, self._lines = setting, HANDLED if setting == "handled" else INTRODUCED
             return
@@ -454,7 +460,7 @@ class TracebackReader:
             last = final["name"].rpartition(".")[2] if final is not None else ""
             if final is not None and ERROR_NAME.search(last) and last not in NEVER_BARE:
                 name = final["inner"] or final["name"]
-                self._bare = Raised(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
+                self._bare = ExceptionChain(name, (final["message"] or "")[:MAX_MESSAGE], line, mark)
                 self._bare.rules.update(rules)
                 self._bare.kind = kind_of(self._bare)
                 self._bare_after = 0

@@ -16,12 +16,12 @@ from stallwatch_rules.failures.advice import advice_for
 from stallwatch_rules.failures.templates import Level, Template, TemplateTable
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.progress.timeline import StepClock, leading
+from stallwatch_rules.progress.timeline import StepClock, longest_timeline
 from stallwatch_rules.records import Diagnosis, NewLines
 from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.display import earliest, latest, place, shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
-from stallwatch_rules.text.reported import earliest, latest, place, shown
 
 ALIKE = 0.65  #: share of equal words above which two lines have one template
 DEPTH = 4
@@ -112,7 +112,7 @@ class _Group:
 
 def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLines]:
     """Return the new lines of a run, the most significant first."""
-    lead = leading({key: stream.timelines for key, stream in streams.items()})
+    lead = longest_timeline({key: stream.timelines for key, stream in streams.items()})
     clock = StepClock(lead)
     stepped = lead is not None and lead.advances > 0
     started = _started(streams)
@@ -219,7 +219,7 @@ def _record(group: _Group) -> NewLines:
 MAX_LOOKED_UP = 5  #: maximum number of unknown exceptions for which pages are searched
 
 
-def complete(
+def with_explanations(
     diagnosis: Diagnosis,
     streams: Mapping[tuple[str, int | None], StreamReading],
     catalogue: Catalogue,

@@ -126,11 +126,11 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
     """Judge a failed request of an inference server that continued to answer other requests."""
-    if not served_on(answered, died=facts.died):
+    if not continued_to_serve(answered, died=facts.died):
         return None
     return Judgement("harmless", message("diagnosis.served", answers=answered))
 
 
-def served_on(answered: int, *, died: bool) -> bool:
+def continued_to_serve(answered: int, *, died: bool) -> bool:
     """Return whether this number of answers shows that the server continued."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

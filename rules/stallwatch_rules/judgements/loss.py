@@ -307,14 +307,14 @@ def judge_zero_gradients(
     if zeros < (ZEROS_AFTER_OVERFLOW if overflowed else enough):
         return None
     still = len(losses) == 1 and losses != {None} and losses != {0.0}
-    idle = exact and zeros == len(known) and zeros > ZEROS and _falls_not(run)
+    idle = exact and zeros == len(known) and zeros > ZEROS and _does_not_fall(run)
     if not no_rate and (rewarded or not (still or idle)):
         return None
     key = "no-gradient-no-rate" if no_rate else "no-gradient-no-change" if still else "no-gradient-no-fall"
     return Judgement("degrading", message(f"diagnosis.{key}", count=zeros))
 
 
-def _falls_not(run: Sequence[Point]) -> bool:
+def _does_not_fall(run: Sequence[Point]) -> bool:
     """Return whether losses exist and do not fall; some frameworks print 0 for an unknown norm."""
     losses = [point.loss for point in finite_losses(run) if point.loss is not None]
     if len(losses) <= ZEROS or not any(losses):

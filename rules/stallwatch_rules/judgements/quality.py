@@ -52,7 +52,7 @@ class Quality(NamedTuple):
     under_way: bool = False  #: the conclusion applies only to runs that are far from their end
 
 
-def always(metric: str, value: float, count: int) -> Condition:
+def never_varied(metric: str, value: float, count: int) -> Condition:
     """Return a condition that holds if a metric never had another value."""
 
     def holds(metrics: Metrics) -> Params | None:
@@ -77,7 +77,7 @@ def ends_at_zero(metric: str, count: int) -> Condition:
     return holds
 
 
-def zero(metric: str, count: int) -> Condition:
+def stays_zero(metric: str, count: int) -> Condition:
     """Return a condition that holds if the last values are all 0, in an unusually long row.
 
     No earlier row of zeros may be more than half as long.
@@ -101,7 +101,7 @@ def _digits(value: float) -> int:
     return len(f"{value:.12e}".partition("e")[0].replace(".", "").lstrip("-").rstrip("0"))
 
 
-def falls_not(metric: str) -> Condition:
+def does_not_fall(metric: str) -> Condition:
     """Return a condition that holds if the last third of the values is no lower than the first third."""
 
     def holds(metrics: Metrics) -> Params | None:
@@ -162,7 +162,7 @@ def fell_to_floor(metric: str) -> Condition:
     return holds
 
 
-def gone(*names: str) -> Condition:
+def fell_to_fraction(*names: str) -> Condition:
     """Return a condition that holds if one of these metrics fell to a small share of its first values."""
 
     def holds(metrics: Metrics) -> Params | None:
@@ -178,7 +178,7 @@ def gone(*names: str) -> Condition:
     return holds
 
 
-def exploded(metric: str) -> Condition:
+def rose_sharply(metric: str) -> Condition:
     """Return a condition that holds if the last values are far above all values before the final rise."""
 
     def holds(metrics: Metrics) -> Params | None:
@@ -218,20 +218,22 @@ def never_changes(metric: str, *others: str) -> Condition:
 
 #: For each rule, the first entry whose conditions hold counts.
 QUALITIES: tuple[Quality, ...] = (
-    Quality(COLLAPSE, "policy-collapsed", (fell_to_floor("reward"), gone("entropy", "grad_norm"))),
+    Quality(
+        COLLAPSE, "policy-collapsed", (fell_to_floor("reward"), fell_to_fraction("entropy", "grad_norm"))
+    ),
     Quality(EQUAL_REWARDS, "rewards-not-numbers", (not_a_number("reward", 10),)),
-    Quality(EQUAL_REWARDS, "rewards-equal", (zero("reward_std", WINDOW), below_best("reward"))),
+    Quality(EQUAL_REWARDS, "rewards-equal", (stays_zero("reward_std", WINDOW), below_best("reward"))),
     Quality(
         EQUAL_REWARDS,
         "rewards-equal",
-        (zero("advantage_min", WINDOW), zero("advantage_max", WINDOW), below_best("reward")),
+        (stays_zero("advantage_min", WINDOW), stays_zero("advantage_max", WINDOW), below_best("reward")),
     ),
-    Quality(KL_EXPLOSION, "kl-exploded", (exploded("kl"),)),
+    Quality(KL_EXPLOSION, "kl-exploded", (rose_sharply("kl"),)),
     Quality(KL_EXPLOSION, "kl-not-a-number", (not_a_number("kl", KL_STAYED),)),
     Quality(
         RATE_FROZEN,
         "rate-never-moved",
-        (always("learning_rate", 0, WINDOW), falls_not("loss")),
+        (never_varied("learning_rate", 0, WINDOW), does_not_fall("loss")),
         under_way=True,
     ),
     Quality(RATE_FROZEN, "rate-gone", (ends_at_zero("learning_rate", WINDOW),), under_way=True),

@@ -27,7 +27,9 @@ WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the me
 OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
 LEAST = math.log(1.065)  #: the least relevant mean deviation
 Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
-POSITIVE = 0.8  #: share of steps that must deviate upwards; less in long windows, see `least_positive`
+POSITIVE = (
+    0.8  #: share of steps that must deviate upwards; less in long windows, see `required_positive_steps`
+)
 LEAST_COST = 0.01  #: the least relevant cost, as a share of the throughput
 _WARM_UP = 2  # steps at the start that compile, allocate and record
 FIRST = 16  #: steps before the first verdict
@@ -53,7 +55,7 @@ _MEDIAN_TO_SD = 0.6745
 _Key = TypeVar("_Key", bound=Hashable)
 
 
-class Own(NamedTuple):
+class RankStep(NamedTuple):
     """The times and tokens of one rank in one step."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
@@ -225,7 +227,7 @@ class Comparison(Generic[_Key]):
             if (
                 mean >= LEAST
                 and (best is None or mean > best.mean)
-                and series.positive(steps) >= least_positive(steps)
+                and series.positive(steps) >= required_positive_steps(steps)
                 and self._score(series, mean, steps) >= Z
             ):
                 best = Lag(key, mean, steps)
@@ -254,7 +256,7 @@ class SlowHosts:
     def __init__(self, least_cost: float = LEAST_COST, least_seconds: float = 0.0) -> None:
         """Set the minimum cost of a slow host: share of the throughput, and seconds per step."""
         self._least_cost, self._least_seconds = least_cost, least_seconds
-        self._open: dict[int, dict[int, Own]] = {}  # step → rank → times
+        self._open: dict[int, dict[int, RankStep]] = {}  # step → rank → times
         self._at: dict[int, int] = {}  # rank → last reported step
         self._host: dict[int, str] = {}
         self._group: dict[int, str] = {}  # rank → group of ranks that do the same work, if known
@@ -284,7 +286,7 @@ class SlowHosts:
         """Expect this rank's steps from now on: no step is compared without the rank's report."""
         self._at[rank], self._host[rank] = step, host
 
-    def see(self, host: str, rank: int, step: int, own: Own) -> bool:
+    def see(self, host: str, rank: int, step: int, own: RankStep) -> bool:
         """Add a step of a rank; return whether the result in ``slow`` changed."""
         if rank not in self._at and len(self._at) >= _MOST_RANKS:
             return False
@@ -328,7 +330,7 @@ class SlowHosts:
 
     # ---- a step that all ranks have reported
 
-    def _compare(self, step: Mapping[int, Own]) -> None:
+    def _compare(self, step: Mapping[int, RankStep]) -> None:
         self.steps += 1
         for rank, times in step.items():
             for means, value in ((self._own, times.own), (self._whole, times.whole)):
@@ -455,7 +457,7 @@ class SlowHosts:
         return self._hosts.lag(slow.host, steps)
 
 
-def least_positive(steps: int) -> float:
+def required_positive_steps(steps: int) -> float:
     """Return how many steps of a window must deviate upwards: at most half plus four standard errors."""
     return min(POSITIVE * steps, steps / 2 + 2 * math.sqrt(steps))
 

@@ -7,7 +7,7 @@ from statistics import median
 
 import msgspec
 
-from stallwatch_rules.endings import GONE_ON, Left
+from stallwatch_rules.endings import GONE_ON, ExitedRank
 from stallwatch_rules.failures.flight import START_UP
 from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.messages import Message, Text, message
@@ -63,12 +63,12 @@ def judge_silence(facts: RunFacts) -> Judgement | None:
     return Judgement("fatal", note)
 
 
-def beside_silence(facts: RunFacts, exception: str) -> Message:
+def note_on_silence(facts: RunFacts, exception: str) -> Message:
     """Return the note for a silence after an exception that training survived at first."""
     return message("diagnosis.silent-beside", **facts.lengths, exception=exception)
 
 
-def stopped_late(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
+def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
     """Return a note if a run that was stopped by hand may have stalled before.
 
     No step for much longer than usual is the sign. ``durations`` are the seconds between signs of a step,
@@ -80,12 +80,12 @@ def stopped_late(silence: float | None, durations: Sequence[float], paces: Seque
     return message("diagnosis.stopped-late", silence=short_duration(silence), usual=usual)
 
 
-def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
+def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
     """Judge ranks that left while others stalled, failed, or continued to the end without them.
 
     For a run that ended well, pass only ranks without which it continued.
     """
-    if went_on_without(left, facts):
+    if ranks_run_continued_without(left, facts):
         return Judgement("degrading", _missed_sentence(left))
     if not left or facts.complete or facts.failed_otherwise:
         return None
@@ -94,12 +94,12 @@ def judge_left(left: Sequence[Left], facts: RunFacts) -> Judgement | None:
     return Judgement("fatal", departures_sentence(left, stepped=facts.advances > 0))
 
 
-def went_on_without(left: Sequence[Left], facts: RunFacts) -> list[Left]:
+def ranks_run_continued_without(left: Sequence[ExitedRank], facts: RunFacts) -> list[ExitedRank]:
     """Return the ranks without which a run continued and ended well; empty for other runs."""
     return [process for process in left if process.behind >= GONE_ON] if facts.ended_well else []
 
 
-def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Left]:
+def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> list[ExitedRank]:
     """Return the processes with unknown last steps filled in from ``steps``, which maps ranks to steps."""
     return [
         process
@@ -109,7 +109,7 @@ def with_steps(left: Sequence[Left], steps: Mapping[int | None, int]) -> list[Le
     ]
 
 
-def departures_sentence(left: Sequence[Left], *, stepped: bool) -> Message:
+def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message:
     """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the run showed steps."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
@@ -118,7 +118,7 @@ def departures_sentence(left: Sequence[Left], *, stepped: bool) -> Message:
     return message(f"diagnosis.{key}", who=subject, step=min(steps, default=0))
 
 
-def _missed_sentence(missed: Sequence[Left]) -> Message:
+def _missed_sentence(missed: Sequence[ExitedRank]) -> Message:
     """Return ``Rank 2 left without an error at step 40; …`` for a run that ended well."""
     subject = f"rank {fold_ranks(sorted({one.rank for one in missed if one.rank is not None}))}"
     step = min((one.step for one in missed if one.step is not None), default=0)

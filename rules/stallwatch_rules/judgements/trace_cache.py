@@ -18,7 +18,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Judge ZeRO-3's trace-cache invalidations by the steps around them."""
     if facts.is_stalled:
         if recurs_to_the_end(trace):
-            if facts.elsewhere and not rose(trace):
+            if facts.elsewhere and not became_more_frequent(trace):
                 return Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
             if _rare(trace):
                 return Judgement("harmless", message("diagnosis.rare-before-stall"))
@@ -26,7 +26,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
         if trace.after_first:
             return Judgement("harmless", message("diagnosis.long-before-stall", steps=trace.after_last - 1))
         return Judgement("by-progress", message("diagnosis.no-steps"))
-    slowing = slower_with(trace)
+    slowing = slowdown_with_matches(trace)
     if slowing is not None:
         before, now = slowing
         return Judgement(
@@ -54,7 +54,7 @@ def recurs_to_the_end(trace: Trace) -> bool:
     return steps[-1] - marks[-1] <= max(2, 3 * usual)
 
 
-def rose(trace: Trace) -> bool:
+def became_more_frequent(trace: Trace) -> bool:
     """Return whether the matches became clearly more frequent until the steps ended."""
     before, now = _first_and_last(trace)
     return now > 1.5 * before and now >= _OFTEN
@@ -62,7 +62,7 @@ def rose(trace: Trace) -> bool:
 
 def _rare(trace: Trace) -> bool:
     """Return whether there were few matches, many steps apart, each followed by steps, as is common."""
-    if trace.tail or trace.count > _FEW or rose(trace):
+    if trace.tail or trace.count > _FEW or became_more_frequent(trace):
         return False  # a match after the last step was followed by no step
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
@@ -75,7 +75,7 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
     return trace.rate(0, third), trace.rate(len(trace.intervals) - third, len(trace.intervals))
 
 
-def slower_with(trace: Trace) -> tuple[float, float] | None:
+def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
     """Return the pace before and now if steps became slower while the matches became more frequent."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
@@ -90,7 +90,7 @@ def slower_with(trace: Trace) -> tuple[float, float] | None:
 
 def _standstill(trace: Trace, facts: RunFacts) -> Message:
     last: Text = message("diagnosis.last-came-then") if trace.tail or trace.after_last <= 1 else ""
-    if rose(trace):
+    if became_more_frequent(trace):
         before, now = _first_and_last(trace)
         last += message("diagnosis.came-more-often", before=f"{10 * before:.2g}", now=f"{10 * now:.2g}")
     if facts.silence is not None and facts.stalled:

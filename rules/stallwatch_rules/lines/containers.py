@@ -18,8 +18,8 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_rules.hints import may_hold
-from stallwatch_rules.lines.datatext import is_data
-from stallwatch_rules.lines.stamps import own_time, unix_time
+from stallwatch_rules.lines.stamps import time_of_line, unix_time
+from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.text.lazy import lazy
 
 _CRI = lazy(
@@ -118,7 +118,7 @@ def _json_record(text: str) -> Record | None:
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
-    return _of_docker(record) or (None if is_data(text) else _of_collector(record))
+    return _of_docker(record) or (None if is_training_data(text) else _of_collector(record))
 
 
 def _of_docker(record: dict[str, object]) -> Record | None:
@@ -158,7 +158,7 @@ def _time(record: dict[str, object]) -> float | None:
         value = record.get(key)
         if isinstance(value, str):
             if not (value.isascii() and value.isdigit()):
-                stamp = own_time(value)
+                stamp = time_of_line(value)
                 if stamp is not None:
                     return stamp
                 continue

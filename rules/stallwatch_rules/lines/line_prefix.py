@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from stallwatch_rules.lines.containers import record_of
 from stallwatch_rules.lines.ranks import take_rank
-from stallwatch_rules.lines.stamps import own_time
-from stallwatch_rules.lines.wrapped import as_pasted
+from stallwatch_rules.lines.stamps import time_of_line
+from stallwatch_rules.lines.wrapped import normalized_text
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
@@ -86,7 +86,7 @@ def rank_in(lead: str) -> int | None:
 def time_in(lead: str) -> float | None:
     """Return the time in a line prefix, if it has a date; otherwise ``None``."""
     at = _STAMP.search(lead)
-    return own_time(lead[at.start() :]) if at is not None else None
+    return time_of_line(lead[at.start() :]) if at is not None else None
 
 
 def first_lines(head: bytes) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _lines(head: bytes) -> list[str]:
     """Return the first lines that are not blank, without text that is removed before the prefix."""
     lines = []
     coded = b"\x1b" in head
-    for text in as_pasted(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
+    for text in normalized_text(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
         if not text or text.isspace():
             continue
         record = record_of(text)

@@ -13,17 +13,17 @@ from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.line_prefix import LinePrefix, first_lines, rank_in, time_in
 from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
-from stallwatch_rules.lines.stamps import CANCELLED, names_zone, own_time
+from stallwatch_rules.lines.stamps import CANCELLED, has_zone, time_of_line
 from stallwatch_rules.lines.unescape import (
     COLON,
     ESCAPED_END,
     MetricTables,
-    as_printed,
-    pieces,
-    unfolded,
+    exception_lines,
+    lines_of_writers,
     with_ascii_colon,
+    with_plain_quotes,
 )
-from stallwatch_rules.lines.wrapped import CUT, GOES_ON, MAX_LINE, Joiner, decoded, hold, joined
+from stallwatch_rules.lines.wrapped import CUT, GOES_ON, MAX_LINE, Joiner, append_bounded, decoded, joined
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.encodings import decode_foreign
@@ -206,10 +206,10 @@ class LineReader:
         if self._joiner is None:  # the joiner takes whole lines, whose end a portion may split
             end = max(end, data.rfind(b"\r") + 1)
         if not end:
-            hold(self._held, data)
+            append_bounded(self._held, data)
             return out
         complete = self._unfinished() + data[:end]
-        hold(self._held, data[end:])
+        append_bounded(self._held, data[end:])
         self._redrawn = data[end - 1 : end] == b"\r"
         *ended, last = complete.split(b"\n")
         take = self._whole if self._joiner is None else self._physical
@@ -266,7 +266,7 @@ class LineReader:
         if first in _MAY_QUOTE and (text[:2] == '{"' or ESCAPED_END in text):
             return False
         if "&" in text or not text.isascii():
-            text = as_printed(text)
+            text = with_plain_quotes(text)
             if COLON in text:
                 text = with_ascii_colon(text)
         rank = self.rank
@@ -322,11 +322,11 @@ class LineReader:
         if "\x1b" in text:
             text = TERMINAL_CODES.sub("", text)
         text, cut, rest = text.partition(CUT)
-        for piece in pieces(text):
+        for piece in lines_of_writers(text):
             self._line(piece, number, stamp, time, out)
         if cut:
             owner = out[-1].rank if out and out[-1].number == number else None
-            for piece in pieces(GOES_ON + rest):
+            for piece in lines_of_writers(GOES_ON + rest):
                 self._line(piece, number, stamp, time, out, owner)
 
     def _line(
@@ -339,7 +339,7 @@ class LineReader:
         label: int | None = None,
     ) -> None:
         if "&" in text or not text.isascii():
-            text = as_printed(text)
+            text = with_plain_quotes(text)
         if label is None and (self._labels.searching or self._labels.found):
             label, text = self._labels.take(text)
         lead = ""
@@ -359,19 +359,19 @@ class LineReader:
         # the prefix has the clock of all lines; the clock of some lines may be in another zone
         if when is None and lead:
             when = time_in(lead)
-            zoned = self._zoned = names_zone(lead) if when is not None else zoned
+            zoned = self._zoned = has_zone(lead) if when is not None else zoned
         if when is None:
-            when = own_time(bare, self._near)
+            when = time_of_line(bare, self._near)
             if when is None and len(bare) < len(text):  # a journal's timestamp is part of its prefix
-                when = own_time(text, self._near)
+                when = time_of_line(text, self._near)
             if when is not None:
-                zoned = self._zoned = names_zone(text)
+                zoned = self._zoned = has_zone(text)
         when = self.carried(rank, when)
         if COLON in bare:
             bare = with_ascii_colon(bare)
         if ESCAPED_END not in bare:
             out.append(Line(bare, self.source, number, rank, when, zoned))
             return
-        for piece in unfolded(bare):
+        for piece in exception_lines(bare):
             if piece and not piece.isspace():
                 out.append(Line(piece, self.source, number, rank, when, zoned))

@@ -60,7 +60,7 @@ _HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))
 _SUNDAY = 6
 
 
-def own_time(text: str, near: float | None = None) -> float | None:
+def time_of_line(text: str, near: float | None = None) -> float | None:
     """Return the time at the line's start, if any; for slurmstepd, the time of the end of a job or step."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
@@ -104,10 +104,10 @@ def elapsed(earlier: float, later: float) -> float:
         spared = _set_hours(later, _HOURS_LEFT_OUT)
         is_short = any(earlier < hour and later >= hour + _HOUR for hour in spared)
         return seconds - _HOUR if is_short else seconds
-    return seconds + turned_back(earlier, later)
+    return seconds + clock_set_back(earlier, later)
 
 
-def turned_back(earlier: float, later: float) -> float:
+def clock_set_back(earlier: float, later: float) -> float:
     """Return the seconds that the clock was set back between two times, as daylight saving ended."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
@@ -132,7 +132,7 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
     ]
 
 
-def names_zone(text: str) -> bool:
+def has_zone(text: str) -> bool:
     """Return whether the time at the line's start has its own zone."""
     return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from stallwatch_rules.lines.datatext import is_data
+from stallwatch_rules.lines.training_data import is_training_data
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
@@ -38,7 +38,7 @@ _AT_ONCE = lazy(
 )
 
 
-def pieces(text: str) -> list[str]:
+def lines_of_writers(text: str) -> list[str]:
     """Return the text of each writer of a line; mostly the line itself."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
@@ -96,7 +96,7 @@ _RAISED = lazy(
 _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
-def as_printed(text: str) -> str:
+def with_plain_quotes(text: str) -> str:
     """Return the line with the quotes and blanks that programs print, instead of those of a web page."""
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
@@ -116,13 +116,13 @@ def with_ascii_colon(text: str) -> str:
     return f"{typed[1].capitalize()}Error: {text[typed.end() :]}"
 
 
-def unfolded(text: str) -> list[str]:
+def exception_lines(text: str) -> list[str]:
     """Return the lines of an exception that is a string in a line, after the text before it.
 
     Most lines contain none, and are returned unchanged.
     """
     found = _KEY.search(text)
-    if found is None or is_data(text):
+    if found is None or is_training_data(text):
         return [text]
     value = _VALUE[found["quote"]].match(text, found.end())
     if value is None or ESCAPED_END not in value[0] or _RAISED.search(value[0]) is None:

@@ -24,7 +24,7 @@ CUT = "\n"  #: marks omitted text in a line; occurs in no line
 GOES_ON = "…"  #: put before the end of a cut line, which is no start of a line
 
 
-def hold(held: bytearray, data: bytes) -> None:
+def append_bounded(held: bytearray, data: bytes) -> None:
     """Add the part of ``data`` that is to be kept to an unfinished line.
 
     One byte more than ``MAX_LINE`` shows that text was omitted.
@@ -74,7 +74,7 @@ _LABELLED = lazy(
 )
 
 
-def as_pasted(head: bytes) -> bytes:
+def normalized_text(head: bytes) -> bytes:
     """Return a text in UTF-8 with line feeds, from text in any encoding and with any line ends."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
@@ -114,7 +114,7 @@ def likely_fold(head: bytes) -> int | None:
 
 def _lines(head: bytes) -> list[str]:
     """Return the lines of a text; none if it has a terminal's progress bars, which no pager wraps."""
-    text = as_pasted(head)
+    text = normalized_text(head)
     return [] if b"\r" in text else text.decode("utf-8", "replace").split("\n")
 
 
@@ -186,5 +186,5 @@ class Joiner:
 def broken_lines(text: bytes, width: int, spaced: bool) -> list[list[bytes]]:
     """Return the broken lines of a text that a ``Joiner`` joins, each as the list of its pieces."""
     joiner = Joiner(width, spaced)
-    taken = itertools.chain.from_iterable(map(joiner.take, as_pasted(text).split(b"\n")))
+    taken = itertools.chain.from_iterable(map(joiner.take, normalized_text(text).split(b"\n")))
     return [line for line in [*taken, *joiner.left()] if len(line) > 1]

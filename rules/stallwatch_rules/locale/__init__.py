@@ -2,7 +2,7 @@
 
 `<language>/<area>.json` maps the keys of an area to templates for ``str.format``. A key that ends in ``-one``
 is the template for ``count=1``. Besides Python's own format specifications, a field may have
-* ``duration``: seconds as ``412 s`` or ``2.5 h``; ``span``: as ``3 min 10 s``,
+* ``duration``: seconds as ``412 s`` or ``2.5 h``; ``duration_text``: as ``3 min 10 s``,
 * ``one|many``: the first word if the number is 1, else the second,
 * ``commas``, ``semicolons`` or ``brackets``: how the items of a list are joined,
 * ``capital``, alone or after a comma (``semicolons,capital``): the first letter as a capital.
@@ -75,7 +75,7 @@ def rendered(value: T, language: str = "en") -> T:
     return value
 
 
-def says(text: Text, *ids: str) -> bool:
+def contains_message(text: Text, *ids: str) -> bool:
     """Return whether a text is or contains one of these messages, or their words of version 0.1."""
     if isinstance(text, Message):
         return text.has(*ids)
@@ -100,7 +100,7 @@ def _rendered(message: Message, language: str) -> str:
     return _FORMATTERS[language].vformat(known[key], (), message.params)
 
 
-def span(seconds: float, language: str = "en") -> str:
+def duration_text(seconds: float, language: str = "en") -> str:
     """Return a duration in its two largest units: ``42 s``, ``3 min 10 s``, ``2 d 3 h``."""
     whole = max(0, round(seconds))
     for (unit, size), (smaller, step) in pairwise(_UNITS.items()):
@@ -132,7 +132,7 @@ class _Formatter(string.Formatter):
         if spec in ("duration", "span"):
             text = str(value)
             if not isinstance(value, str):
-                text = short_duration(value) if spec == "duration" else span(value, self._language)
+                text = short_duration(value) if spec == "duration" else duration_text(value, self._language)
         elif "|" in spec:
             text = spec.split("|")[value != 1]
         else:

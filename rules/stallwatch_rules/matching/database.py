@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags
 
 _KEPT = 12  #: number of files; older files belong to changed catalogues
@@ -31,7 +31,7 @@ class DatabaseStore:
         """
         key = self.folder, patterns, texts
         if key not in _loaded:
-            _loaded[key] = cachefolder.kept(
+            _loaded[key] = disk_cache.load_or_make(
                 self.folder,
                 "*.hsdb",
                 (hyperscan.__version__, hyperscan_flags(), _processor(), patterns, texts),  # type: ignore[attr-defined]

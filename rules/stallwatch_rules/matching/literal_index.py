@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stallwatch_rules.decoding import from_msgpack
-from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
-from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened
+from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened_pattern
 from stallwatch_rules.text.lazy import lazy
 
 # Python's own parser of expressions, which has no public name, and has had another name since 3.11.
@@ -165,15 +165,17 @@ def raw_form(pattern: str) -> str:
     container's record. So anchors to a line's start or end are dropped: the raw form is found wherever the
     pattern is, and elsewhere too. The line reader decides.
     """
-    return TOKEN.sub(_freed, widened(pattern))
+    return TOKEN.sub(_freed, widened_pattern(pattern))
 
 
-def certain(pattern: str) -> bool:
+def is_certain(pattern: str) -> bool:
     """Return whether the pattern is sure to match the line wherever its raw form is found."""
-    return widened(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
+    return (
+        widened_pattern(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
+    )
 
 
-def anchored(pattern: str) -> bool:
+def is_anchored(pattern: str) -> bool:
     """Return whether the pattern has a fixed position on its line, so that the line's prefixes matter."""
     return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
@@ -223,7 +225,7 @@ class LiteralIndex:
 
         Patterns with the numbers in ``without`` are left out.
         """
-        table = cachefolder.kept(
+        table = disk_cache.load_or_make(
             store.folder,
             "literals-*.msgpack",
             (patterns, words, sorted(without)),
@@ -260,7 +262,7 @@ def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralInd
     return LiteralIndex(patterns, store)
 
 
-def matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
+def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
     """Return whether hyperscan, if it is installed, can search for these patterns together."""
     if hyperscan is None or not patterns:
         return True

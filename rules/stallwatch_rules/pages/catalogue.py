@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from stallwatch_rules.decoding import from_msgpack
-from stallwatch_rules.matching import cachefolder
+from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.matching.database import DatabaseStore
-from stallwatch_rules.matching.literal_index import matchable
+from stallwatch_rules.matching.literal_index import is_matchable
 from stallwatch_rules.pages.page import Extension, PageError, RulePage, Tag, extended, parse
 from stallwatch_rules.pages.patterns import FOLDER, pattern_fault
 
@@ -99,7 +99,7 @@ def load_catalogue(extra_dirs: Sequence[Path] = (), *, cache: Path | None = None
     store = DatabaseStore(cache)
     roots = [files("stallwatch_rules") / "catalogue", *extra_dirs]
     read = _read_files(roots) if cache is not None else None
-    return cachefolder.kept(
+    return disk_cache.load_or_make(
         cache if read is not None else None,
         "catalogue-*.msgpack",
         read,
@@ -214,14 +214,14 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
     The check starts with the last pages, which are the user's own, and stops when no pattern is refused:
     checking the packaged pages takes seconds.
     """
-    refused = not matchable(scanned_patterns(pages.values()), store)
+    refused = not is_matchable(scanned_patterns(pages.values()), store)
     for page in reversed(list(pages.values())):
         if not refused:
             return
         if any(pattern_fault(pattern) for pattern in (*page.patterns, *page.requires)):
             del pages[page.id]
             yield from _problems_of(page.path)
-            refused = not matchable(scanned_patterns(pages.values()), store)
+            refused = not is_matchable(scanned_patterns(pages.values()), store)
 
 
 def _problems_of(path: str) -> Iterator[PageError]:

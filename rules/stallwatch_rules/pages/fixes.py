@@ -66,7 +66,7 @@ class Condition(msgspec.Struct, frozen=True):
             return evidence.finished
         if self.kind == "log":
             return re.search(self.right, evidence.text, re.MULTILINE) is not None
-        left, right = (amount(evidence.captures.get(name, "")) for name in (self.left, self.right))
+        left, right = (parse_amount(evidence.captures.get(name, "")) for name in (self.left, self.right))
         return left is not None and right is not None and left > right
 
     def worded(self, fix: Text) -> Message:
@@ -137,7 +137,7 @@ def _listed(names: str) -> list[str]:
     return [name.strip() for name in names.split(",")]
 
 
-def amount(text: str) -> float | None:
+def parse_amount(text: str) -> float | None:
     """Return the value of a number with or without a unit of memory (``2.00 GiB``), or ``None``."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
@@ -159,9 +159,9 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
     shown = False  # one of the conditional fixes right before is shown
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
-        if not written(fix.text):
+        if not without_placeholder(fix.text):
             continue
-        text: Text = bilingual(fix.text, written(other.text))
+        text: Text = bilingual(fix.text, without_placeholder(other.text))
         results = [(one, one.holds(environment, evidence)) for one in fix.conditions if one.kind != "else"]
         applies = all(result is not False for _, result in results)
         of_a_run = any(result is None and one.kind != "version" for one, result in results)
@@ -220,18 +220,18 @@ def _holds(specifier: SpecifierSet, version: str | None) -> bool | None:
 TO_BE_WRITTEN = "To be written"
 
 
-def written(text: str) -> str:
+def without_placeholder(text: str) -> str:
     """Return the text; empty if it is still a draft's placeholder."""
     return "" if text.startswith(TO_BE_WRITTEN) else text
 
 
 def why_of(page: RulePage) -> Text:
     """Return the page's text on the cause, for a report; empty if it is not written yet."""
-    why = written(page.sections.why)
-    return bilingual(why, written(page.sections.zh_why)) if why else ""
+    why = without_placeholder(page.sections.why)
+    return bilingual(why, without_placeholder(page.sections.zh_why)) if why else ""
 
 
-def unwritten(page: RulePage) -> list[str]:
+def placeholder_headings(page: RulePage) -> list[str]:
     """Return the headings of the page's sections that are still placeholders."""
     sections = page.sections
     fixes = [parse_fix(fix).text for fix in (*sections.fixes, *sections.zh_fixes)]
@@ -241,4 +241,8 @@ def unwritten(page: RulePage) -> list[str]:
         "Fix": fixes,
         "When it is harmless": [sections.harmless],
     }
-    return [name for name, texts in headings.items() if any(text and not written(text) for text in texts)]
+    return [
+        name
+        for name, texts in headings.items()
+        if any(text and not without_placeholder(text) for text in texts)
+    ]

@@ -27,7 +27,7 @@ _MISSING = lazy(r"missing required field `(?P<field>\w+)`")
 
 
 @dataclass(frozen=True)
-class Matter:
+class FrontMatter:
     """A page in two parts: the front matter (values, and YAML nodes that know their lines) and the body."""
 
     values: Any
@@ -55,7 +55,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
     return None
 
 
-def split(text: str, path: str) -> Matter:
+def split(text: str, path: str) -> FrontMatter:
     """Split the page at its ``---`` lines and read the YAML between them; raises `PageError`."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
@@ -81,7 +81,7 @@ def split(text: str, path: str) -> Matter:
         raise PageError(path, 1, f"not valid YAML: {error}", "mend the YAML") from error
     finally:
         loader.dispose()
-    return Matter(values, node, "\n".join(lines[end + 1 :]), end + 2)
+    return FrontMatter(values, node, "\n".join(lines[end + 1 :]), end + 2)
 
 
 def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
@@ -93,7 +93,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
         seen.add(key)
 
 
-def convert(matter: Matter, kind: type[T], path: str) -> T:
+def convert(matter: FrontMatter, kind: type[T], path: str) -> T:
     """Return the values as a record of this kind; raise `PageError` with one problem per key."""
     values: Any = matter.values
     if not isinstance(values, dict):
@@ -115,7 +115,7 @@ def convert(matter: Matter, kind: type[T], path: str) -> T:
     return kind(**found)
 
 
-def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> PageError:
+def _problem(matter: FrontMatter, path: str, name: str, kind: Any, message: str) -> PageError:
     at = _AT.search(message)
     steps = _STEP.finditer(at["path"]) if at is not None else ()
     keys: list[str | int] = [name, *(step["key"] or int(step["index"]) for step in steps)]
@@ -134,12 +134,12 @@ def _problem(matter: Matter, path: str, name: str, kind: Any, message: str) -> P
     return PageError(path, matter.line_of(*keys), f"{_place(keys)}: {plain}", remedy)
 
 
-def _unknown(matter: Matter, path: str, field: str, *keys: str | int) -> PageError:
+def _unknown(matter: FrontMatter, path: str, field: str, *keys: str | int) -> PageError:
     message = f"unknown key {field!r}" + (f" in {_place(keys)}" if keys else "")
     return PageError(path, matter.line_of(*keys, field), message, "remove it, or mend its spelling")
 
 
-def _missing(matter: Matter, path: str, field: str, *keys: str | int) -> PageError:
+def _missing(matter: FrontMatter, path: str, field: str, *keys: str | int) -> PageError:
     message = f"{field} is missing" + (f" in {_place(keys)}" if keys else "")
     remedy = f"add the line '{field}: …' to the front matter"
     return PageError(path, matter.line_of(*keys), message, remedy)

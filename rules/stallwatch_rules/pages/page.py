@@ -19,7 +19,7 @@ from stallwatch_rules.records import Harm, Role
 from stallwatch_rules.text.lazy import lazy
 
 if TYPE_CHECKING:
-    from stallwatch_rules.pages.frontmatter import Matter
+    from stallwatch_rules.pages.frontmatter import FrontMatter
 
 __all__ = [
     "EmittedBy",
@@ -259,7 +259,7 @@ def extended(page: RulePage, extension: Extension) -> RulePage:
     )
 
 
-def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageError]:
+def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[PageError]:
     """Yield problems that types cannot express: names that differ from the file's place, missing text."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:
@@ -298,7 +298,7 @@ def _front_problems(front: _Front, matter: Matter, path: str) -> Iterator[PageEr
 
 
 def _expand_patterns(
-    front: _Front, matter: Matter, path: str, quick: bool, made: dict[str, list[Any]]
+    front: _Front, matter: FrontMatter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
     """Insert the fragments into all patterns, store them in `made`, and yield those that cannot be used."""
     for name in front.fragments.keys() & shared_fragments().keys():

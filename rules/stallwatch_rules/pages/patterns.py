@@ -28,7 +28,7 @@ __all__ = [
     "hyperscan_fault",
     "hyperscan_flags",
     "pattern_fault",
-    "widened",
+    "widened_pattern",
 ]
 
 try:
@@ -108,7 +108,7 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
     ``texts`` are fixed texts to search for as well, each with whether its case is ignored (in ASCII); their
     ids follow those of the patterns. One pass for both is a third faster than one for each.
     """
-    expressions = [widened(pattern).encode() for pattern in patterns]
+    expressions = [widened_pattern(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
     for text, caseless in texts:
         expressions.append(re.escape(text.encode()))
@@ -136,7 +136,7 @@ COUNTED = 16  #: the longest repeat that hyperscan counts
 
 
 @functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue needs each pattern several times
-def widened(pattern: str) -> str:
+def widened_pattern(pattern: str) -> str:
     r"""Return a pattern for hyperscan that matches wherever `pattern` does, and perhaps elsewhere.
 
     Counting is expensive: hyperscan compiles ``.{0,200}`` in seconds, ``.*`` in no time. It also reports

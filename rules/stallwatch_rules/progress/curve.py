@@ -31,7 +31,7 @@ METRICS = TRACKED | {"loss", "grad_norm"}  #: a sample of a curve or a track con
 _T = TypeVar("_T")
 
 
-class Bounded(Generic[_T]):
+class BoundedSeries(Generic[_T]):
     """A sequence of all of the latest entries and an evenly spread share of the older entries."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Curve:
         self.series = series
         self.seen = 0
         self.rewarded = False  #: the lines contain rewards: losses of zero are normal in that case
-        self._kept = Bounded[Point]()
+        self._kept = BoundedSeries[Point]()
         self._epoch: float | None = None
 
     @property
@@ -154,7 +154,7 @@ class Track:
 
     def __init__(self, series: str) -> None:
         self._series = series
-        self._kept = Bounded[Reading]()
+        self._kept = BoundedSeries[Reading]()
         self.seen = 0
 
     @property

@@ -132,7 +132,7 @@ def _seems_over(text: str) -> bool:
     return False
 
 
-def only_done(text: str) -> bool:
+def is_unnamed_completion(text: str) -> bool:
     """Return whether a line reports that something is done without naming it."""
     return _MERELY.match(text) is not None
 
@@ -203,7 +203,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
 SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
-def sign_of(text: str) -> Sign | None:
+def phase_sign(text: str) -> Sign | None:
     """Return what the line shows of the run: a phase, its end or a restart; ``None`` if nothing."""
     if len(text) > 2000:
         return None

@@ -17,7 +17,7 @@ from stallwatch_rules.progress.threshold import ENOUGH, StallThresholds
 from stallwatch_rules.progress.tracker import ProgressTracker
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
-from stallwatch_rules.text.reported import latest
+from stallwatch_rules.text.display import latest
 
 ALIVE = 5  #: number of lines after a silence that show that the run only worked without a message
 NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is no stall if few waits are known
@@ -28,7 +28,7 @@ ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple 
 BY_CHANCE = 300.0  #: seconds by which a clock of another zone may deviate from such a multiple
 
 
-class End(NamedTuple):
+class ExternalEnd(NamedTuple):
     """The moment at which a run was ended from outside."""
 
     time: float
@@ -55,7 +55,7 @@ def read_clock(
     *,
     by_hand: bool = False,
     stopped: float | None = None,
-    ended: End | None = None,
+    ended: ExternalEnd | None = None,
 ) -> RunClock:
     """Return the clock of a run. A live watch passes ``now``; otherwise the log's end counts.
 
@@ -108,7 +108,7 @@ def learnt_threshold(tracker: ProgressTracker) -> float:
     return threshold
 
 
-def _silent_until(ended: End, start: float, streams: Streams, threshold: float) -> bool:
+def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold: float) -> bool:
     """Return whether the log was silent for longer than the threshold, until shortly before the end.
 
     A process that is ended may print lines before the line that reports its end is written.

@@ -23,7 +23,7 @@ _LIKE = 0.1  # rounds whose lengths differ by at most this share are alike; the 
 _LEAST = 5  # minimum length in steps: in shorter rounds, every step would be near a pause
 
 
-class Rounds:
+class TrainingRounds:
     """A count of signs of training between pauses that a log shows only at their end, such as evaluations.
 
     The length of the first few rounds predicts little: the last evaluation of a run may be on all the data.
@@ -87,7 +87,7 @@ _HABIT = 3  # a pause that ended by itself this often is no longer a stall of th
 _HABITS_KEPT = 20
 
 
-class Waits(Sequence[float]):
+class QuietTimes(Sequence[float]):
     """The latest quiet times in ascending order; an insertion needs no sorting."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class PhaseWaits:
     """The quiet times of one phase: between its signs of life, and before another phase began."""
 
     def __init__(self) -> None:
-        self.within, self.ends = Waits(), Waits()
+        self.within, self.ends = QuietTimes(), QuietTimes()
         self._paused: list[float] = []  # stalls that ended by themselves
         self._since_pause = 0
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
@@ -171,8 +171,8 @@ class PhaseWaits:
         distribution.
         """
         return max(
-            too_long(self.within, cap=cap, factor=factor, floor=floor),
-            too_long(self.ends, cap=0.0 if steps else cap, factor=factor, floor=floor),
+            threshold_after(self.within, cap=cap, factor=factor, floor=floor),
+            threshold_after(self.ends, cap=0.0 if steps else cap, factor=factor, floor=floor),
             factor * max(self._habits, default=0.0),
         )
 
@@ -196,7 +196,7 @@ class StallThresholds:
         self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits yet
         self._usual: dict[Phase, float] = {}  # phase → its threshold without survived pauses
         self._outdated: set[Phase] = {"init", "train"}
-        self._rounds = Rounds()
+        self._rounds = TrainingRounds()
 
     # ---- observations
 
@@ -373,7 +373,7 @@ def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
     return max(learned, floor if len(durations) >= ENOUGH else start)
 
 
-def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
+def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
     """Return the threshold after these waits; a limit inferred only from their spread is `cap` at most.
 
     With few waits, the limit is at most twice the plain rule, with a 99th percentile that is not too low: an
@@ -387,15 +387,15 @@ def too_long(waits: Sequence[float], *, cap: float, factor: float, floor: float)
         return factor * longest
     plain = factor * waits[math.ceil(_SLOW * len(waits)) - 1]  # the 99th percentile by nearest rank
     if len(waits) >= KNOWN_TAIL:
-        varied = rare(waits)
+        varied = longest_rare_wait(waits)
     else:
-        varied = _BENEFIT * factor * slow_at_most(waits)
+        varied = _BENEFIT * factor * upper_percentile_limit(waits)
         if varied > floor:  # if steps are so fast that the limit is below the floor, the floor is enough
             varied = max(varied, _BENEFIT * floor)
     return max(plain, _ONCE_MORE * longest, min(cap, varied))
 
 
-def slow_at_most(waits: Sequence[float]) -> float:
+def upper_percentile_limit(waits: Sequence[float]) -> float:
     """Return an upper limit (95 % confidence) of the 99th percentile for few waits; 0 if they are even.
 
     The 99th percentile of 20 steps is the slowest of them, and one further step in 21 is slower. So the
@@ -422,7 +422,7 @@ def slow_at_most(waits: Sequence[float]) -> float:
     return max(ordered[-1], math.exp(min(limit, 700.0)))
 
 
-def rare(waits: Sequence[float]) -> float:
+def longest_rare_wait(waits: Sequence[float]) -> float:
     """Return how long a rare wait may take, by the slowest of many waits, or the slowest if they are even."""
     ordered = sorted(waits)
     return ordered[-1] if _even(ordered) else _beyond_tail(ordered)

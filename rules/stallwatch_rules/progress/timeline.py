@@ -243,7 +243,7 @@ class StreamTimelines:
         return found
 
 
-def leading(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
+def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
     """Return the timeline with the most steps of all streams; the lowest rank's if equal."""
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
@@ -321,7 +321,7 @@ class StepClock:
         return self._steps[index - 1] if index else None
 
 
-def between(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
+def counts_in_intervals(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
     """Return the number of moments in each interval, and after the last one; ``None`` without times."""
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):

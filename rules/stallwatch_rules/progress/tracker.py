@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import Literal, NamedTuple
 
 from stallwatch_rules.progress.counter import Counter
-from stallwatch_rules.progress.phases import ANNOUNCES, announces_end, only_done, sign_of
+from stallwatch_rules.progress.phases import ANNOUNCES, announces_end, is_unnamed_completion, phase_sign
 from stallwatch_rules.records import EVALUATION, Line, Phase, Progress, Sample
 from stallwatch_rules.samples.series import COARSE, MAX_TEXT, WEAK
 from stallwatch_rules.text.lazy import lazy
@@ -74,7 +74,7 @@ class _Stream:
     def seems_over(self, line: Line) -> None:
         """Record a line such as programs print at their end."""
         key = skeleton(line.text)
-        if key in self.passed or (self.phase not in ("init", "train") and only_done(line.text)):
+        if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
         if len(self.seeming_ends) < _MAX_PASSED:
             self.seeming_ends.add(key)
@@ -143,7 +143,7 @@ class ProgressTracker:
         Lines without a sample show the phase, if they contain one of ``phases.SIGN_WORDS``.
         """
         if sample is None:
-            sign = sign_of(line.text)
+            sign = phase_sign(line.text)
             if sign is None:
                 return False
         else:  # transformers prints this summary when train() returns
@@ -171,7 +171,7 @@ class ProgressTracker:
             sample is not None
             and sample.from_bar
             and ANNOUNCES in line.text
-            and sign_of(line.text) == "announced"
+            and phase_sign(line.text) == "announced"
         ):
             stream.enter("eval", line.time, announced=True)
         return progressed

@@ -9,7 +9,7 @@ from stallwatch_rules.locale import render, say
 from stallwatch_rules.messages import message
 from stallwatch_rules.stacks.folding import line
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks, ThreadStack
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.text.digest import fold_ranks
 
 _MOST_THREADS = 32

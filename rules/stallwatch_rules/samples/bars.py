@@ -6,7 +6,7 @@ import re
 
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.fields import GIB, Found
-from stallwatch_rules.samples.pairs import keyed, rates
+from stallwatch_rules.samples.pairs import metrics_by_field, rates
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, duration, lowered, number
 
@@ -112,7 +112,7 @@ def from_bar(text: str) -> Found | None:
     if not bar.training:
         return _from_other(bar)
     has_pairs = "=" in bar.postfix or ":" in bar.postfix
-    values = keyed(bar.postfix) if has_pairs else {}
+    values = metrics_by_field(bar.postfix) if has_pairs else {}
     if has_pairs:
         rates(lowered(bar.postfix), values)
     if bar.seconds is not None:
@@ -131,7 +131,7 @@ def from_bar(text: str) -> Found | None:
 def _from_other(bar: Bar) -> Found | None:
     """Read a bar whose label is not a training's; return its numbers if it is an evaluation with a loss."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
-    loss = keyed(bar.postfix).get("loss") if evaluates else None
+    loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
         return None
     return Found(bar.done, None if bar.open else bar.total, {"eval_loss": loss}, EVALUATION)
@@ -188,7 +188,7 @@ def from_counted_bar(text: str) -> Found | None:
         return None
     rest = found["rest"]
     pace = _A_STEP.search(rest)
-    values = keyed(rest)
+    values = metrics_by_field(rest)
     if "loss" not in values or not (found["bar"] or pace):
         return None
     rates(lowered(rest), values)
@@ -208,7 +208,7 @@ def from_written_bar(text: str) -> Found | None:
         round(float(count) * (1000 if thousand else 1))
         for count, thousand in ((found[1], found[2]), (found[3], found[4]))
     )
-    values = keyed(found[7].replace("postfix:", " "))
+    values = metrics_by_field(found[7].replace("postfix:", " "))
     if seconds := _pace(found[5], found[6]):
         values.setdefault("step_seconds", seconds)
     return Found(done, total or None, values, f"bar {total}")
@@ -226,7 +226,7 @@ def from_rich_bar(text: str) -> Found | None:
     if found is None:
         return None
     more = found["more"] or ""
-    values = keyed(more)
+    values = metrics_by_field(more)
     rates(lowered(more), values)
     if seconds := _pace(found["rate"], "it/s"):
         values.setdefault("step_seconds", seconds)

@@ -154,7 +154,7 @@ _METRICS = {
 }
 
 
-def keyed(text: str) -> dict[str, float]:
+def metrics_by_field(text: str) -> dict[str, float]:
     """Return the metrics that the text names, by field; the first value of each counts."""
     values: dict[str, float] = {}
     if not text:

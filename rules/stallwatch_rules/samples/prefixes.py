@@ -51,19 +51,19 @@ _SUMS_UP = lazy(
 _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
-def zeroed(text: str) -> str:
+def with_zeroed_digits(text: str) -> str:
     """Return the text with all digits replaced by zeros; bytes make this ten times as fast."""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
 def may_precede(before: str) -> bool:
     """Return whether this text may precede a metric, with any digits in it."""
-    return not before or (len(before) <= 200 and _may_precede_zeroed(zeroed(before)))
+    return not before or (len(before) <= 200 and _may_precede_zeroed(with_zeroed_digits(before)))
 
 
 def evaluates(before: str) -> bool:
     """Return whether this text before a metric marks an evaluation, with any digits in it."""
-    return bool(before) and _evaluates_zeroed(zeroed(before[-200:]))
+    return bool(before) and _evaluates_zeroed(with_zeroed_digits(before[-200:]))
 
 
 def evaluates_mean(before: str) -> bool:
@@ -71,7 +71,7 @@ def evaluates_mean(before: str) -> bool:
     return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
 
 
-def sums_up(before: str) -> bool:
+def is_aggregate(before: str) -> bool:
     """Return whether the text before a loss without a step refers to several steps, or to an old step."""
     return bool(before) and _SUMS_UP.search(before) is not None
 

@@ -29,8 +29,8 @@ from msgspec.structs import replace
 from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import FIELDS
-from stallwatch_rules.samples.pairs import keyed, rates
-from stallwatch_rules.samples.prefixes import may_precede, sums_up
+from stallwatch_rules.samples.pairs import metrics_by_field, rates
+from stallwatch_rules.samples.prefixes import is_aggregate, may_precede
 from stallwatch_rules.samples.series_words import (
     WORDS,
     Number,
@@ -445,7 +445,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
             field[0]: place for place, field in enumerate(known) if field is not None and place < len(numbers)
         }
         return list(named.items())
-    values = keyed(text)
+    values = metrics_by_field(text)
     rates(lowered(text), values)
     fields = [(name, numbers.index(value)) for name, value in values.items() if value in numbers]
     if "reward" not in values:
@@ -510,7 +510,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
         return kind
     _find_inner(kind, bare, spans)
     before = bare[: numbers[kind.at].start]
-    if sums_up(before):
+    if is_aggregate(before):
         return kind
     if kind.at == 0 or not counters:
         words_before = parts(bare[: spans[0][0]])

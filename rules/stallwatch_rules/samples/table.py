@@ -24,7 +24,7 @@ from stallwatch_rules.samples.series import ROUNDS, SeriesReader
 NEAR = 2  #: maximum number of lines between the bar and the loss
 
 
-class Drawn(NamedTuple):
+class DrawnBar(NamedTuple):
     """The last drawing of a bar in a line."""
 
     line: int
@@ -36,16 +36,16 @@ class BarSteps:
     """The bars of one source, by the rank that draws them."""
 
     def __init__(self) -> None:
-        self.last: dict[int | None, Drawn] = {}
+        self.last: dict[int | None, DrawnBar] = {}
         self.longest: dict[int | None, int] = {}
         self.trained: dict[int | None, int] = {}  #: rank → total of the bar beside the first loss
 
-    def see(self, rank: int | None, bar: Drawn) -> None:
+    def see(self, rank: int | None, bar: DrawnBar) -> None:
         """Record the last drawing of a bar in its line."""
         self.last[rank] = bar
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
-    def at(self, rank: int | None, line: int) -> Drawn | None:
+    def at(self, rank: int | None, line: int) -> DrawnBar | None:
         """Return the training's bar beside a line, if any."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
@@ -176,7 +176,7 @@ class RowReader:
         bar, held = self._bar, self._held
         self._bar, self._held = None, []
         if bar is not None and bar.step is not None and bar.total_steps:
-            self._bars.see(bar.rank, Drawn(self._number, bar.step, bar.total_steps))
+            self._bars.see(bar.rank, DrawnBar(self._number, bar.step, bar.total_steps))
         drawn = bar
         for entry in held:
             beside = self._bars.at(entry.rank, self._number) if _lacks_step(entry) else None

@@ -15,7 +15,7 @@ from itertools import repeat
 from typing import Any
 
 from stallwatch_rules.lines.reader import MAX_LINE, LineReader
-from stallwatch_rules.lines.stamps import own_time
+from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.samples import extract
 from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
@@ -234,7 +234,7 @@ def _is_stamp(
 
 @lru_cache(maxsize=65536)
 def _second(text: bytes) -> float | None:
-    return own_time(text.decode("ascii", "replace"))
+    return time_of_line(text.decode("ascii", "replace"))
 
 
 @lru_cache(maxsize=16384)  # other lines of the block share the time
@@ -249,4 +249,4 @@ def _stamp_time(text: bytes) -> float | None:
 def _leading_time(text: bytes) -> float | None:
     """Return the time at a line's start, quickly if its fraction ends the timestamp."""
     found = _FRACTIONAL.match(text)
-    return _stamp_time(found[1]) if found else own_time(text.decode("utf-8", "replace"))
+    return _stamp_time(found[1]) if found else time_of_line(text.decode("utf-8", "replace"))

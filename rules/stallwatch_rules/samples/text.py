@@ -7,8 +7,14 @@ from functools import lru_cache
 
 from stallwatch_rules.records import EVALUATION
 from stallwatch_rules.samples.fields import Found
-from stallwatch_rules.samples.pairs import keyed, memory, rates
-from stallwatch_rules.samples.prefixes import evaluates, evaluates_mean, may_precede, sums_up, zeroed
+from stallwatch_rules.samples.pairs import memory, metrics_by_field, rates
+from stallwatch_rules.samples.prefixes import (
+    evaluates,
+    evaluates_mean,
+    is_aggregate,
+    may_precede,
+    with_zeroed_digits,
+)
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, lowered, number
 
@@ -164,12 +170,12 @@ def from_text(text: str) -> Found | None:
     step = int(found[1].replace(",", ""))
     total = int(found[2].replace(",", "")) if found[2] else None
     rest = text[found.end() :]
-    values = keyed(rest)
+    values = metrics_by_field(rest)
     stated = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
     if stated is not None:
         values["loss"] = number(stated[1])
     if "loss" not in values and "loss" in lower[: found.start()]:  # the step may follow the loss
-        values = {**keyed(text[: found.start()]), **values}
+        values = {**metrics_by_field(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
         return None  # an argument list with the planned number of steps
     done = _DONE_IN.match(rest) if total is not None else None
@@ -187,7 +193,7 @@ def from_text(text: str) -> Found | None:
     if epoch:  # the step may be counted within the epoch: then its total is not the run's
         values.setdefault("epoch", float(epoch[1]))
         total = None
-    series = _series(zeroed(text[: found.start(1)]))
+    series = _series(with_zeroed_digits(text[: found.start(1)]))
     return _whose(Found(step, total or None, values, series), text[: found.start()])
 
 
@@ -231,7 +237,7 @@ def from_short(text: str) -> Found | None:
     found = _SHORT.match(text)
     if found is None:
         return None
-    values = keyed(text[found.end() :])
+    values = metrics_by_field(text[found.end() :])
     if found[2]:
         values["loss"] = number(found[2])
     else:
@@ -246,7 +252,7 @@ def _from_epoch_item(text: str) -> Found | None:
     if found is None or not may_precede(text[: found.start()]):
         return None
     rest = text[found.end() :]
-    values = keyed(rest)
+    values = metrics_by_field(rest)
     rates(lowered(rest), values)
     if not values or not (of_all or "loss" in values):
         return None
@@ -267,7 +273,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
         found = _SHARE_OF_EPOCH.search(lower)
     if found is None or not may_precede(text[: found.start()]):
         return None
-    values = keyed(text[found.end() :])
+    values = metrics_by_field(text[found.end() :])
     if "loss" not in values:
         return None
     rates(lower[found.end() :], values)
@@ -276,7 +282,7 @@ def _from_epoch_part(text: str, lower: str) -> Found | None:
         values.setdefault("epoch", float(epoch[1]))
     elif found.re.pattern == _SHARE_OF_EPOCH.pattern:
         values["epoch"] = float(found["epoch"])
-    series = _series(zeroed(text[: found.start("done")]))
+    series = _series(with_zeroed_digits(text[: found.start("done")]))
     return _whose(Found(int(found["done"].replace(",", "")), None, values, series), text[: found.start()])
 
 
@@ -287,9 +293,9 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
     loss = _LOSS.search(lower)
     found = _LOSS_FIRST.search(lower, max(0, loss.start() - _LOSS_NAME)) if loss else None
     before = text[: found.start()] if found is not None else ""
-    if found is None or not may_precede(before) or sums_up(before):
+    if found is None or not may_precede(before) or is_aggregate(before):
         return None
-    values = keyed(text[found.start() :])
+    values = metrics_by_field(text[found.start() :])
     rates(lower[found.start() :], values)
     if "loss" not in values:
         measured = {"eval_loss": values["eval_loss"]} if "eval_loss" in values else None

@@ -26,7 +26,7 @@ _INDENTED = 5  # multiple of the limit for indented neighbors of one template
 
 
 @dataclass
-class Picked:
+class MetricOffsets:
     """The offsets, in the view, of the metrics found in a chunk."""
 
     #: (kind, offset) of the first metrics, up to a few of each kind
@@ -65,12 +65,12 @@ def kinds_at(
     return ((KIND_OF[pattern], start + offset) for pattern, offset in zip(*hits, strict=True))
 
 
-def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> Picked | None:
+def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
     """Return the last metric of each kind, if all kinds of the section are near the chunk's end."""
     if len(view) <= 3 * probe:
         return None
     for size in (probe // 4, probe):
-        picked = Picked()
+        picked = MetricOffsets()
         picked.look(scanner, view, view.rfind(b"\n", 0, len(view) - size) + 1, len(view))
         if met <= picked.last.keys():
             picked.counts = [1 if kind in met else 0 for kind in range(len(KINDS))]
@@ -78,9 +78,11 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
     return None
 
 
-def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int) -> Picked:
+def pick(
+    scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
+) -> MetricOffsets:
     """Return the metrics of a chunk to read, and add their kinds to ``met``, the section's kinds so far."""
-    picked = Picked()
+    picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
         picked.look(scanner, view, 0, size, share)
@@ -89,7 +91,7 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
         back = max(front, view.rfind(b"\n", 0, size - probe) + 1)
         picked.look(scanner, view, 0, front, share)
         ahead = list(picked.counts)
-        behind = Picked()
+        behind = MetricOffsets()
         behind.look(scanner, view, back, size, share)
         if index % _WHOLE_EVERY and all(ahead[kind] > share and behind.counts[kind] for kind in met):
             picked.counts = [n and max(n, share + 1) for n in ahead]
@@ -102,7 +104,7 @@ def pick(scanner: BlockScanner, view: bytes, index: int, met: set[int], share: i
     return picked
 
 
-class Nearby:
+class MatchSurroundings:
     """Search of the surroundings of a match, for neighbors with new content and metrics that show its step.
 
     The search uses the bytes beside the match, because locating lines is slower.

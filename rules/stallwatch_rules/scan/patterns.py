@@ -3,7 +3,7 @@
 ``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read
 whole. Its patterns only pass lines to the readers and decide nothing: too many cost time, a missing one loses
 information. In ``watches``, ``before`` and ``after`` are numbers of lines around a hit that are also read,
-``budget`` is the number read in a section, and for ``seldom`` watches not every chunk is searched. Of lines
+``budget`` is the number read in a section, and for ``rare`` watches not every chunk is searched. Of lines
 with a ``severe`` word, one of each template is read. A ``warning`` is on many lines of a healthy log, and is
 searched only in some of the chunks. Each kind of ``metrics`` gets its share of a chunk; its ``series`` are
 those that its lines may belong to.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 
 from stallwatch_rules.matching.database import BlockScanner, DatabaseStore
-from stallwatch_rules.matching.literal_index import LiteralIndex, anchored, certain, raw_form
+from stallwatch_rules.matching.literal_index import LiteralIndex, is_anchored, is_certain, raw_form
 from stallwatch_rules.matching.matcher import Matcher
 from stallwatch_rules.pages.catalogue import scanned_rules
 from stallwatch_rules.pages.page import RulePage
@@ -82,8 +82,8 @@ class Target(NamedTuple):
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
         """Return the target for the patterns, or the context, of a rule's page."""
         patterns = page.requires if is_context else page.patterns
-        sure = not page.unless and all(map(certain, patterns))
-        free = not page.unless and not any(map(anchored, patterns))
+        sure = not page.unless and all(map(is_certain, patterns))
+        free = not page.unless and not any(map(is_anchored, patterns))
         return cls(page.id, patterns, is_context, sure, free, page.harm == "by-progress", matcher)
 
     def fires(self, line: Line) -> bool:
@@ -111,7 +111,7 @@ class PatternScanner:
     ) -> None:
         """Prepare the search for patterns and ``words``.
 
-        ``seldom`` contains the numbers of patterns for which not every chunk is searched.
+        ``rare`` contains the numbers of patterns for which not every chunk is searched.
         """
         self._all = LiteralIndex(patterns, store, words)
         self._given = patterns, store, words, rare
@@ -120,7 +120,7 @@ class PatternScanner:
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """The index without the ``seldom`` patterns, made on demand: the first chunks use the full one."""
+        """The index without the ``rare`` patterns, made on demand: the first chunks use the full one."""
         return LiteralIndex(*self._given) if self._given[-1] else self._all
 
     @functools.cached_property
@@ -134,7 +134,7 @@ class PatternScanner:
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk; if not ``everything``, without those of ``seldom`` patterns."""
+        """Return the hits in a chunk; if not ``everything``, without those of ``rare`` patterns."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()

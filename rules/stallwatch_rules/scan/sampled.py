@@ -18,7 +18,7 @@ from stallwatch_rules.lines.wrapped import TAIL
 from stallwatch_rules.pages.patterns import compile_re2
 from stallwatch_rules.scan.chunks import Chunk
 from stallwatch_rules.scan.heads import AFTER, BEFORE, head_scanner, heads_in
-from stallwatch_rules.scan.metrics import Nearby, Picked, pick, pick_last
+from stallwatch_rules.scan.metrics import MatchSurroundings, MetricOffsets, pick, pick_last
 from stallwatch_rules.scan.patterns import KINDS, METRICS, TRACEBACK, WATCHES, Hits, ScanEngine, Target
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
@@ -134,7 +134,7 @@ class _Selection:
         self._named: set[int] = set()  # segments of tracebacks of which only the naming lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
         self._counted: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
-        self._nearby = Nearby(segments, self._view, engine.metrics, state, sizes)
+        self._nearby = MatchSurroundings(segments, self._view, engine.metrics, state, sizes)
         self._behind = segments.count  # the segment after this chunk's windows
 
     def run(self) -> list[Skipped | Window]:
@@ -280,7 +280,7 @@ class _Selection:
                 templates[key] = 1
                 self._read(unit, *self._sizes.template)
 
-    def _metrics(self, number: int, dense: bool) -> Picked:
+    def _metrics(self, number: int, dense: bool) -> MetricOffsets:
         sizes, met, scanner = self._sizes, self._state.kinds, self._engine.metrics
         picked = None if dense else pick_last(scanner, self._view, met, sizes.probe)
         if picked is None:
@@ -289,7 +289,7 @@ class _Selection:
         self._mark_each(self._segments.at(sorted(picked.last.values())))
         return picked
 
-    def _parts(self, picked: Picked) -> list[Skipped | Window]:
+    def _parts(self, picked: MetricOffsets) -> list[Skipped | Window]:
         segments, ranges = self._segments, self._ranges()
         hidden, loss = self._hidden(picked), self._uncounted_loss(picked)
         parts: list[Skipped | Window] = []
@@ -337,7 +337,7 @@ class _Selection:
             pieces.append(Window(segments.raw(first, behind), segments.record_head(first)))
         return pieces
 
-    def _hidden(self, picked: Picked) -> list[tuple[int, frozenset[str]]]:
+    def _hidden(self, picked: MetricOffsets) -> list[tuple[int, frozenset[str]]]:
         """Return the segments after which metrics are skipped, with their series; the last first."""
         offsets = {
             kind: offset
@@ -354,7 +354,7 @@ class _Selection:
             found.append((start, series))
         return found[::-1]
 
-    def _uncounted_loss(self, picked: Picked) -> re.Pattern[bytes] | None:
+    def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
         """Return the text found once in each line with a loss and no step, if such lines are skipped.
 
         Beside a progress bar, these lines have its step, so their number is not needed.

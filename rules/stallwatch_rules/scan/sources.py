@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.lines.wrapped import TAIL
-from stallwatch_rules.reading import Aside, RunReading
+from stallwatch_rules.reading import RunReading, SkippedCount
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.chunks import Chunk, ChunkCutter, line_end
 from stallwatch_rules.scan.heads import REACH, head_texts
@@ -55,7 +55,7 @@ class SourceReading:
         self._whole = True  # True if the last chunk was read to its end
         self._searched: list[SearchedChunk] = []  # chunks that wait for selection
         self._found: list[Line] = []  # lines that wait to be fed, since each portion has a cost
-        self._asides: list[Aside] = []
+        self._asides: list[SkippedCount] = []
         self.bytes = 0
 
     @property
@@ -108,10 +108,10 @@ class SourceReading:
         for part in parts:
             if isinstance(part, Skipped):
                 lines += self._lines.skip(part.ends)
-                asides.append(Aside(len(lines), source, part.segments, part.kinds, part.losses))
+                asides.append(SkippedCount(len(lines), source, part.segments, part.kinds, part.losses))
             else:
                 if part.more:
-                    asides.append(Aside(len(lines), source, more=part.more))
+                    asides.append(SkippedCount(len(lines), source, more=part.more))
                 lines += self._lines.feed(part.head + part.data)
             if len(lines) >= _AT_ONCE:
                 self._feed()

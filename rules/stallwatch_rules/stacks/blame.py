@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from stallwatch_rules.stacks.records import RankGroup, StackGroup, Why
-from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, passes
+from stallwatch_rules.stacks.waiting import UNKNOWN, Role, Run, Split, WaitGraph, is_pipeline_transfer
 
 AGREED = 0.97  #: confidence if the ranks' counters and stacks agree, or the kernel reports the cause
 COUNTED = 0.92  #: confidence if only the ranks' counters show the cause
@@ -340,7 +340,7 @@ def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
     waiting = all(run.waits(at) for at in range(len(run.groups)))
     why: Why = "diverged" if waiting else "elsewhere"
     fewest = {rank for ranks in places.values() if len(ranks) < sizes[0] for rank in ranks}
-    mixed = (run.mixed and not level) or any(passes(group.what) for group in run.groups)
+    mixed = (run.mixed and not level) or any(is_pipeline_transfer(group.what) for group in run.groups)
     if not run.members and len(run.owner) > _ONE_HOST and (len(places) > 2 or len(fewest) != 1):
         mixed = True
     if waiting and mixed:

@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.confidence import SEEN
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.diagnosis.particulars import named, waited_in_vain
+from stallwatch_rules.diagnosis.particulars import is_only_waiting, named
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
-from stallwatch_rules.messages import Message, Text, contains, has, message, without
+from stallwatch_rules.messages import Message, Text, contains, has, message, without_sentence
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.stacks.spans import host_of
-from stallwatch_rules.stacks.words import sentence
 
 HARDLY = 0.3  #: confidence in a trace cache as the cause if the missed rank is in no collective
 Advice = tuple[str, ...]  #: ids of the messages of an advice: the reason, then the fixes
@@ -51,7 +51,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             rank=rank,
             evidence=[summary, *(line for line in primary.evidence if line != summary)],
         )
-    elif primary is not None and waited_in_vain(primary) and len(stacks.odd) == 1:
+    elif primary is not None and is_only_waiting(primary) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], summary)
     if primary is not None and _known(stacks):
         look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
@@ -62,7 +62,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             joining = _JOINING if _all_join(stacks) else None
             advice = _ENDED if stacks.why == "ended" else joining or (_ALONE if alone else None)
             primary = _advised(primary, advice, look) if advice else _shown(primary, look)
-            findings = [_without_riddle(finding) for finding in findings]
+            findings = [_without_unknown_cause(finding) for finding in findings]
         elif any(map(advises_stacks, primary.fixes)):
             primary = _shown(primary, look)
         if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
@@ -117,7 +117,7 @@ def _all_join(stacks: StallStacks) -> bool:
     return all(group.kind == "joining" and group.condition == "alive" for group in stacks.groups)
 
 
-def background(rule: str, diagnosis: Diagnosis) -> list[str]:
+def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
     """Return the rules that occur beside a stall of `rule` but do not explain a rank's own hang."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
@@ -146,8 +146,8 @@ def _shown(primary: Primary, look: Message) -> Primary:
     return replace(primary, fixes=[look, *others])
 
 
-def _without_riddle(finding: Finding) -> Finding:
+def _without_unknown_cause(finding: Finding) -> Finding:
     """Return the finding of a silent hang without the note that no line shows the cause: the stacks do."""
     if finding.rule != SILENT_HANG:
         return finding
-    return replace(finding, note=without(finding.note, "diagnosis.nothing-says-why"))
+    return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from stallwatch_rules.stacks.doing import Doing, place_of
 from stallwatch_rules.stacks.flight import read_recorder
+from stallwatch_rules.stacks.rank_activity import RankActivity, place_of
 from stallwatch_rules.stacks.records import Frame, RankAnswer, Recorded, Waiting
 from stallwatch_rules.stacks.spans import MOST_RANKS, spans_of
 from stallwatch_rules.text.lazy import lazy
@@ -32,7 +32,7 @@ class Dumped(NamedTuple):
     """The content of a rank's dump of the flight recorder."""
 
     answer: RankAnswer
-    doing: Doing
+    doing: RankActivity
     time: float  #: Unix seconds of the newest entry; 0 without entries
 
 
@@ -83,20 +83,20 @@ def _at_oldest(recorded: Recorded) -> Recorded:
     return replace(recorded, counts=counts, waiting=tuple(order))
 
 
-def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> Doing:
+def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
     """Return the oldest pending collective of the rank, or the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
         frames = next((found for one in entries if _is_of(one, first.number) and (found := _frames(one))), ())
-        return Doing("collective", first.operation, place_of(frames), frames)
+        return RankActivity("collective", first.operation, place_of(frames), frames)
     frames = _frames(last)
     # Only the last message to one rank is certain: messages of a batch never appear as completed.
     if last.get("is_p2p") and last.get("state") != "completed":
         named = str(_entry(last).get("profiling_name", ""))
         operation = named.rpartition(":")[2].partition(" ")[0]
-        return Doing("collective", operation or "p2p", place_of(frames), frames)
-    return Doing("unknown", "", place_of(frames))
+        return RankActivity("collective", operation or "p2p", place_of(frames), frames)
+    return RankActivity("unknown", "", place_of(frames))
 
 
 def _is_of(entry: Mapping[str, Any], number: int) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from stallwatch_rules.stacks.blame import blame
-from stallwatch_rules.stacks.doing import Doing, doing_of
+from stallwatch_rules.stacks.rank_activity import RankActivity, activity_of_rank
 from stallwatch_rules.stacks.records import (
     Collectives,
     Frame,
@@ -27,7 +27,7 @@ def fold(
     *,
     time: float,
     seconds: float = 0.0,
-    doing: Mapping[int, Doing] | None = None,
+    doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
     """Fold `ranks`, one record each; `time` is the moment of the query, `seconds` its duration.
 
@@ -37,7 +37,7 @@ def fold(
     layout = _layout(ranks)
     members = members_of(layout.values())
     groups = [
-        _group(rank, known.get(rank.rank) or doing_of(rank), _collectives(rank, layout))
+        _group(rank, known.get(rank.rank) or activity_of_rank(rank), _collectives(rank, layout))
         for rank in sorted(ranks, key=lambda one: one.rank)
     ]
     stacks = StallStacks(
@@ -158,7 +158,7 @@ def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) 
     return found
 
 
-def _group(rank: RankAnswer, doing: Doing, collectives: dict[str, Collectives]) -> StackGroup:
+def _group(rank: RankAnswer, doing: RankActivity, collectives: dict[str, Collectives]) -> StackGroup:
     gone = rank.condition == "ended"
     return StackGroup(
         ranks=[rank.rank],

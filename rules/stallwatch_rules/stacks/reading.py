@@ -63,7 +63,7 @@ def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
             frames.append(Frame(found["file"], number, found["function"]))
     stacks = list(threads.values())
     last = len(stacks) - 1
-    return without_ours(
+    return without_probe_thread(
         ThreadStack(tuple(reversed(frames)), name, place == last)
         for place, (name, frames) in enumerate(stacks)
     )
@@ -86,10 +86,10 @@ def from_py_spy(text: str | bytes) -> tuple[ThreadStack, ...]:
         ]
         main = thread.get("thread_name") == "MainThread" or thread.get("os_thread_id") == thread.get("pid")
         found.append(ThreadStack(tuple(reversed(frames)), str(thread.get("thread_name") or ""), main))
-    return without_ours(found)
+    return without_probe_thread(found)
 
 
-def without_ours(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
+def without_probe_thread(threads: Iterable[ThreadStack]) -> tuple[ThreadStack, ...]:
     """Return the threads except the thread in which the probe waits for queries."""
     return tuple(
         thread

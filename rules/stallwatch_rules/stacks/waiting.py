@@ -185,7 +185,7 @@ class WaitGraph:
         for at, group in enumerate(run.groups):
             if not run.waits(at):
                 continue
-            if passes(group.what):
+            if is_pipeline_transfer(group.what):
                 stages = _neighbours(run.passing) if stages is None else stages
                 for rank in group.ranks:
                     beside = stages.get(rank, ())
@@ -267,7 +267,7 @@ def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
-def passes(what: str) -> bool:
+def is_pipeline_transfer(what: str) -> bool:
     """Return whether an operation is between two pipeline stages."""
     return any(part in what.lower() for part in _PASSES)
 

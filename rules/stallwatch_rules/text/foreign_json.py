@@ -23,7 +23,7 @@ def read_json(data: str | bytes) -> Any:
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
         found = json.loads(text, parse_int=_whole)
-        return sound(found) if "\\u" in text else found
+        return without_surrogates(found) if "\\u" in text else found
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
@@ -33,18 +33,18 @@ def _whole(digits: str) -> int | float:
     return whole if whole is not None and -(2**63) <= whole < 2**64 else float(digits)
 
 
-def sound(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
     """Return the value with question marks for lone surrogates in its texts."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):
-        return [sound(each) for each in value]
+        return [without_surrogates(each) for each in value]
     if isinstance(value, dict):
-        return {sound(key): sound(each) for key, each in value.items()}
+        return {without_surrogates(key): without_surrogates(each) for key, each in value.items()}
     return value
 
 
-def bounded(root: Any) -> Any:
+def require_bounded(root: Any) -> Any:
     """Return the value; raise `RecursionError` if its nesting or its aliases exceed the bounds."""
     count, values = 0, [(root, 0)]
     while values:

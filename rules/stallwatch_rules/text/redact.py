@@ -29,7 +29,7 @@ _SCHEMES = msgspec.json.decode(
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
 # two
-# that earlier versions had. ``also_schemes`` adds those of a later version, once Apprise is loaded.
+# that earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
 SECRET_SCHEMES = _SCHEMES["secret"]  #: all text that follows is hidden: a token may be in the place of a host
 HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
 OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret, or not only chats use the scheme
@@ -126,7 +126,7 @@ _KEY_END = lazy(
 )
 
 
-def also_schemes(names: Iterable[str]) -> None:
+def add_schemes(names: Iterable[str]) -> None:
     """Add schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from stallwatch_alerts.delivery.grouping import TITLE_LIMIT, Group, group_of, merged, written
+from stallwatch_alerts.delivery.grouping import TITLE_LIMIT, Group, group_of, grouped_message, merged
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.messages.links import TEXT_LIMIT
 from stallwatch_alerts.notice import Notice
@@ -23,7 +23,7 @@ def plain(number: int, severity: str = "critical", status: str = "open") -> Grou
 
 def test_one_message_stays_as_it_is(notice: Make) -> None:
     one = notice()
-    assert written(group_of(one), "en") == one
+    assert grouped_message(group_of(one), "en") == one
 
 
 def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -> None:
@@ -32,7 +32,7 @@ def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -
         group_of(notice(id="c", run="strong")),
         group_of(notice(id="r", run="gone", status="resolved", resolution="recovered")),
     ]
-    whole = written(merged(groups), "en")
+    whole = grouped_message(merged(groups), "en")
     assert whole.message.title.startswith("[strong] stalled") and "2 more" in whole.message.title
     assert "Total: 1 critical, 1 warnings, 1 ended." in whole.message.text
     assert "- [weak] stalled" in whole.message.text and "- [gone] recovered" in whole.message.text
@@ -42,14 +42,14 @@ def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -
 
 def test_what_an_older_version_joined_names_no_status(notice: Make) -> None:
     older = structs.replace(merged([group_of(notice(id="a")), group_of(notice(id="b"))]), statuses=[])
-    whole = written(merged([older, group_of(notice(id="c"))]), "en")
+    whole = grouped_message(merged([older, group_of(notice(id="c"))]), "en")
     assert (whole.facts["incidents"], whole.facts["statuses"]) == ("a,b,c", ",,open")
 
 
 def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> None:
     group = merged([group_of(notice(run="r" * 80))] * 10_000)
     for language, words in (("en", "10000 critical"), ("zh", "10000 条严重")):
-        message = written(group, language, late=7200, expired=3).message
+        message = grouped_message(group, language, late=7200, expired=3).message
         assert words in message.text
         assert len(message.title) <= TITLE_LIMIT and len(message.text) <= TEXT_LIMIT
 
@@ -59,9 +59,9 @@ def test_a_message_that_leaves_late_says_of_when_it_is(notice: Make, language: s
     now = 1_795_000_000.0
     then = datetime.fromtimestamp(now - 100).astimezone()
     one = group_of(notice())
-    in_time = written(one, language, late=29.0, now=now)
+    in_time = grouped_message(one, language, late=29.0, now=now)
     assert in_time.message.text == notice().message.text
-    late = written(one, language, late=100.0, now=now).message.text
+    late = grouped_message(one, language, late=100.0, now=now).message.text
     assert f"{then:%Y-%m-%d %H:%M:%S %Z}" in late.splitlines()[0] and late.endswith(in_time.message.text)
 
 

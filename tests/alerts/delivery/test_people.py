@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import Engine
 from waiting import wait_until
 
-from stallwatch_alerts.delivery.grouping import group_of, merged, written
+from stallwatch_alerts.delivery.grouping import group_of, grouped_message, merged
 from stallwatch_alerts.delivery.outbox import Outbox
-from stallwatch_alerts.delivery.planning import Letter, Planner
+from stallwatch_alerts.delivery.planning import IncidentMessage, Planner
 from stallwatch_alerts.messages.compose import Message
 from stallwatch_alerts.notice import incident_notice
-from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.people import OperatorActions, Silence
 from stallwatch_alerts.routing import QuietHours, Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
@@ -38,7 +38,7 @@ class Desk:
     def __init__(self, database: str, clock: Any, mail_of: Any, **settings: Any) -> None:
         self.store = IncidentStore(database)
         self.outbox = Outbox(self.store.engine)
-        self.people = People(self.store.engine)
+        self.people = OperatorActions(self.store.engine)
         self.clock = clock
         self.heard: dict[str, list[str]] = {FIRST: [], BOSS: []}
         chats = AlertSettings(urls=(FIRST,), **settings)
@@ -63,7 +63,7 @@ class Desk:
 
     def tell(self, incident: Incident) -> None:
         self.store.upsert(incident)
-        letter = Letter(incident, incident_notice(incident, "en", None), "hang")
+        letter = IncidentMessage(incident, incident_notice(incident, "en", None), "hang")
         now = self.clock.now
         ended = [incident.id] if incident.is_settled else []
         self.outbox.put(lambda *known: self.planner.drafts([letter], *known, now), now, ended)
@@ -165,9 +165,9 @@ def test_who_is_called_reads_first_how_to_acknowledge(desk: Any, stall: Stall, c
     at = desk(routes=ESCALATE)
     incident = stall(evidence=["x" * 400] * 40)
     notice = incident_notice(incident, "en", None)
-    letter = Letter(incident, replace(notice, message=Message(notice.message.title, "long " * 300)))
+    letter = IncidentMessage(incident, replace(notice, message=Message(notice.message.title, "long " * 300)))
     first, boss = at.planner.drafts([letter], lambda _channel, _keys: set(), lambda _: set(), clock.now)
-    sent = written(merged([group_of(boss.notice)]), "en").message.text
+    sent = grouped_message(merged([group_of(boss.notice)]), "en").message.text
     assert sent.startswith(f"To take this on: stallwatch alerts ack {ID}\n\n") and len(sent) <= 2000
     assert "ack" not in first.notice.message.text
 
@@ -223,16 +223,16 @@ def test_what_came_in_quiet_hours_comes_in_the_morning_in_its_order(
 def test_a_database_that_is_away_silences_nothing_and_calls_in_doubt(
     stall: Stall, spool: Outbox, clock: Any
 ) -> None:
-    def away() -> People:
+    def away() -> OperatorActions:
         raise OSError("no database")
 
     planner = Planner(AlertSettings(urls=(FIRST,)), away, tick=clock)
-    letter = Letter(stall(), incident_notice(stall(), "en", None))
+    letter = IncidentMessage(stall(), incident_notice(stall(), "en", None))
     assert len(planner.drafts([letter], lambda *_: set(), lambda _: set(), clock.now)) == 1
 
 
 def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str) -> None:
-    store, people = IncidentStore(database), People(engine)
+    store, people = IncidentStore(database), OperatorActions(engine)
     store.upsert(stall())
     assert people.note(ID, "bob", "looked at it", 7.0)
     assert not people.note("no/such/1", "bob", "x", 7.0)

@@ -13,12 +13,12 @@ import pytest
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.delivery.planning import Planner
 from stallwatch_alerts.notice import escalated_key, fingerprint, stage_key
-from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.people import OperatorActions, Silence
 from stallwatch_alerts.relay.dispatching import (
     AGENT_FIRST_SECONDS,
     Dispatcher,
 )
-from stallwatch_alerts.relay.relay import Intake
+from stallwatch_alerts.relay.relay import NotificationIntake
 from stallwatch_alerts.routing import QuietHours, Route
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.store import IncidentStore
@@ -37,14 +37,14 @@ class Relayed:
         self, database: str, clock: Any, mail_of: Any, catalogue: Catalogue, **settings: Any
     ) -> None:
         self.store = IncidentStore(database)
-        self.people = People(self.store.engine)
+        self.people = OperatorActions(self.store.engine)
         self.outbox = self.ledger = Outbox(self.store.engine)
         self.clock = clock
         self.heard: dict[str, list[str]] = {FIRST: [], BOSS: [], SWEEPS: []}
         chats = AlertSettings(urls=(FIRST,), **settings)
         planner = Planner(chats, lambda: self.people, tick=clock)
         dispatcher = Dispatcher(chats, planner, catalogue)
-        self._intake = Intake(self.store, self.outbox, dispatcher, clock, lambda _: None)
+        self._intake = NotificationIntake(self.store, self.outbox, dispatcher, clock, lambda _: None)
         self.mails = [
             mail_of(
                 url,

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, func, select
 
 from stallwatch_alerts.delivery.outbox import Outbox
 from stallwatch_alerts.notice import escalated_key, stage_key
-from stallwatch_alerts.people import People, Silence
+from stallwatch_alerts.people import OperatorActions, Silence
 from stallwatch_alerts.storage.retention import prune
 from stallwatch_alerts.storage.tables import ACKNOWLEDGEMENTS, HISTORY, INCIDENTS, NOTIFIED, SILENCES
 from stallwatch_alerts.store import IncidentStore
@@ -26,7 +26,7 @@ def rows(engine: Engine) -> list[int]:
 
 def test_what_was_over_goes_with_all_that_belongs_to_it(database: str, stall: Stall) -> None:
     store = IncidentStore(database)
-    people, ledger = People(store.engine), Outbox(store.engine)
+    people, ledger = OperatorActions(store.engine), Outbox(store.engine)
     begin = 100 * DAY
     old = stall(id="a_%/stall/x/1", opened_at=begin, updated_at=begin)
     open_one = stall(id="a_%/stall/x/11", opened_at=begin, updated_at=begin)

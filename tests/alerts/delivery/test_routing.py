@@ -5,7 +5,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from stallwatch_alerts.routing import QuietHours, Route, Stop, all_urls, stops
+from stallwatch_alerts.routing import QuietHours, Route, RoutedChat, all_urls, routed_chats
 
 SHANGHAI = ZoneInfo("Asia/Shanghai")
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -19,8 +19,8 @@ def at(hour: int, day: int = 21, zone: ZoneInfo = SHANGHAI, month: int = 11) -> 
 
 def where(
     routes: list[Route], *, run: str = "sft", severity: str = "critical", now: float = NOW
-) -> list[Stop]:
-    return stops(["default"], routes, run, severity, "memory", "cuda-oom", now)
+) -> list[RoutedChat]:
+    return routed_chats(["default"], routes, run, severity, "memory", "cuda-oom", now)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_quiet_hours_follow_the_clocks_of_the_place() -> None:
     ],
 )
 def test_a_route_that_fits_decides(route: Route) -> None:
-    assert where([route, Route(urls=("never",))]) == [Stop("x")]
+    assert where([route, Route(urls=("never",))]) == [RoutedChat("x")]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_route_that_fits_decides(route: Route) -> None:
     ],
 )
 def test_a_route_that_does_not_leaves_it_to_the_others(route: Route) -> None:
-    assert where([route]) == [Stop("default")]
+    assert where([route]) == [RoutedChat("default")]
 
 
 def test_a_route_without_urls_has_the_common_ones_and_one_with_none_is_silent() -> None:
-    assert where([Route(runs=("sft",))]) == [Stop("default")]
+    assert where([Route(runs=("sft",))]) == [RoutedChat("default")]
     assert where([Route(runs=("sft",), urls=())]) == []
 
 
@@ -79,15 +79,15 @@ def test_a_route_that_goes_on_adds_and_a_chat_is_told_once() -> None:
 
 def test_what_is_not_urgent_waits_for_the_morning() -> None:
     routes = [Route(quiet=NIGHT)]
-    assert where(routes, severity="warning", now=at(23)) == [Stop("default", at(7, 22))]
-    assert where(routes, severity="critical", now=at(23)) == [Stop("default")]
-    assert where(routes, severity="warning", now=at(12)) == [Stop("default")]
+    assert where(routes, severity="warning", now=at(23)) == [RoutedChat("default", at(7, 22))]
+    assert where(routes, severity="critical", now=at(23)) == [RoutedChat("default")]
+    assert where(routes, severity="warning", now=at(12)) == [RoutedChat("default")]
 
 
 def test_only_what_is_critical_is_escalated() -> None:
     routes = [Route(escalate_after=600, escalate_urls=("boss",))]
-    assert where(routes) == [Stop("default"), Stop("boss", NOW + 600, True, 600)]
-    assert where(routes, severity="warning") == [Stop("default")]
+    assert where(routes) == [RoutedChat("default"), RoutedChat("boss", NOW + 600, True, 600)]
+    assert where(routes, severity="warning") == [RoutedChat("default")]
 
 
 def test_all_chats_are_known_before_anything_happens() -> None:

@@ -143,8 +143,8 @@ def test_a_young_alert_waits_for_its_incident(
 ) -> None:
     from stallwatch_alerts.delivery.outbox import Outbox
     from stallwatch_alerts.delivery.planning import Planner
-    from stallwatch_alerts.relay.dispatching import Dispatcher, Tally
-    from stallwatch_alerts.relay.relay import Intake
+    from stallwatch_alerts.relay.dispatching import Dispatcher, OutcomeCounts
+    from stallwatch_alerts.relay.relay import NotificationIntake
     from stallwatch_alerts.relay.webhook import read_notification
 
     body = group(alert(incident="stall"))
@@ -158,8 +158,8 @@ def test_a_young_alert_waits_for_its_incident(
     outbox = Outbox(store.engine)
     settings = AlertSettings(urls=(chat_server.url,))
     dispatcher = Dispatcher(settings, Planner(settings), catalogue)
-    intake = Intake(store, outbox, dispatcher, lambda: now[0], pause)
-    assert intake.receive(body).tally == Tally(new=1)
+    intake = NotificationIntake(store, outbox, dispatcher, lambda: now[0], pause)
+    assert intake.receive(body).tally == OutcomeCounts(new=1)
     assert outbox.deliveries()[0].title.startswith("[myrun] stalled: ")
     # Without an incident, the alert itself is sent a few seconds later.
     began = now[0] = read_notification(body).alerts[0].started

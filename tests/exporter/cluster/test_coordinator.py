@@ -14,7 +14,7 @@ from stallwatch_exporter.cluster.merging import GATHER_SECONDS
 from stallwatch_exporter.cluster.wire import AgentReport
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import Collectives
 
 

@@ -13,8 +13,8 @@ from stallwatch_exporter.cluster.member import ALONE_SECONDS, Member, State
 from stallwatch_exporter.cluster.wire import AgentReport, Reply
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.slow_hosts import Own
-from stallwatch_rules.stacks.patience import Ruling
+from stallwatch_rules.judgements.slow_hosts import RankStep
+from stallwatch_rules.stacks.quiet_periods import Ruling
 
 IDENTITY = RunIdentity(key="5f", job="8123.0", origin="slurm", node=1, agents=2)
 
@@ -345,7 +345,7 @@ def test_who_merged_stays_until_the_other_hosts_know_what_left() -> None:
 def test_steps_of_the_ranks_are_reported_until_they_are_acknowledged() -> None:
     agent = Agent()
     agent.line.behind = 1
-    agent.member.paces.take(1, 7, Own(0.5, 1.0))
+    agent.member.paces.take(1, 7, RankStep(0.5, 1.0))
     agent.member.round()
     agent.passes(20)
     assert [[one.steps for one in post.paces] for post in agent.line.posts] == [[[7]], [[7]], []]

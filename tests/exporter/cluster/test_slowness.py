@@ -9,11 +9,11 @@ import pytest
 from clustercases import Chat, Clock, Host, incident
 
 from stallwatch_exporter.cluster.coordinator import Coordinator
-from stallwatch_exporter.cluster.slowness import MOST_STEPS, PaceBook
+from stallwatch_exporter.cluster.slowness import MOST_STEPS, UnacknowledgedSteps
 from stallwatch_exporter.cluster.wire import AgentReport, Paces, Post
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.judgements.slow_hosts import Own
+from stallwatch_rules.judgements.slow_hosts import RankStep
 from stallwatch_rules.locale import render as in_words
 
 STEPS = 10  # steps of one second that a host reports at once
@@ -26,7 +26,7 @@ class Run:
         self.clock, self.chat, self.costs = Clock(), Chat(), list[float]()
         self.draw = random.Random(1)
         self.hosts = [Host(f"n{at}", at, self.clock) for at in range(3)]
-        self.books = [PaceBook() for _ in self.hosts]
+        self.books = [UnacknowledgedSteps() for _ in self.hosts]
         self.slow: dict[int, float] = {}  # slow-down factors by rank
         self.tokens: dict[int, int] = {}
         self.step = 0
@@ -43,7 +43,7 @@ class Run:
                 self.step += 1
                 for rank in range(6):
                     own = 0.7 * self.draw.lognormvariate(0, 0.02) * self.slow.get(rank, 1.0)
-                    self.books[rank // 2].take(rank, self.step, Own(own, 1.2, self.tokens.get(rank, 0)))
+                    self.books[rank // 2].take(rank, self.step, RankStep(own, 1.2, self.tokens.get(rank, 0)))
             self.clock.now += STEPS
             for at in posting:
                 report = self.report(at)
@@ -173,11 +173,11 @@ def test_who_takes_over_goes_on_with_the_same_incident(goes_on: bool) -> None:
 
 
 def test_a_book_keeps_what_is_not_acknowledged() -> None:
-    book = PaceBook()
-    book.take(3, 1, Own(0.50004, 1.0))
-    book.take(3, 1, Own(0.6, 1.0))  # the same record, complete
+    book = UnacknowledgedSteps()
+    book.take(3, 1, RankStep(0.50004, 1.0))
+    book.take(3, 1, RankStep(0.6, 1.0))  # the same record, complete
     assert book.report(1) == [Paces(3, 0, [1], [0.5], [1.0])]
-    book.take(3, 2, Own(0.5, 1.0, 4096.0))
+    book.take(3, 2, RankStep(0.5, 1.0, 4096.0))
     book.acknowledged(1)
     assert book.report(2) == [Paces(3, 1, [2], [0.5], [1.0], [4096])]
     book.acknowledged(2)
@@ -185,10 +185,10 @@ def test_a_book_keeps_what_is_not_acknowledged() -> None:
 
 
 def test_a_book_is_bounded_and_of_short_steps_takes_some() -> None:
-    book = PaceBook()
+    book = UnacknowledgedSteps()
     for step in range(1000):
-        book.take(0, step, Own(0.5, 1.0))
-        book.take(1, step, Own(0.02, 0.03))
+        book.take(0, step, RankStep(0.5, 1.0))
+        book.take(1, step, RankStep(0.02, 0.03))
     long, short = book.report(1)
     assert len(long.steps) == MOST_STEPS
     assert long.before == 1000 - MOST_STEPS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_exporter.postmortem.run_folders import TOGETHER, apart, own_runs
+from stallwatch_exporter.postmortem.run_folders import TOGETHER, start_groups, stored_runs_of
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_logs.log_files import LogFile
 
@@ -29,9 +29,9 @@ def info(
 
 
 def test_runs_one_after_the_other_are_different_ones() -> None:
-    assert apart({"b": info(2 * DAY), "a": info(DAY), "c": info(3 * DAY)}) == [["a"], ["b"], ["c"]]
+    assert start_groups({"b": info(2 * DAY), "a": info(DAY), "c": info(3 * DAY)}) == [["a"], ["b"], ["c"]]
     ended = info(0.0, seconds=9999.0, ended_at=50.0)
-    assert apart({"a": ended, "b": info(60.0)}) == [["a"], ["b"]]  # restarted at once
+    assert start_groups({"a": ended, "b": info(60.0)}) == [["a"], ["b"]]  # restarted at once
 
 
 def test_a_start_does_not_go_on_in_the_next_one_if_one_host_of_it_takes_longer_to_end() -> None:
@@ -42,7 +42,7 @@ def test_a_start_does_not_go_on_in_the_next_one_if_one_host_of_it_takes_longer_t
         "a2": info(1005.0, key="k", host="a"),
         "b2": info(1610.0, key="k", host="b"),
     }
-    assert apart(runs) == [["a1", "b1"], ["a2", "b2"]]
+    assert start_groups(runs) == [["a1", "b1"], ["a2", "b2"]]
 
 
 def test_nodes_that_start_together_with_one_command_may_be_one_training() -> None:
@@ -50,20 +50,20 @@ def test_nodes_that_start_together_with_one_command_may_be_one_training() -> Non
         f"n{rank}": info(rank * TOGETHER / 2, command=f"torchrun --node-rank {rank} train.py")
         for rank in range(4)
     }
-    assert apart(nodes) == [["n0", "n1", "n2", "n3"]]
-    assert apart(nodes | {"late": info(7 * TOGETHER, command="torchrun --node-rank 0 train.py")}) == [
+    assert start_groups(nodes) == [["n0", "n1", "n2", "n3"]]
+    assert start_groups(nodes | {"late": info(7 * TOGETHER, command="torchrun --node-rank 0 train.py")}) == [
         ["n0", "n1", "n2", "n3"],
         ["late"],
     ]
 
 
 def test_other_commands_and_folders_are_other_runs() -> None:
-    assert apart({"a": info(0.0), "b": info(1.0, command="torchrun eval.py")}) == [["a"], ["b"]]
+    assert start_groups({"a": info(0.0), "b": info(1.0, command="torchrun eval.py")}) == [["a"], ["b"]]
     at_home, at_work = info(0.0), info(1.0)
     at_home.cwd, at_work.cwd = "/home/u", "/srv/u"
-    assert apart({"a": at_home, "b": at_work}) == [["a"], ["b"]]
+    assert start_groups({"a": at_home, "b": at_work}) == [["a"], ["b"]]
     at_home.cwd, at_work.cwd = "/scratch/node7/sft", "/scratch/node12/sft"
-    assert apart({"a": at_home, "b": at_work}) == [["a", "b"]]
+    assert start_groups({"a": at_home, "b": at_work}) == [["a", "b"]]
 
 
 def files(*paths: str) -> list[LogFile]:
@@ -79,13 +79,13 @@ def folder(path: Path, told: AgentInfo | None) -> list[str]:
 def test_files_in_the_folders_of_runs(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "a", info(0.0)), folder(tmp_path / "b", info(DAY))
     unread = folder(tmp_path / "c", None)
-    told = own_runs(files(*first, *second, *unread, str(tmp_path / "x.log")))
+    told = stored_runs_of(files(*first, *second, *unread, str(tmp_path / "x.log")))
     assert told.jobs == dict.fromkeys(first, "a") | dict.fromkeys(second, "b")
     assert told.folders == {"a": [str(tmp_path / "a")], "b": [str(tmp_path / "b")]}
-    assert own_runs(files(*first)) == ({}, {})
+    assert stored_runs_of(files(*first)) == ({}, {})
 
 
 def test_runs_of_one_name_are_told_by_their_paths(tmp_path: Path) -> None:
     first, second = folder(tmp_path / "1" / "a", info(0.0)), folder(tmp_path / "2" / "a", info(DAY))
-    found = own_runs(files(*first, *second)).folders
+    found = stored_runs_of(files(*first, *second)).folders
     assert list(found) == [str(tmp_path / "1" / "a"), str(tmp_path / "2" / "a")]

@@ -20,7 +20,7 @@ from stallwatch_exporter.postmortem.jobs import diagnose_jobs
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_logs import packed_records
 from stallwatch_logs.parallel_reading import Parallel
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -112,7 +112,7 @@ def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
     keep: Keep, diagnose: Diagnose
 ) -> None:
     peers = Ending("failed", 1, detail="It exited with 1.", codes={0: 1, 1: 1})
-    memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={2: GIB // 2, 3: GIB // 2})
+    memory = MemoryUse(counted=False, held=GIB, limit=64 * GIB, ranks={2: GIB // 2, 3: GIB // 2})
     killed = Ending("failed", 1, detail="It exited with 1.", codes={3: -9, 2: -15}, memory=memory)
     folders = [
         # The launcher of n2 waited for its other rank, so the other hosts ended earlier.
@@ -193,7 +193,7 @@ def test_ranks_that_each_host_numbers_from_0_are_not_those_of_the_last_host(
 
 def test_a_rank_with_an_agent_of_its_own_that_was_killed_is_named(keep: Keep, diagnose: Diagnose) -> None:
     """Under ``srun … stallwatch run -- python train.py``, no launcher reports the killed rank."""
-    memory = MemoryKnown(counted=False, held=GIB, limit=64 * GIB, ranks={3: GIB})
+    memory = MemoryUse(counted=False, held=GIB, limit=64 * GIB, ranks={3: GIB})
     detail = message("run.ended-signal", signal="SIGKILL")
     killed = Ending("killed", 137, "SIGKILL", detail, codes={3: -9}, memory=memory)
     for rank in range(6):

@@ -32,7 +32,7 @@ from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
 from stallwatch_rules.stacks.records import RankAnswer
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 
 class Watched:

@@ -15,7 +15,7 @@ from watched_ranks import LATE, Ranks, Watch
 
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.locale import render
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 pytestmark = [
     pytest.mark.repro,

@@ -18,12 +18,12 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.queries import find_py_spy
-from stallwatch_rules.endings import Ending, Left
+from stallwatch_rules.endings import Ending, ExitedRank
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 pytestmark = [
     pytest.mark.repro,
@@ -110,7 +110,7 @@ def test_a_rank_that_ended_while_others_wait_and_a_command_is_told(watched: Watc
     assert incident["note"] == "Rank 1 exited without an error at step 40; the others waited for it."
     diagnosis, ending = outcome.ends[0]
     assert diagnosis.primary is not None and diagnosis.primary.rule == "rank-left-early"
-    assert ending.left == [Left(1, 40)]
+    assert ending.left == [ExitedRank(1, 40)]
     assert incident["kind"] == "stall" and incident["stacks"]["odd"] == [1]
     told = dict(line.split("=", 1) for line in (tmp_path / "environ").read_text().splitlines() if "=" in line)
     assert told["STALLWATCH_RANKS"] == "1" and told["STALLWATCH_RUN"] == incident["run"]

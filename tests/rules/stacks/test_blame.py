@@ -14,8 +14,8 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.stacks.blame import AGREED, COUNTED, SILENT, STACKS, UNSURE, blame
 from stallwatch_rules.stacks.folding import over_hosts
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.stacks.spans import members_of, ranks_in, spans_of
-from stallwatch_rules.stacks.words import sentence
 
 WORLD = RankGroup("world:0-7", "0-7", "world", "world")
 # Two replicas of two pipeline stages with two tensor-parallel ranks each.

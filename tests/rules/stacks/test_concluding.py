@@ -14,7 +14,7 @@ from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.phrases import primary_note
 from stallwatch_rules.stacks.concluding import NO_RANK, is_elsewhere, with_advice, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
-from stallwatch_rules.stacks.words import titled
+from stallwatch_rules.stacks.sentences import with_title_prefix
 
 STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
 WAITS = StackGroup([0], "collective", what="all_reduce", place="ddp.py:7 in step")
@@ -153,7 +153,7 @@ def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(known
     both = [WAITS, StackGroup([1], "collective", what="barrier", place="ddp.py:9 in step")]
     primary = at(StallStacks(0.0, 0.1, both, odd=[0, 1], why="diverged"))
     assert primary.confidence > 0.3 and "trace cache" not in render(primary.fixes[1])
-    assert not primary.apart and titled(primary.apart, primary.title) == primary.title
+    assert not primary.apart and with_title_prefix(primary.apart, primary.title) == primary.title
     assert any(
         "py-spy dump" in render(fix) for fix in at(StallStacks(0.0, 0.1, [WAITS, SILENT], odd=[1])).fixes
     )

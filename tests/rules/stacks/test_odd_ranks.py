@@ -12,7 +12,7 @@ from stallwatch_rules.report.stacks import folded, listing
 from stallwatch_rules.stacks.flight import read_recorder
 from stallwatch_rules.stacks.folding import fold
 from stallwatch_rules.stacks.records import Counts, Frame, RankAnswer, StallStacks, ThreadStack
-from stallwatch_rules.stacks.words import sentence
+from stallwatch_rules.stacks.sentences import sentence
 
 SITE = "/venv/lib/python3.11/site-packages"
 TRAIN = Frame("/w/train.py", 42, "step", "__main__")

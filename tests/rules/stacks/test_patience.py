@@ -8,14 +8,14 @@ import msgspec
 import pytest
 
 from stallwatch_rules.stacks.folding import fold
-from stallwatch_rules.stacks.patience import (
+from stallwatch_rules.stacks.quiet_periods import (
     FOREVER,
     LONG,
     SHORT,
+    HostSnapshot,
     HostView,
-    Look,
+    QuietPeriod,
     Ruling,
-    Spell,
     ruling,
     run_ruling,
 )
@@ -42,8 +42,10 @@ def library(file: str, function: str) -> Frame:
 
 
 def judged(*looks: list[RankAnswer], phase: Any = "train", seconds: float = 10.0, **about: Any) -> Ruling:
-    spell = Spell(phase, floor=FLOOR, suspicion=about.pop("suspicion", FLOOR), **about)
-    found = ruling([Look(1000.0 + seconds * number, ranks) for number, ranks in enumerate(looks)], spell)
+    spell = QuietPeriod(phase, floor=FLOOR, suspicion=about.pop("suspicion", FLOOR), **about)
+    found = ruling(
+        [HostSnapshot(1000.0 + seconds * number, ranks) for number, ranks in enumerate(looks)], spell
+    )
     assert found is not None
     return found
 
@@ -201,7 +203,7 @@ def test_after_the_training_only_ranks_that_lost_each_other_are_a_stall() -> Non
     looks = [[rank(0, own("merge")), rank(1, BARRIER)], [waiting(0, 47), waiting(1, 47)]]
     looks += [[rank(0, own("merge")), RankAnswer(1, 101, condition="ended")]]
     for ranks in looks:
-        assert ruling([Look(0.0, ranks)], Spell("idle", FLOOR, FLOOR)) is None
+        assert ruling([HostSnapshot(0.0, ranks)], QuietPeriod("idle", FLOOR, FLOOR)) is None
 
 
 @pytest.mark.parametrize("name", ["batches", "forwards", "collectives", "switches"])
@@ -252,8 +254,8 @@ def test_a_child_process_that_works_is_waited_for() -> None:
 
 
 def test_ranks_that_show_no_stack_decide_nothing() -> None:
-    assert ruling([Look(0.0, [RankAnswer(0, 100)])], Spell("train", FLOOR, FLOOR)) is None
-    assert ruling([], Spell("train", FLOOR, FLOOR)) is None
+    assert ruling([HostSnapshot(0.0, [RankAnswer(0, 100)])], QuietPeriod("train", FLOOR, FLOOR)) is None
+    assert ruling([], QuietPeriod("train", FLOOR, FLOOR)) is None
 
 
 @pytest.mark.parametrize(("saves", "seconds"), [({}, 600.0), ({"dump": 2.0}, 30.0), ({"dump": 40.0}, 120.0)])
@@ -288,8 +290,8 @@ def beside(number: int, joined: int = 47, world: int = 4) -> RankAnswer:
 
 def view(host: str, *ranks: RankAnswer, threshold: float | None = FLOOR, **about: Any) -> HostView:
     """Return the view of one host's agent, with its own judgement."""
-    spell = Spell(about.pop("phase", "train"), floor=FLOOR, suspicion=threshold or FLOOR, **about)
-    found = ruling([Look(0.0, ranks)], spell)
+    spell = QuietPeriod(about.pop("phase", "train"), floor=FLOOR, suspicion=threshold or FLOOR, **about)
+    found = ruling([HostSnapshot(0.0, ranks)], spell)
     return HostView(host, found, 40.0, threshold, fold(ranks, time=0.0))
 
 

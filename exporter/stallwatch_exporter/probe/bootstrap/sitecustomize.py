@@ -29,9 +29,9 @@ def _start() -> None:
     from stallwatch_probe.imports import watch  # type: ignore[import-not-found]
 
     watch()
-    from stallwatch_probe.plain import stand_by  # type: ignore[import-not-found]
+    from stallwatch_probe.plain import register_signal  # type: ignore[import-not-found]
 
-    stand_by(os.environ["STALLWATCH_PROBE_DIR"])
+    register_signal(os.environ["STALLWATCH_PROBE_DIR"])
 
 
 def _follow_driver(facts: "list[str]") -> None:

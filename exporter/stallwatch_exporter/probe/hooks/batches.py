@@ -14,7 +14,7 @@ from typing import Any
 from ..api import Probe
 from ..draft import INDEX
 from ..noticing import notice_method
-from .phases import TRAIN, doing_of
+from .phases import TRAIN, phase_tracker_of
 
 _BATCHES, _EPOCHS, _OF_EPOCH = INDEX["batches"], INDEX["epochs"], INDEX["epoch_batches"]
 _PHASE = INDEX["phase"]
@@ -33,7 +33,7 @@ class CountedBatches:
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
         self._probe = probe
-        self._doing = doing_of(probe)
+        self._doing = phase_tracker_of(probe)
 
     def __get__(self, iterator: Any, owner: Any = None) -> Any:
         if iterator is None:

@@ -17,7 +17,7 @@ from typing import Any
 from ..api import SAMPLE_SECONDS, Probe
 from ..draft import INDEX, NAN, TIME, is_spread
 from ..noticing import notice_method
-from .phases import TRAIN, doing_of
+from .phases import TRAIN, phase_tracker_of
 
 _STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
 _MOST_NODES = 24  # number of nodes of a graph
@@ -50,7 +50,7 @@ class NoticedBackward:
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
         self._probe = probe
-        self._doing = doing_of(probe)
+        self._doing = phase_tracker_of(probe)
         self._step = -1.0  # step whose loss parts are added up
         self._counted = -1.0  # step whose tokens are added up
         self._parts: list[float] = []

@@ -20,7 +20,7 @@ from ..api import Probe
 from ..draft import INDEX
 from ..noticing import notice_method, stop_noticing
 from .leader import optimizers
-from .phases import doing_of
+from .phases import phase_tracker_of
 
 _MOST_MODELS = 64
 _MOST_WITHIN = 20_000  # lookups by modules for their submodules: some milliseconds in total
@@ -31,7 +31,7 @@ _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 def install(module: Any, probe: Probe) -> None:
     """Watch ``Module`` of ``torch.nn.modules.module``."""
     watch = ModeWatch(probe, module.Module)
-    doing_of(probe).compare_modes = watch.compare
+    phase_tracker_of(probe).compare_modes = watch.compare
     notice_method(module.Module, "eval", watch.eval_looked_up, probe.failed)
     notice_method(module.Module, "train", watch.train_looked_up, probe.failed)
 
@@ -50,7 +50,7 @@ class ModeWatch:
 
     def __init__(self, probe: Probe, cls: Any) -> None:
         self._probe = probe
-        self._doing = doing_of(probe)
+        self._doing = phase_tracker_of(probe)
         self._cls = cls
         self._train_code, self._eval_code = cls.train.__code__, cls.eval.__code__
         self._models: list[_Model] = []

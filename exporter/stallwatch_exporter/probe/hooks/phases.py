@@ -34,7 +34,7 @@ _EVALUATES = (
 
 def install(module: Any, probe: Probe) -> None:
     """Observe the functions in `PHASES` that `module` has."""
-    doing = doing_of(probe)
+    doing = phase_tracker_of(probe)
     for owner, name, phase in PHASES[module.__name__]:
         begin = doing.beginning(phase, name, module.__name__ not in _ANY_FILE)
         if not owner:
@@ -48,12 +48,12 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
     torch 2.4 and newer call back when the first of overlapping compilations begins and the last ends.
     """
-    doing = doing_of(probe)
+    doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
     module.callback_handler.register_end_callback(quietly(doing.compiled, probe))
 
 
-class Doing:
+class PhaseTracker:
     """Current phase of this process, from the last function whose call began a phase."""
 
     def __init__(self, probe: Probe) -> None:
@@ -197,9 +197,9 @@ def _runs(name: str, frame: FrameType | None) -> bool:
     return False
 
 
-_known: dict[int, Doing] = {}
+_known: dict[int, PhaseTracker] = {}
 
 
-def doing_of(probe: Probe) -> Doing:
+def phase_tracker_of(probe: Probe) -> PhaseTracker:
     """Return the phase tracker of this probe, which all hooks share."""
-    return _known.setdefault(id(probe), Doing(probe))
+    return _known.setdefault(id(probe), PhaseTracker(probe))

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..api import Probe
 from ..noticing import notice_method
-from .phases import doing_of
+from .phases import phase_tracker_of
 
 _LOGGED = ("loss", "grad_norm", "learning_rate")
 
@@ -49,7 +49,7 @@ class TrainerWatch:
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._doing = doing_of(probe)
+        self._doing = phase_tracker_of(probe)
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
         """Let the trainer count the steps from now on: it knows the step of a loaded checkpoint."""

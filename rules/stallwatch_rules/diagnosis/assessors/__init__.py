@@ -32,7 +32,7 @@ from stallwatch_rules.diagnosis.assessors.recoveries import (
     recoveries,
     teardown,
 )
-from stallwatch_rules.diagnosis.findings import Found
+from stallwatch_rules.diagnosis.findings import RuleFinding
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
 from stallwatch_rules.records import Contribution, FindingChange, Noted
 
@@ -89,7 +89,7 @@ def assess(
     return now, contributions
 
 
-def changes_of(before: Sequence[Found], after: Sequence[Found]) -> list[FindingChange]:
+def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> list[FindingChange]:
     """Return the changes in findings that a report shows: new, removed, or another harm, role or note."""
     known = {finding.rule: finding for finding in before}
     changes = []

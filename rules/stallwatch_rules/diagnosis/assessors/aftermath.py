@@ -16,14 +16,14 @@ from stallwatch_rules.diagnosis.exits import (
     ended_silently,
     ended_well,
     ended_with,
+    failures_of_lost_peers,
     lost_peers,
-    wreckage,
 )
-from stallwatch_rules.diagnosis.findings import Found, came_before, concluded
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
-from stallwatch_rules.diagnosis.unrelated import of_another
+from stallwatch_rules.diagnosis.findings import RuleFinding, came_before, concluded
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, Snapshot
+from stallwatch_rules.diagnosis.unrelated import is_of_other_program
 from stallwatch_rules.diagnosis.verdict import AT_EXIT, WITH_STATUS
-from stallwatch_rules.endings import Left
+from stallwatch_rules.endings import ExitedRank
 from stallwatch_rules.judgements.conclusions import LEFT_EARLY
 from stallwatch_rules.judgements.facts import Judgement
 from stallwatch_rules.judgements.standstill import departures_sentence
@@ -54,7 +54,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     report the loss before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
     """
-    requests = [LeftOut(one.rule) for one in _requests(now)]
+    requests = [RemovedFinding(one.rule) for one in _requests(now)]
     yield from requests
     now = now.after(requests)
     for late in now.fatal:
@@ -64,7 +64,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         raised = now.exceptions.fatal
         if late.tagged("sigsegv"):
             own = {rank for _, rank in late.hits if rank is not None} | ended_with(BY_SEGFAULT, run.streams)
-            others |= wreckage(now.found, own)
+            others |= failures_of_lost_peers(now.found, own)
             raised = [one for one in raised if not one.shows_teardown or one.stream[1] in own]
         failures = [one for one in now.found if one.is_failure and one.rule not in others]
         if any(came_before(one, late) for one in failures) or any(_raised_first(one, late) for one in raised):
@@ -77,7 +77,7 @@ def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
         now = now.after([changed])
 
 
-def _requests(now: Assessment) -> Iterator[Found]:
+def _requests(now: Assessment) -> Iterator[RuleFinding]:
     """Yield the cancellations that only srun's "Job step aborted" shows, if a scheduler ended the job.
 
     srun prints that line whenever a step ends early, for any reason (`src/srun/libsrun/launch.c`).
@@ -89,7 +89,7 @@ def _requests(now: Assessment) -> Iterator[Found]:
                 yield finding
 
 
-def _task_failed_before(now: Assessment, late: Found) -> bool:
+def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
     """Return whether a task failed before the step was canceled, so that srun canceled the step itself."""
     task = next((one for one in now.fatal if one.tagged("task-failed")), None)
     if task is None or not came_before(task, late):
@@ -97,7 +97,7 @@ def _task_failed_before(now: Assessment, late: Found) -> bool:
     return any(_TASK_FAILED.search(hits.first.line.text) for hits in task.hits.values())
 
 
-def _raised_first(exception: Unknown, late: Found) -> bool:
+def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
     """Return whether an unknown exception is known to have come before a finding."""
     places = late.occurrences
     if exception.time is not None and all(place.time is not None for place in places):
@@ -122,7 +122,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     rank, code = first
     fatal = [finding for finding in now.found if finding.is_failure]
     itself = {rule for tag in ITSELF for rule in catalogue.tagged(tag)}
-    known = {*catalogue.tagged(SIGTERM), *itself, *wreckage(now.found, (rank, None))}
+    known = {*catalogue.tagged(SIGTERM), *itself, *failures_of_lost_peers(now.found, (rank, None))}
     others = [
         finding
         for finding in now.exceptions.fatal
@@ -132,7 +132,7 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
         return
     left: Text = ""
     if code == 0:
-        left = departures_sentence([Left(rank, tracker.steps.get(rank))], stepped=tracker.progressed)
+        left = departures_sentence([ExitedRank(rank, tracker.steps.get(rank))], stepped=tracker.progressed)
     elif any(code in ENDED_WITH[tag] for tag in ITSELF):
         for finding in fatal:
             if finding.rule in itself:
@@ -149,7 +149,7 @@ def _was_read(rank: int, run: Snapshot) -> bool:
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
-def _left(run: Snapshot, note: Text, rank: int) -> Found:
+def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
     """Return the finding for the rank that left, with the launcher's line on its exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
@@ -195,8 +195,8 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
         yield judged.with_facts(AT_EXIT) if finding is abort else judged
 
 
-def _somebodys(finding: Found) -> bool:
+def _somebodys(finding: RuleFinding) -> bool:
     """Return whether all lines of a finding only show that some process ended, perhaps not the training's."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
-    return of_another(finding)
+    return is_of_other_program(finding)

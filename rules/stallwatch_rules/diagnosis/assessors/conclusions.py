@@ -9,9 +9,14 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
 from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM
-from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, Found, concluded
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
-from stallwatch_rules.failures.flight import all_flights, different_gathers, first_work, mismatched
+from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, RuleFinding, concluded
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
+from stallwatch_rules.failures.flight import (
+    first_timed_out_collective,
+    mismatched,
+    wait_in_unequal_gathers,
+    watchdog_positions,
+)
 from stallwatch_rules.judgements.conclusions import (
     EVALUATION_HANG,
     LEFT_EARLY,
@@ -36,13 +41,13 @@ from stallwatch_rules.judgements.loss import (
 from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
 from stallwatch_rules.judgements.quality import OF_EVALUATIONS, OF_TRACKS, judge_quality
 from stallwatch_rules.judgements.standstill import (
-    beside_silence,
     judge_evaluation,
     judge_left,
     judge_moe,
     judge_peer_to_peer,
     judge_silence,
-    went_on_without,
+    note_on_silence,
+    ranks_run_continued_without,
     with_steps,
 )
 from stallwatch_rules.judgements.step_time import (
@@ -57,7 +62,7 @@ from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point, Reading, leading_curve, leading_track
 from stallwatch_rules.progress.rhythm import begins_in_mid_run
-from stallwatch_rules.progress.timeline import Timeline, leading
+from stallwatch_rules.progress.timeline import Timeline, longest_timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
@@ -73,7 +78,7 @@ def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """
     catalogue = run.catalogue
     if run.context.stalled and run.context.kind != "oom-killed":
-        ends = Ends(now.ends | catalogue.tagged(SIGTERM) | catalogue.tagged(SIGKILL))
+        ends = StallEnds(now.ends | catalogue.tagged(SIGTERM) | catalogue.tagged(SIGKILL))
         yield ends
         now = now.after([ends])
     pages = catalogue.pages
@@ -90,7 +95,7 @@ def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     facts = now.facts
-    left = with_steps(went_on_without(run.left, facts) or run.left, run.tracker.steps)
+    left = with_steps(ranks_run_continued_without(run.left, facts) or run.left, run.tracker.steps)
     gone = judge_left(left, facts)
     if gone is not None:  # the agent or a launcher observed that the ranks left
         where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
@@ -100,13 +105,16 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         return
     if now.exceptions.fatal and not facts.timed_out:
         return
-    flights = all_flights(run.streams)
-    named, differ = _mentioned(MOE_HANG, run), different_gathers(flights)
+    flights = watchdog_positions(run.streams)
+    named, differ = _mentioned(MOE_HANG, run), wait_in_unequal_gathers(flights)
     witness = now.get(TRACE_CACHE) is not None or (named and differ)
     direct = _mentioned(PEER_TO_PEER, run)
     for rule, judgement in (
         (MOE_HANG, judge_moe(facts, experts=named or differ, witness=witness)),
-        (PEER_TO_PEER, judge_peer_to_peer(facts, direct=direct, first_work=first_work(flights))),
+        (
+            PEER_TO_PEER,
+            judge_peer_to_peer(facts, direct=direct, first_work=first_timed_out_collective(flights)),
+        ),
         (EVALUATION_HANG, None if now.harmful(TRACE_CACHE) else judge_evaluation(facts)),
     ):
         if judgement is not None:
@@ -123,7 +131,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     """Conclude that ranks waited in collectives with the same number but different operations."""
     if not now.facts.timed_out or now.facts.failed_otherwise:
         return
-    odd = mismatched(all_flights(run.streams))
+    odd = mismatched(watchdog_positions(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
     lines: dict[str, Line] = {}  # operation → a line on it from one of its ranks
@@ -145,7 +153,7 @@ def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, now.facts)
     if slow is not None or not paces:
-        lead = leading({key: stream.timelines for key, stream in run.streams.items()})
+        lead = longest_timeline({key: stream.timelines for key, stream in run.streams.items()})
         rates = [each.rate for each in lead.intervals if each.rate is not None] if lead is not None else []
         if slow is not None and not as_quick(rates):
             yield _placed(slow, lead, run)
@@ -245,7 +253,7 @@ def _results(readings: Sequence[Reading]) -> list[float]:
     ]
 
 
-def _not_a_number(finding: Found) -> bool:
+def _not_a_number(finding: RuleFinding) -> bool:
     """Return whether a finding reports NaN or infinite losses or gradients."""
     return finding.tagged("nan-loss") or finding.tagged("nan-gradient")
 
@@ -269,7 +277,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if silence is not None:
         beside = now.exceptions.shortly_before(run.clock.last_sign)
         if beside is not None and now.facts.silence is not None and not now.facts.ended:
-            silence = replace(silence, note=beside_silence(now.facts, named(beside)))
+            silence = replace(silence, note=note_on_silence(now.facts, named(beside)))
         yield SILENT_HANG, silence, {}
 
 

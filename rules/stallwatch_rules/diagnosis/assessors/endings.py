@@ -12,22 +12,22 @@ from itertools import pairwise
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, wreckage
-from stallwatch_rules.diagnosis.findings import Found, Streams, concluded
+from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, failures_of_lost_peers
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Ends, Snapshot
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.failures.crashes import GRACEFUL_SIGNALS as SIGNALS_TO_END
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.locale import render, says
+from stallwatch_rules.locale import contains_message, render
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE, StreamReading
+from stallwatch_rules.text.display import earliest
 from stallwatch_rules.text.lazy import lazy
-from stallwatch_rules.text.reported import earliest
 
 FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
 _OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of failures in the work of a rank by itself
@@ -84,7 +84,7 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     ends = now.ends
     if run.clock.ended:
         ends = frozenset(one.rule for one in now.found if is_end(one))
-        yield Ends(ends)
+        yield StallEnds(ends)
     fatal = [one for one in now.fatal if one.rule not in ends]
     own = any(one.role == "cause" or _is_of_own_work(one) for one in fatal)
     timed_out = _ends_in_timeout(fatal) or now.exceptions.timed_out
@@ -94,12 +94,12 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     yield replace(now.facts, lost=lost, timed_out=timed_out, failed_otherwise=failed_otherwise)
 
 
-def _is_of_own_work(finding: Found) -> bool:
+def _is_of_own_work(finding: RuleFinding) -> bool:
     """Return whether a symptom concerns a rank's own work, which a stall of other ranks does not cause."""
     return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
 
 
-def _ends_in_timeout(fatal: Iterable[Found]) -> bool:
+def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
     """Return whether the run ended in a symptom of a stall: a collective's timeout, a watchdog's abort."""
     return any(
         _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
@@ -140,13 +140,13 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if ending is None or ending.kind != "killed" or now.exceptions.fatal:
         return
     rank = _rank_ended_by_signal(ending)
-    lost = wreckage(now.found, (rank, None)) if rank is not None else set()
+    lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
     # If a signal from outside came first, the command's reaction to it is no separate finding.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
-    if signal == "SIGTERM" or says(ending.detail, "run.passed-on"):
+    if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):
         rule, fact, key = catalogue.rule_tagged(SIGTERM), "ending-told-to-stop", "told-to-stop"
     elif signal == "SIGKILL":
         rule, fact, key = catalogue.rule_tagged(SIGKILL), "ending-killed", "killed-silently"

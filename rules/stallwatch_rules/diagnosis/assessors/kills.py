@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exits import BY_SIGKILL, FROM_OUTSIDE, SIGKILL, lines_about_memory
-from stallwatch_rules.diagnosis.findings import Found, came_before, concluded
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, Snapshot
-from stallwatch_rules.endings import Ending, MemoryKnown
+from stallwatch_rules.diagnosis.findings import RuleFinding, came_before, concluded
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, Snapshot
+from stallwatch_rules.endings import Ending, MemoryUse
 from stallwatch_rules.judgements.facts import Judgement
-from stallwatch_rules.locale import says
+from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.lazy import lazy
 
@@ -84,11 +84,11 @@ def _killed_here(ending: Ending) -> bool:
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")
-    itself = own or says(detail, "run.ended-signal", "run.status-signal")
+    itself = own or contains_message(detail, "run.ended-signal", "run.status-signal")
     return ending.kind == "killed" and (ending.crash is not None or (ending.signal == "SIGKILL" and itself))
 
 
-def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
+def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
     """Return whether the kill happened on the host whose memory was observed; ``None`` if unknown.
 
     pdsh, mpirun and srun show the lines of all nodes. The memory of their host is no evidence for other
@@ -115,9 +115,9 @@ def _was_here(kill: Found, run: Snapshot, memory: MemoryKnown) -> bool | None:
     return True if killed and killed <= known else None
 
 
-def _by_another(kill: Found, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
+def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message) -> Iterator[Change]:
     """Replace the finding of the kill with one for a kill from outside, with the same lines."""
-    yield LeftOut(kill.rule)
+    yield RemovedFinding(kill.rule)
     other = now.tagged(FROM_OUTSIDE)
     if other is not None:
         yield replace(other, note=other.note or note)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, Found, Streams
+from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot
 from stallwatch_rules.judgements.concerns import CONCERNS, SEEN, meaning_of
 from stallwatch_rules.judgements.facts import Judgement, Trace
 from stallwatch_rules.judgements.loss_scale import ScaleFacts, judge_overflow
 from stallwatch_rules.judgements.trace_cache import judge_trace_cache
 from stallwatch_rules.messages import message
-from stallwatch_rules.progress.timeline import between, leading
+from stallwatch_rules.progress.timeline import counts_in_intervals, longest_timeline
 from stallwatch_rules.stream import RuleHits, StreamReading
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER, number
@@ -59,7 +59,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
             yield finding.with_judgement(Judgement("harmless", note))
 
 
-def trace_of(finding: Found, streams: Streams) -> Trace:
+def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
     """Return how often the rule matched between steps, in the stream with the most matches.
 
     If that stream has no steps itself, the steps of another stream are used, provided that times align them.
@@ -68,10 +68,10 @@ def trace_of(finding: Found, streams: Streams) -> Trace:
     count = finding.hits[key].count
     stream = streams[key]
     own = stream.timelines.main
-    lead = leading({other: s.timelines for other, s in streams.items()})
+    lead = longest_timeline({other: s.timelines for other, s in streams.items()})
     times = stream.timelines.hit_times.get(finding.rule, [])
     if (own is None or len(own.intervals) < 2) and lead is not None and lead is not own:
-        counts = between(lead.intervals, times) if times and stream.timed else None
+        counts = counts_in_intervals(lead.intervals, times) if times and stream.timed else None
         if counts is not None:
             return Trace(list(zip(lead.intervals, counts, strict=False)), counts[-1], count)
     if own is None:
@@ -80,7 +80,7 @@ def trace_of(finding: Found, streams: Streams) -> Trace:
     return Trace(matches, own.open_hits.get(finding.rule, 0), count)
 
 
-def _scale(streams: Streams, overflow: Found) -> ScaleFacts:
+def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
     # Apex, and DeepSpeed without ZeRO, print the scale in text that is no sample.
     for hits in overflow.hits.values():

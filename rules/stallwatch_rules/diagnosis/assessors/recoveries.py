@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.exceptions import SURVIVED, Exceptions
-from stallwatch_rules.diagnosis.findings import Found, Streams, answers_after, came_before
-from stallwatch_rules.diagnosis.snapshot import Assessment, Change, LeftOut, RunContext, Snapshot
-from stallwatch_rules.diagnosis.unrelated import recurs_unrelated
+from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, answers_after, came_before
+from stallwatch_rules.diagnosis.snapshot import Assessment, Change, RemovedFinding, RunContext, Snapshot
+from stallwatch_rules.diagnosis.unrelated import is_recurring_noise
 from stallwatch_rules.judgements.facts import RECOVERED, judge_recovery, judge_service
 from stallwatch_rules.judgements.loss import finite_losses
 from stallwatch_rules.judgements.loss_scale import CALIBRATION
@@ -48,7 +48,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         # the exit status is of a program before or beside the run
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
-        elif recurs_unrelated(finding):
+        elif is_recurring_noise(finding):
             yield finding.with_harm("harmless", message("diagnosis.maybe-caught"))
         elif finding.tagged("nan-loss") and _no_number_since(finding, streams):
             continue  # later steps do not repair the weights
@@ -174,13 +174,13 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     for finding in now.found:
         if finding.tagged("start-failed") and finding.hits and finding.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(finding, streams, context):
-                yield LeftOut(finding.rule)
+                yield RemovedFinding(finding.rule)
             # a running run's next line may show that it continued
             elif context.now is None or context.failed:
                 yield replace(finding, harm="fatal")
 
 
-def _started(finding: Found, streams: Streams, context: RunContext) -> bool:
+def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> bool:
     """Return whether a program printed output after the message, or a help text that was requested."""
     code = context.ending.exit_code if context.ending is not None else None
     if code in NOT_FOUND:
@@ -202,7 +202,7 @@ def _started(finding: Found, streams: Streams, context: RunContext) -> bool:
     )
 
 
-def _outlived(finding: Found, exceptions: Exceptions) -> bool:
+def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
     """Return whether an unknown exception came after the finding, on a rank that should have ended."""
     return any(
         unknown.stream in finding.hits and unknown.index > finding.hits[unknown.stream].last_index
@@ -210,12 +210,12 @@ def _outlived(finding: Found, exceptions: Exceptions) -> bool:
     )
 
 
-def _answered(finding: Found, streams: Streams) -> int:
+def _answered(finding: RuleFinding, streams: Streams) -> int:
     """Return how many answers of a server followed the last match, in the stream with the fewest."""
     return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
-def _remembered(finding: Found, streams: Streams) -> bool:
+def _remembered(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether a non-finite loss is still recent, in steps or in printed losses.
 
     Many steps may lie between two printed losses: one good value after the bad one is weak evidence.
@@ -236,7 +236,7 @@ def _remembered(finding: Found, streams: Streams) -> bool:
     return False
 
 
-def _no_number_since(finding: Found, streams: Streams) -> bool:
+def _no_number_since(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether no finite loss followed the non-finite losses, in any stream that printed them."""
     for key, hits in finding.hits.items():
         curve = streams[key].curves.main
@@ -245,7 +245,7 @@ def _no_number_since(finding: Found, streams: Streams) -> bool:
     return True
 
 
-def _never_a_number(finding: Found, streams: Streams) -> bool:
+def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
     """Return whether each gradient norm that a run printed was NaN, so that later steps did not fix it."""
     for key in finding.hits:
         curve = streams[key].curves.main
@@ -256,7 +256,7 @@ def _never_a_number(finding: Found, streams: Streams) -> bool:
     return False
 
 
-def _calibrating(finding: Found) -> bool:
+def _calibrating(finding: RuleFinding) -> bool:
     """Return whether gradients were infinite (not NaN) in the first steps only: fp16 finds its scale."""
     for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()

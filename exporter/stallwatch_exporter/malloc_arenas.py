@@ -7,7 +7,7 @@ import contextlib
 _M_ARENA_MAX = -8  # glibc, malloc/malloc.h
 
 
-def share_heaps() -> None:
+def limit_malloc_arenas() -> None:
     """Let all threads allocate from two heaps; glibc would reserve up to 128 MB for each thread.
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.

@@ -27,7 +27,7 @@ Lookup = Callable[[str], Sequence[Incident]]  #: returns the incidents of a run,
 
 
 @dataclass(frozen=True)
-class Story:
+class IncidentState:
     """The current state of one incident, or of an alert without an incident."""
 
     key: str  #: each chat gets one message per key
@@ -62,10 +62,10 @@ class Story:
         return self.subject.is_settled, -RANKS.get(self.severity, -1)
 
 
-def stories(alerts: Iterable[Alert], lookup: Lookup) -> list[Story]:
+def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentState]:
     """Return one story per incident or alert, the worst first, without the watchdog alert."""
     known: dict[str, Sequence[Incident]] = {}
-    found: dict[str, Story] = {}
+    found: dict[str, IncidentState] = {}
     for alert in alerts:
         if alert.name == WATCHDOG:
             continue
@@ -93,14 +93,14 @@ def _severity(alert: Alert) -> str:
     return severity if severity in RANKS or severity == _NEVER_SENT else _PRESUMED
 
 
-def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> Story | None:
+def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentState | None:
     incident = _incident_of(alert, incidents)
     if incident is None:
         made = _made(alert, run)
-        return Story(stage_key(made), made, alert)
+        return IncidentState(stage_key(made), made, alert)
     if not alert.firing and incident.status == "open":
         return None  # the run's metrics ended, but the incident did not
-    return Story(stage_key(incident), incident, alert, incident)
+    return IncidentState(stage_key(incident), incident, alert, incident)
 
 
 def _made(alert: Alert, run: str) -> Incident:

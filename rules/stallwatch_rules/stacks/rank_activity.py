@@ -19,7 +19,7 @@ _WAITS: tuple[Kind, ...] = ("collective", "joining")
 _MAY_WAIT: tuple[Kind, ...] = ("code", "unknown", "thread", "rollout", "save", "load")
 
 
-class Doing(msgspec.Struct, frozen=True):
+class RankActivity(msgspec.Struct, frozen=True):
     """The activity of a rank and its place; `frames` are those of the thread that shows the activity."""
 
     kind: Kind
@@ -33,7 +33,7 @@ class Doing(msgspec.Struct, frozen=True):
         return self.kind in _WAITS
 
 
-def doing_of(rank: RankAnswer) -> Doing:
+def activity_of_rank(rank: RankAnswer) -> RankActivity:
     """Return the activity of a rank, by its main thread.
 
     If the main thread waits for autograd, the autograd thread that waits counts; if it waits in an event
@@ -41,34 +41,34 @@ def doing_of(rank: RankAnswer) -> Doing:
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
-        return _recorded(rank, Doing("unknown"))
+        return _recorded(rank, RankActivity("unknown"))
     found = _by_frames(main)
     awaited = _awaited(rank.threads, main)
     if awaited and _in_loop(main.frames[-1]):
         found = _by_frames(ThreadStack(awaited))
         frames = (*main.frames, *awaited)
-        return _recorded(rank, Doing(found.kind, found.what, place_of(frames), frames))
+        return _recorded(rank, RankActivity(found.kind, found.what, place_of(frames), frames))
     if not found.waits and _in_backward(main.frames):
         for thread in rank.threads:
             other = _by_frames(thread)
             if other.waits:
-                return Doing(other.kind, other.what, found.place, (*main.frames, *thread.frames))
+                return RankActivity(other.kind, other.what, found.place, (*main.frames, *thread.frames))
     return _recorded(rank, found)
 
 
-def _by_frames(thread: ThreadStack) -> Doing:
+def _by_frames(thread: ThreadStack) -> RankActivity:
     frames, place = thread.frames, place_of(thread.frames)
     for tier in range(TIERS):
         for at in range(len(frames) - 1, -1, -1):
             known = kind_of(frames[at], tier, innermost=at == len(frames) - 1)
             if known is not None:
                 kind, what = known
-                return Doing(
+                return RankActivity(
                     kind, _called(frames[at + 1 :]) or what if kind == "reward" else what, place, frames
                 )
         if _imports(frames):
-            return Doing("import", "", place, frames)
-    return Doing("code", "", place, frames)
+            return RankActivity("import", "", place, frames)
+    return RankActivity("code", "", place, frames)
 
 
 def _called(inner: Sequence[Frame]) -> str:
@@ -87,13 +87,13 @@ def _imports(frames: Sequence[Frame]) -> bool:
     return False
 
 
-def _recorded(rank: RankAnswer, found: Doing) -> Doing:
+def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
     """Return `found`, or the wait that torch recorded if the frames are inconclusive, as in compiled code."""
     waiting = rank.recorded.waiting
     if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
-        return Doing("collective", waiting[0].operation, found.place, found.frames)
+        return RankActivity("collective", waiting[0].operation, found.place, found.frames)
     if waiting and found.kind == "collective" and found.what == "wait":
-        return Doing("collective", waiting[0].operation, found.place, found.frames)
+        return RankActivity("collective", waiting[0].operation, found.place, found.frames)
     return found
 
 
@@ -124,7 +124,7 @@ def place_of(frames: Iterable[Frame]) -> str:
     """Return ``train.py:42 in step``: the innermost frame of the user's own code, else of all code."""
     known = list(frames)
     own = [frame for frame in known if not is_library(frame)]
-    return short(own[-1] if own else known[-1]) if known else ""
+    return short_frame(own[-1] if own else known[-1]) if known else ""
 
 
 def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
@@ -132,7 +132,7 @@ def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
     return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
 
 
-def caller(doing: Doing) -> str:
+def caller(doing: RankActivity) -> str:
     """Return the user's innermost function around the library call that shows the activity."""
     kinds = [kind_of(frame) for frame in doing.frames]
     calls = [at for at, known in enumerate(kinds) if known is not None and known[0] == doing.kind]
@@ -146,6 +146,6 @@ def evaluates(frames: Iterable[Frame]) -> bool:
     return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)
 
 
-def short(frame: Frame) -> str:
+def short_frame(frame: Frame) -> str:
     """Return a frame in the short form that sentences use, such as ``train.py:42 in step``."""
     return f"{PurePosixPath(frame.file).name}:{frame.line} in {frame.function}"

@@ -45,7 +45,7 @@ def write(path: Path, content: bytes) -> None:
         replace(path, content)
 
 
-def kept(
+def load_or_make(
     folder: Path | None,
     name: str,
     parts: object,

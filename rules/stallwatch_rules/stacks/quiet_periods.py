@@ -15,8 +15,14 @@ from typing import Literal
 import msgspec
 
 from stallwatch_rules.records import Phase
-from stallwatch_rules.stacks.doing import Doing, caller, doing_of, evaluates, own_places
 from stallwatch_rules.stacks.folding import by_host, fold, over_hosts
+from stallwatch_rules.stacks.rank_activity import (
+    RankActivity,
+    activity_of_rank,
+    caller,
+    evaluates,
+    own_places,
+)
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
 SHORT = 6.0  #: patience in floors: an evaluation, the first batch of an epoch, the network, a child process
@@ -56,7 +62,7 @@ Reason = Literal[
 ]
 
 
-class Look(msgspec.Struct, frozen=True):
+class HostSnapshot(msgspec.Struct, frozen=True):
     """The facts about all ranks of this host at one moment."""
 
     time: float  #: seconds, by the clock of the agent
@@ -73,14 +79,14 @@ class Ruling(msgspec.Struct, frozen=True):
     place: str = ""  #: place in the code, such as ``train.py:42 in step``
     site: str = ""  #: key under which the length of the wait is remembered; empty if it is not remembered
 
-    def usual(self, spell: Spell) -> float:
+    def usual(self, spell: QuietPeriod) -> float:
         """Return the longest wait, in seconds, that may end by itself and still count as a normal step."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
 
 
-class Spell(msgspec.Struct, frozen=True):
+class QuietPeriod(msgspec.Struct, frozen=True):
     """Facts about a quiet period in addition to the looks. Durations are in seconds."""
 
     phase: Phase
@@ -106,13 +112,13 @@ class HostView(msgspec.Struct, frozen=True):
     stacks: StallStacks | None  #: stacks of the host's newest look
 
 
-def ruling(looks: Sequence[Look], spell: Spell) -> Ruling | None:
+def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
     """Judge a quiet period by the `looks` since it began, newest last; ``None`` if they show nothing."""
     ranks = looks[-1].ranks if looks else ()
     before = looks[-2] if len(looks) > 1 else None
     if not any(rank.condition != "alive" or any(t.frames for t in rank.threads) for rank in ranks):
         return None
-    doing = {rank.rank: doing_of(rank) for rank in ranks}
+    doing = {rank.rank: activity_of_rank(rank) for rank in ranks}
     if spell.suspended:
         return Ruling("paused", FOREVER, "suspended")
     if before is not None and _alive(before, looks[-1], doing, spell):
@@ -167,13 +173,15 @@ def run_ruling(
     return Ruling("stalled", limit, "behind", rank, place)
 
 
-def _same(rank: RankAnswer, look: Look | None) -> RankAnswer | None:
+def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
     """Return the answer of the same process in an earlier look, or ``None``."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
 
-def _alive(before: Look, now: Look, doing: Mapping[int, Doing], spell: Spell) -> bool:
+def _alive(
+    before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], spell: QuietPeriod
+) -> bool:
     """Return whether a rank's counters advanced between two looks, or its bytes if it transfers data."""
     for rank in now.ranks:
         earlier = _same(rank, before)
@@ -199,7 +207,9 @@ def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
     return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
 
 
-def _all_wait(ranks: Sequence[RankAnswer], doing: Mapping[int, Doing], spell: Spell) -> Ruling | None:
+def _all_wait(
+    ranks: Sequence[RankAnswer], doing: Mapping[int, RankActivity], spell: QuietPeriod
+) -> Ruling | None:
     """Judge ranks of this host that all wait for each other, or for ranks on other hosts."""
     first = doing[ranks[0].rank]
     world = max((rank.recorded.world_size for rank in ranks), default=0)
@@ -221,7 +231,7 @@ def _all_wait(ranks: Sequence[RankAnswer], doing: Mapping[int, Doing], spell: Sp
 
 
 def _of_one(
-    rank: RankAnswer, doing: Doing, before: RankAnswer | None, spell: Spell, seconds: float
+    rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, spell: QuietPeriod, seconds: float
 ) -> Ruling:
     """Return how long to wait for a rank that waits for no other; `before` is its state `seconds` ago."""
     kind, number = doing.kind, rank.rank
@@ -268,11 +278,11 @@ def _of_one(
 
 
 def _patience(
-    spell: Spell,
+    spell: QuietPeriod,
     floors: float,
     reason: Reason,
     rank: int | None,
-    doing: Doing,
+    doing: RankActivity,
     *,
     known: float | None = None,
     status: Status = "waiting",
@@ -289,7 +299,7 @@ def _patience(
     return Ruling(status, limit, reason, rank, doing.place, site)
 
 
-def _site(doing: Doing) -> str:
+def _site(doing: RankActivity) -> str:
     """Return the key of a call site: the activity, and the user's own function that called it."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
@@ -304,10 +314,10 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
     return _share(rank.children, before.children, seconds) >= _WORKS
 
 
-def _busy(rank: RankAnswer, doing: Doing, before: RankAnswer | None, seconds: float) -> bool:
+def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seconds: float) -> bool:
     """Return whether a rank computes in its own code: its stack changes and its thread uses a processor."""
     if before is None:
         return False
-    moved = own_places(doing.frames) != own_places(doing_of(before).frames)
+    moved = own_places(doing.frames) != own_places(activity_of_rank(before).frames)
     works = _share(rank.processor, before.processor, seconds) >= _WORKS
     return moved and works

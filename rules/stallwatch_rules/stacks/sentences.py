@@ -87,15 +87,15 @@ def _ranks(ranks: Sequence[int]) -> Message:
     return message("stacks.many", number=len(ranks))
 
 
-def titled(apart: Sequence[StackGroup], title: Text) -> Text:
+def with_title_prefix(apart: Sequence[StackGroup], title: Text) -> Text:
     """Return the title, preceded by the activity of these ranks.
 
     Example: ``Rank 1 is in torch.save (…); beside that: …``.
     """
-    return message("stacks.beside", lead=lead(apart), title=title) if apart else title
+    return message("stacks.beside", lead=title_prefix(apart), title=title) if apart else title
 
 
-def lead(apart: Sequence[StackGroup]) -> Message:
+def title_prefix(apart: Sequence[StackGroup]) -> Message:
     """Return the activity of these ranks, as the beginning of a title."""
     return message("stacks.lead", clauses=[_clause(group, _who(group)) for group in apart[:_MOST_GROUPS]])
 

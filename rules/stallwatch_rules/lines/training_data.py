@@ -50,7 +50,7 @@ _HEAD = 200  # characters in which a server names the kind of its line
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
-def is_data(text: str) -> bool:
+def is_training_data(text: str) -> bool:
     """Return whether the line shows training data, so that a failure in it is not one of this run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):

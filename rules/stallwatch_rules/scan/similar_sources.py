@@ -33,7 +33,7 @@ _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines with a severe word
 
 
-class Outline(NamedTuple):
+class SourceOutline(NamedTuple):
     """The result of a search of a small source."""
 
     kind: bytes  #: digest that is equal for sources with the same signs and the same end
@@ -43,7 +43,7 @@ class Outline(NamedTuple):
     ended: float  #: time of the end of a failed source; infinite if no line shows it
 
 
-def outlines(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[Outline]:
+def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
     """Search sources as one text; ``failures`` are the numbers of the targets that show a failure."""
     views = [view_of(source) for source in sources]
     views = [view if view[-1:] == b"\n" else view + b"\n" for view in views]
@@ -67,7 +67,7 @@ def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Itera
         yield order, pattern, unit
 
 
-def _outline(source: bytes, view: bytes, signs: set[int | bytes], failures: Signs) -> Outline:
+def _outline(source: bytes, view: bytes, signs: set[int | bytes], failures: Signs) -> SourceOutline:
     last = view[-_LAST:].replace(b"\r", b"\n").rstrip().rpartition(b"\n")[2]
     code = _CODE.search(last)
     ends = b"" if code is None else b"0" if not int(code[1]) else b"1"
@@ -75,7 +75,7 @@ def _outline(source: bytes, view: bytes, signs: set[int | bytes], failures: Sign
     texts = _digest(*sorted(set(template_key(view).replace(b"\r", b"\n").split(b"\n"))))
     failed = not failures.isdisjoint(signs)
     lines = source.count(b"\n") + (source[-1:] != b"\n")
-    return Outline(kind, texts, lines, failed, _time_of(last) if failed else math.inf)
+    return SourceOutline(kind, texts, lines, failed, _time_of(last) if failed else math.inf)
 
 
 def _digest(*parts: str | bytes) -> bytes:
@@ -89,7 +89,7 @@ def _time_of(line: bytes) -> float:
     return times[-1] if times else math.inf
 
 
-def showing_failures(engine: ScanEngine, rules: Collection[str]) -> Signs:
+def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
     """Return the numbers of the targets that show a failure: these rules', tracebacks and other crashes."""
     found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
     watches = len(engine.targets)
@@ -103,7 +103,7 @@ class Chosen(NamedTuple):
     alike: dict[int, list[int]]  #: a typical source of a kind that is read → unread sources of its kind
 
 
-def choose(found: Sequence[Outline | None]) -> Chosen:
+def choose(found: Sequence[SourceOutline | None]) -> Chosen:
     """Choose the sources to read; sources without an outline are not among them."""
     kinds: dict[bytes, list[int]] = {}
     for number, outline in enumerate(found):
@@ -134,14 +134,14 @@ def choose(found: Sequence[Outline | None]) -> Chosen:
     return Chosen(chosen, alike)
 
 
-def _of(found: Sequence[Outline | None], number: int) -> Outline:
+def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
     outline = found[number]
     assert outline is not None
     return outline
 
 
 def _healthy(
-    numbers: Sequence[int], found: Sequence[Outline | None], compositions: Counter[bytes]
+    numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
 ) -> list[int]:
     """Return the sources of one kind to read: with rare templates, the shortest, the longest, and others."""
     if len(numbers) <= OF_HEALTHY:
