@@ -75,7 +75,7 @@ def test_it_arrives_and_each_broken_link_is_named(stack: Any) -> None:
     assert "Connection refused" in lines[-1]
 
 
-def test_a_prometheus_without_our_rules_is_told_how_to_get_them(stack: Any) -> None:
+def test_missing_rules_in_prometheus_are_reported_with_the_remedy(stack: Any) -> None:
     config = stack.folder / "prometheus.yml"
     lines = [line for line in config.read_text().splitlines() if not line.endswith("alerting.yml")]
     config.write_text("\n".join(lines) + "\n")

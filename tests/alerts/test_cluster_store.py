@@ -376,7 +376,7 @@ def test_what_cannot_be_read_hides_nothing_else(agents: Agents, engine: Engine) 
 
 
 @pytest.mark.parametrize("content", [b"garbage", msgspec.json.encode(Reply(v=2))])
-def test_a_reply_that_cannot_be_read_is_none(agents: Agents, engine: Engine, content: bytes) -> None:
+def test_an_unreadable_reply_is_ignored(agents: Agents, engine: Engine, content: bytes) -> None:
     merger = agents.join("n1")
     agents.join("n2", timing=replace(PATIENT, acknowledgement=0.0))
     assert agents.coordinator("n1") == "n1"
@@ -424,7 +424,7 @@ def test_a_refusal_reaches_its_agent_alone(agents: Agents) -> None:
         assert reply is not None and reply.refused == "" and reply.coordinator == "n1"
 
 
-def test_a_fault_of_the_merger_holds_up_nobody_else(agents: Agents) -> None:
+def test_a_failed_merger_delays_no_other_agent(agents: Agents) -> None:
     agents.join("n1").breaks_at = "n2"
     agents.join("n2", timing=QUICK)
     agents.join("n3")
@@ -478,7 +478,7 @@ def test_a_wrong_password_is_refused_in_one_line_without_it(postgres: Postgres, 
     assert "\n" not in said and "s3cr3t" not in said
 
 
-def test_a_database_that_is_not_there_is_refused(agents: Agents) -> None:
+def test_a_missing_database_is_refused(agents: Agents) -> None:
     agents.join("n1", agents.url.replace("/alerts", "/no-such-alerts"))
     with pytest.raises(Refused, match="does not exist"):
         agents.post("n1")

@@ -60,7 +60,7 @@ def test_who_cannot_tell_whether_it_sees_does_not(switch: Any) -> None:
     assert switch.paths == [f"{PING}/start?create=1"]
 
 
-def test_a_switch_that_refuses_is_told_once_and_without_its_secret(switch: Any) -> None:
+def test_a_refusing_switch_is_reported_once_without_its_secret(switch: Any) -> None:
     switch.status = 500
     said: list[str] = []
     deadman = Deadman(switch.url, lambda: "", seconds=0.01, report=said.append)

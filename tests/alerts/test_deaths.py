@@ -57,7 +57,7 @@ def store(tmp_path: Path) -> Iterator[IncidentStore]:
     kept.close()
 
 
-def test_a_chat_hears_fatal_and_then_failed_of_one_incident(
+def test_a_chat_receives_fatal_and_then_failed_for_one_incident(
     chat_server: Any, found: Incident, died: Incident, catalogue: Catalogue
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
@@ -69,7 +69,7 @@ def test_a_chat_hears_fatal_and_then_failed_of_one_incident(
     assert [body["title"].split(":")[0] for body in chat_server.bodies] == ["[myrun] fatal", "[myrun] failed"]
 
 
-def test_a_crash_that_nobody_heard_of_before_is_one_message_with_its_cause(
+def test_a_new_crash_is_one_message_with_its_cause(
     chat_server: Any, died: Incident, catalogue: Catalogue
 ) -> None:
     sink = ChatSink(AlertSettings(urls=(chat_server.url,)), catalogue)
@@ -197,7 +197,7 @@ def test_others_are_called_once_for_both_its_messages(
     assert desk.tell(died) == [(FIRST, False)]
 
 
-def test_others_are_called_of_an_end_whose_beginning_nobody_told(
+def test_others_are_called_about_an_end_without_a_reported_beginning(
     store: IncidentStore, died: Incident
 ) -> None:
     assert Desk(store).tell(died) == [(FIRST, False), (BOSS, True)]

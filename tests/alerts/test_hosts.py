@@ -53,7 +53,7 @@ def test_in_chinese(stall: Stall) -> None:
     assert "任务：myrun（3 台主机）" in message.text
 
 
-def test_a_run_of_one_host_says_nothing_of_hosts(stall: Stall) -> None:
+def test_a_run_on_one_host_does_not_mention_hosts(stall: Stall) -> None:
     alone = stacks(hosts={})
     message = render(stall(host="node-1", rank=1, stacks=alone), "en", None)
     assert "rank 1 holds up the run at train.py:11 in score" in message.title

@@ -90,7 +90,7 @@ def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
     assert "/tmp/stallwatch-0-1/runs/myrun" in chinese and "状态文件夹无法写入" in chinese
 
 
-def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
+def test_recovery_reports_its_duration(stall: Stall) -> None:
     incident = stall(status="resolved", resolution="recovered", resolved_at=1190.0, updated_at=1190.0)
     message = render(incident, "en", None)
     assert message.title == "[myrun] recovered after 3 min 10 s"
@@ -98,7 +98,7 @@ def test_recovery_tells_how_long_it_took(stall: Stall) -> None:
     assert render(incident, "zh", None).title == "[myrun] 已恢复，停滞了 3 分 10 秒"
 
 
-def test_a_stall_that_is_told_at_its_threshold_is_told_as_longer(stall: Stall) -> None:
+def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -> None:
     incident = stall(stalled_seconds=3.04, threshold_seconds=3.0)
     assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
     assert "已 超过 3 秒没有完成" in render(incident, "zh", None).text
@@ -247,7 +247,7 @@ def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> No
     assert chinese in render(incident, "zh", None).title
 
 
-def test_a_finding_tells_its_harm_when_it_opens_and_that_it_is_over(stall: Stall, oom_page: RulePage) -> None:
+def test_a_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:
     incident = stall(kind="finding", rule="cuda-oom", harm="degrading", rank=3)
     assert render(incident, "en", oom_page).title == "[myrun] degrading: CUDA out of memory (rank 3)"
     over = stall(kind="finding", rule="cuda-oom", rank=3, status="resolved", resolution="recovered")
@@ -330,7 +330,7 @@ def test_a_rank_that_is_gone_has_words_of_its_own(stall: Stall) -> None:
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_run_of_one_process_hears_nothing_of_other_ranks(stall: Stall, language: str) -> None:
+def test_a_run_of_one_process_does_not_mention_other_ranks(stall: Stall, language: str) -> None:
     """Its stack is not known yet, or the chat has another language than the run."""
     hung = Primary(
         SILENT_HANG, "No step", "symptom", "fatal", 0.5, 0, "log", 1, None, 9, [], {}, "A collective.", []

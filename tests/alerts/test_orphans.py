@@ -160,7 +160,7 @@ def test_an_agent_that_wrote_a_moment_ago_is_no_dead_one(tmp_path: Path, stall: 
         assert len(close_orphans(tmp_path, info.updated_at + since, lambda _: None)) == closed
 
 
-def test_whoever_heard_of_the_beginning_hears_once_that_nobody_watches(
+def test_notified_chats_learn_once_that_the_run_is_unwatched(
     tmp_path: Path, stall: Stall, chat_server: Any, other_chat_server: Any, catalogue: Catalogue
 ) -> None:
     opened = stall(id="dead/stall/silent-hang-no-error/1", run="dead", opened_at=time.time())

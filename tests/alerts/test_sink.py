@@ -172,7 +172,7 @@ def statuses(channel: Recorder) -> list[tuple[str, object]]:
     return [(str(notice.facts["id"])[-1], notice.facts["status"]) for notice in channel.notices]
 
 
-def test_a_second_episode_is_told_again(stall: Stall, catalogue: Catalogue) -> None:
+def test_a_second_episode_is_reported_again(stall: Stall, catalogue: Catalogue) -> None:
     sink, channel = in_memory(catalogue)
     for episode in (1, 2):
         name = f"myrun/stall/x/{episode}"

@@ -101,7 +101,7 @@ def test_the_simple_tools_read_what_they_are_named_for(folder: Path) -> None:
     assert adapters.nvrx()(folder) == Answer(True, (), "KeyError: 'labels'")
 
 
-def test_a_published_pattern_stands_for_a_class(folder: Path) -> None:
+def test_a_published_pattern_represents_a_class(folder: Path) -> None:
     (folder / "job.log").write_text("step 1\nCUDA out of memory. Tried\nlater: shape mismatch\n")
     assert adapters.nvrx()(folder).cause == ("cuda-oom",)
 

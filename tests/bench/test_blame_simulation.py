@@ -27,7 +27,7 @@ def test_nearly_all_faults_are_found_and_nobody_innocent_is_blamed(layout: str) 
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_host_that_does_not_report_makes_nobody_sure_of_something_wrong(fault: str) -> None:
+def test_a_host_that_does_not_report_leads_to_no_wrong_blame(fault: str) -> None:
     layout = Layout(RANKS, **LAYOUTS["tp x pp x dp"](RANKS))
     trial = hung(layout, fault, random.Random(3))
     parts, silent = trial.hosts("recorder")

@@ -29,7 +29,7 @@ def test_a_watch_that_is_too_hasty_would_be_found_out() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted({**KINDS, **UNFORESEEN}))
-def test_runs_go_on_for_ever_and_their_time_only_forwards(kind: str) -> None:
+def test_runs_continue_and_their_time_only_increases(kind: str) -> None:
     report = list(islice(simulate(kind, random.Random(1)).reports, 300))
     assert len(report) == 300
     assert all(each.wait >= 0 for each in report)

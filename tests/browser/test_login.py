@@ -56,7 +56,7 @@ def sign_in(page, as_whom: str) -> None:  # type: ignore[no-untyped-def]
     page.get_by_role("button", name=as_whom, exact=True).click()
 
 
-def test_nobody_sees_anything_before_signing_in(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
+def test_nothing_is_visible_before_signing_in(guarded: Stage, newcomer) -> None:  # type: ignore[no-untyped-def]
     page = newcomer.page
     for path in ("", "run?run=x", "postmortem", "rules", "health"):
         page.goto(f"{guarded.url}/{path}")

@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
     return written
 
 
-def test_they_are_told_with_the_nearest_names(stallwatch: Stallwatch, file: Path) -> None:
+def test_unknown_names_are_reported_with_the_nearest_names(stallwatch: Stallwatch, file: Path) -> None:
     result = stallwatch("config", "show")
     assert result.exit_code == 2 and "s3cr3t" not in result.output
     told = [line for line in result.stderr.splitlines() if line.startswith("stallwatch: ")]
@@ -54,9 +54,7 @@ def test_a_test_of_the_chats_tells_them_too(stallwatch: Stallwatch, file: Path) 
     assert f"→ {file}:10 (alerts.routes[2].urls)" in result.stdout
 
 
-def test_nobody_is_kept_from_acknowledging_by_a_mistake_in_a_route(
-    stallwatch: Stallwatch, file: Path
-) -> None:
+def test_a_mistake_in_a_route_does_not_prevent_acknowledgements(stallwatch: Stallwatch, file: Path) -> None:
     file.write_text("[[alerts.routes]]\nrun = ['a']\n")
     result = stallwatch("alerts", "list")
     assert result.exit_code == 0 and "did you mean runs?" in result.stderr
@@ -64,9 +62,7 @@ def test_nobody_is_kept_from_acknowledging_by_a_mistake_in_a_route(
     assert stallwatch("alerts", "list").exit_code == 2
 
 
-def test_a_run_tells_them_and_everybody_hears_what_fits_no_route(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unmatched_messages_go_to_every_chat(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     given: list[AlertSettings] = []
     monkeypatch.setattr(watching, "print_notice", said.append)
@@ -78,14 +74,16 @@ def test_a_run_tells_them_and_everybody_hears_what_fits_no_route(
     assert given[0].routes[-1].broken
 
 
-def test_a_run_tells_where_a_url_stands_that_cannot_be_used(file: Path) -> None:
+def test_a_run_reports_the_place_of_an_unusable_url(file: Path) -> None:
     with pytest.raises(Exception, match="did you mean 'slack'") as raised:
         watching.connecting(load(file, environ={}), "slakc://s3cr3t/b/c")
     assert f"{file}:10" in str(raised.value) and "s3cr3t" not in str(raised.value)
     assert "NOBODY" not in str(raised.value)
 
 
-def test_that_no_chat_can_be_used_is_told_loudly(stallwatch: Stallwatch, file: Path) -> None:
+def test_a_configuration_without_a_usable_chat_is_reported_prominently(
+    stallwatch: Stallwatch, file: Path
+) -> None:
     file.write_text("[alerts]\nurls = ['foo://bar', 'slakc://s3cr3t/b/c']\n")
     with pytest.raises(Exception, match="NOBODY WILL BE NOTIFIED"):
         watching.connecting(load(file, environ={}), "foo://bar")

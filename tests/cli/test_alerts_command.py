@@ -86,7 +86,7 @@ def test_no_chat_at_all_says_how_to_add_one(stallwatch: Stallwatch) -> None:
         ("[wholly-else]\n", False),
     ],
 )
-def test_a_mistake_elsewhere_is_told_and_the_message_sent(
+def test_a_mistake_elsewhere_is_reported_and_the_message_sent(
     stallwatch: Stallwatch,
     received: tuple[str, list[dict[str, Any]]],
     tmp_path: Path,

@@ -143,7 +143,7 @@ def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
         ("ui.language = 'fr'\n", 1, ("one of en, zh",)),
     ],
 )
-def test_what_is_wrong_is_said_with_file_line_and_remedy(
+def test_problems_are_reported_with_file_line_and_remedy(
     tmp_path: Path, toml: str, line: int, said: tuple[str, ...]
 ) -> None:
     config = load_text(tmp_path, toml)
@@ -166,7 +166,7 @@ def test_a_wrong_entry_leaves_the_sound_chats_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("urls", ["[5]", "'json://one'", "{team = 'json://one'}"])
-def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
+def test_a_configuration_without_any_chat_left_is_reported_prominently(tmp_path: Path, urls: str) -> None:
     config = load_text(tmp_path, f"[alerts]\nurls = {urls}\n")
     assert config["alerts.urls"] == ()
     assert len(config.problems) == 2 and "NOBODY WILL BE NOTIFIED" in str(config.problems[1])
@@ -187,7 +187,7 @@ def test_that_no_chat_is_left_is_told_loudly(tmp_path: Path, urls: str) -> None:
         ("[chat]\nurl = 'json://s3cr3t'\n", "unknown section [chat]"),
     ],
 )
-def test_that_chats_stand_at_a_wrong_place_is_told_loudly(tmp_path: Path, toml: str, told: str) -> None:
+def test_chats_in_a_wrong_section_are_reported_prominently(tmp_path: Path, toml: str, told: str) -> None:
     problem, loud = load_text(tmp_path, toml).problems
     assert told in str(problem) and "NOBODY WILL BE NOTIFIED" in str(loud) and loud.line in (1, 2)
     assert "s3cr3t" not in f"{problem}{loud}"
@@ -285,7 +285,7 @@ language = "zh"
     assert (dashboard.rules, dashboard.incidents_url) == ((str(tmp_path / "mine"),), "postgresql://h/db")
 
 
-def test_a_home_folder_of_nobody_is_told_not_died_of(tmp_path: Path) -> None:
+def test_a_home_folder_without_an_owner_is_reported_and_not_fatal(tmp_path: Path) -> None:
     environ = {
         "STALLWATCH_HOME": "~no-such-user/x",
         "STALLWATCH_CONFIG": "~no-such-user/y.toml",
@@ -342,7 +342,7 @@ def test_what_to_do_at_a_stall(tmp_path: Path, value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "abort now", "command", "command  ", "restart"])
-def test_a_reaction_that_is_none(tmp_path: Path, value: str) -> None:
+def test_an_invalid_reaction(tmp_path: Path, value: str) -> None:
     config = load_text(tmp_path, f"[stall]\non_stall = {value!r}\n")
     assert config["stall.on_stall"] == "report"
     assert "must be report, abort, or command with" in str(config.problems[0])

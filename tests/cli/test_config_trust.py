@@ -76,7 +76,7 @@ def test_the_file_of_root_is_read_by_all(file: Path, monkeypatch: pytest.MonkeyP
     assert load(environ={}, cwd=file.parent).file == file
 
 
-def test_a_file_is_ignored_by_whoever_does_not_own_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_owner_is_ignored(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if file.stat().st_uid == 0:
         belongs_to_another(file)
     monkeypatch.setattr(os, "geteuid", lambda: ANOTHER + 1)
@@ -188,7 +188,7 @@ def test_the_link_of_another_account_is_ignored(file: Path, tmp_path: Path) -> N
     assert reason(link).startswith("ignored, because the link to it belongs to another account")
 
 
-def test_a_named_file_is_read_whoever_can_write_it(file: Path) -> None:
+def test_a_named_file_is_read_regardless_of_its_writers(file: Path) -> None:
     file.chmod(0o666)
     assert load(file, environ={})["exporter.port"] == 5
     assert load(environ={"STALLWATCH_CONFIG": str(file)}, cwd=file.parent)["exporter.port"] == 5

@@ -132,7 +132,7 @@ def test_what_stallwatch_itself_said_in_a_schedulers_log_is_no_evidence(stallwat
     assert (json.loads(result.stdout)["verdict"], result.exit_code) == ("healthy", 0)
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_is_diagnosed(
+def test_unreadable_inputs_are_reported_and_the_rest_is_diagnosed(
     stallwatch: Stallwatch, tmp_path: Path
 ) -> None:
     (tmp_path / "good.log").write_text(OOM)
@@ -204,7 +204,7 @@ def test_lines_that_a_healthy_run_does_not_have(stallwatch: Stallwatch, tmp_path
     assert new("--baseline", "good.log") == []
 
 
-def test_a_baseline_that_is_none(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_an_unusable_baseline(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "dead.log").write_text(UNKNOWN)
     told = stallwatch("diagnose", "dead.log", "--baseline", "dead.log")
     assert told.exit_code == 1

@@ -164,7 +164,7 @@ def test_all_as_one_run(stallwatch: Stallwatch, logs: Path) -> None:
     assert len(json.loads(stallwatch("diagnose", "logs", "--each", "--json").stdout)) == 4
 
 
-def test_one_job_is_told_as_ever(stallwatch: Stallwatch, logs: Path) -> None:
+def test_one_job_is_reported_as_before(stallwatch: Stallwatch, logs: Path) -> None:
     for one in ("slurm-1001.out", "slurm-1003.out"):
         (logs / one).unlink()
     result = stallwatch("diagnose", "logs", "--json")

@@ -15,7 +15,7 @@ Stallwatch = Callable[..., Result]
 CHAT = "json://127.0.0.1:1/s3cr3t-hook"
 
 
-def test_without_a_chat_it_has_nobody_to_tell(stallwatch: Stallwatch) -> None:
+def test_without_a_chat_no_notification_is_possible(stallwatch: Stallwatch) -> None:
     result = stallwatch("relay")
     assert result.exit_code == 2
     assert "no chat is configured; write urls" in result.stderr
@@ -96,7 +96,7 @@ def test_one_wrong_chat_leaves_the_others(
         ("", ("STALLWATCH_RELAY_TOKNE", "x"), True),
     ],
 )
-def test_only_a_mistake_in_where_it_listens_keeps_it_from_telling_anybody(
+def test_only_a_wrong_listen_address_stops_the_relay(
     stallwatch: Stallwatch,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

@@ -76,7 +76,7 @@ def test_they_are_shown_without_their_secrets(stallwatch: Stallwatch, tmp_path: 
         ("continue = 'yes'", "true or false"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_line(tmp_path: Path, line: str, said: str) -> None:
+def test_problems_are_reported_with_their_lines(tmp_path: Path, line: str, said: str) -> None:
     (tmp_path / "stallwatch.toml").write_text(
         f"[alerts]\n[[alerts.routes]]\nruns = ['ok']\n\n[[alerts.routes]]\n{line}\n"
     )

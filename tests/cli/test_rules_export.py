@@ -77,7 +77,7 @@ def test_a_broken_page_ends_it_before_anything_is_written(stallwatch: Stallwatch
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_is_none_is_told(stallwatch: Stallwatch, tmp_path: Path) -> None:
+def test_a_path_that_is_no_folder_is_reported(stallwatch: Stallwatch, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file")
     result = stallwatch("rules", "export", "--prometheus", "taken/below")
     assert result.exit_code == 2

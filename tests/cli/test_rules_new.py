@@ -104,7 +104,7 @@ def test_new_lines_beside_a_known_failure_are_no_failure_of_their_own(
     assert not (tmp_path / "my-rules").exists()
 
 
-def test_a_log_that_is_not_there_is_all_that_is_told(stallwatch: Stallwatch) -> None:
+def test_a_missing_log_is_the_only_message(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "new", "--from", "nowhere.log")
     assert result.exit_code == 2
     assert "nowhere.log: no such file" in result.stderr

@@ -129,7 +129,7 @@ def test_a_finished_run_gets_a_short_line(process: Process) -> None:
     assert "Evidence" not in result.stderr
 
 
-def test_a_command_that_goes_on_without_a_tool_has_not_failed(process: Process) -> None:
+def test_a_command_that_continues_without_a_tool_has_not_failed(process: Process) -> None:
     script = "no-such-tool start\necho Reading\nsleep 0.2\nexit 0"
     result = process("run", "--no-metrics", "--", "bash", "-c", script)
     assert result.returncode == 0 and "How it ended: finished after" in result.stderr
@@ -140,7 +140,7 @@ def test_options_of_the_command_stay_its_own_without_dashes(process: Process) ->
     assert (result.returncode, result.stdout) == (0, "--name x -h\n")
 
 
-def test_a_command_that_is_not_there(process: Process) -> None:
+def test_a_missing_command(process: Process) -> None:
     result = process("run", "--", "no-such-command-anywhere")
     assert result.returncode == 127
     assert "no-such-command-anywhere" in result.stderr and "Traceback" not in result.stderr
@@ -283,7 +283,7 @@ def test_a_failure_is_in_the_chat_in_the_database_and_on_the_terminal(process: P
     assert (info.run, info.state) == ("oom", "failed")
 
 
-def test_a_stall_is_told_while_it_lasts_and_when_it_is_over(
+def test_a_stall_is_reported_while_it_lasts_and_when_it_ends(
     process: Process, chat: Chat, tmp_path: Path
 ) -> None:
     chat_env = {
@@ -345,7 +345,7 @@ def test_chats_without_the_extra_are_told_of_not_crashed_on(
 
 
 @pytest.mark.parametrize("chats", ["none", "that work", "whose closing fails"])
-def test_a_killed_run_counts_as_reported_only_if_chats_heard_of_it(
+def test_a_killed_run_counts_as_reported_only_if_a_chat_was_notified(
     tmp_path: Path, chat: Chat, monkeypatch: pytest.MonkeyPatch, chats: str
 ) -> None:
     home = tmp_path / "home"

@@ -166,7 +166,7 @@ def test_a_run_over_hosts_is_one_row_and_its_hosts_have_their_folders(
     assert row[6] == "n2"
 
 
-def test_a_run_that_is_not_there(stallwatch: Stallwatch, home: Path) -> None:
+def test_a_missing_run(stallwatch: Stallwatch, home: Path) -> None:
     RunFolder.create("sft", ["x"], home=home)
     result = stallwatch("runs", "dpo")
     assert result.exit_code == 2 and "is called dpo" in result.output
@@ -190,7 +190,7 @@ def test_no_runs(stallwatch: Stallwatch, home: Path) -> None:
 
 @pytest.mark.parametrize("command", [("runs",), ("alerts", "list")])
 @pytest.mark.parametrize("below", ["", "/state"])
-def test_a_file_in_place_of_the_state_folder_is_told(
+def test_a_file_in_place_of_the_state_folder_is_reported(
     stallwatch: Stallwatch,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

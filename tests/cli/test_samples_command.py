@@ -52,7 +52,7 @@ def test_a_file_of_either_kind(log: Path, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["train.log", "x.csv", "x.parquet"]
 
 
-def test_what_is_wrong_is_told(tmp_path: Path, log: Path) -> None:
+def test_problems_are_reported(tmp_path: Path, log: Path) -> None:
     missing = CliRunner().invoke(cli, ["samples", str(tmp_path / "none.log"), str(log)])
     assert missing.exit_code == 2
     assert "no such file" in missing.stderr
@@ -75,7 +75,7 @@ def test_an_output_that_cannot_be(log: Path, tmp_path: Path, name: str, words: s
     assert words in result.stderr
 
 
-def test_one_sample_is_told_as_one(tmp_path: Path) -> None:
+def test_one_sample_is_reported_as_one(tmp_path: Path) -> None:
     (tmp_path / "one.log").write_text("{'loss': 0.5, 'epoch': 0.1}\n")
     result = CliRunner().invoke(cli, ["samples", str(tmp_path / "one.log"), "-o", str(tmp_path / "x.csv")])
     assert "1 sample in " in result.stderr

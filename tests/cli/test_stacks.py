@@ -201,7 +201,7 @@ SAYS = [
 
 
 @pytest.mark.parametrize(("about", "says"), SAYS)
-def test_a_run_whose_ranks_cannot_be_asked_here(
+def test_a_run_whose_ranks_cannot_be_queried_here(
     stallwatch: Stallwatch, home: Path, about: dict[str, Any], says: str
 ) -> None:
     make_run(home, **about)

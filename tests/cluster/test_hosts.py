@@ -39,7 +39,7 @@ def test_hosts_have_names_addresses_and_processes_of_their_own(tmp_path: Path) -
         assert Path("/etc/hosts").read_bytes() == names
 
 
-def test_a_host_that_is_cut_off_goes_on_and_comes_back(tmp_path: Path) -> None:
+def test_a_host_that_is_cut_off_continues_and_reconnects(tmp_path: Path) -> None:
     with Hosts(2, tmp_path) as hosts:
         started = hosts.hosts["n2"].start("sleep", "600")
         hosts.hosts["n2"].link("down")

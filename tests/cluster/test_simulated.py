@@ -17,9 +17,7 @@ def trials() -> dict[str, Trial]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_hang_is_one_incident_and_one_message_that_blames_nobody_else(
-    fault: str, trials: dict[str, Trial]
-) -> None:
+def test_a_hang_is_one_incident_with_one_message(fault: str, trials: dict[str, Trial]) -> None:
     trial = trials[fault]
     assert (trial.incidents, trial.openings, trial.alone) == (1, 1, 0), trial
     assert trial.verdict != "wrong", trial

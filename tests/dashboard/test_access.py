@@ -49,7 +49,7 @@ def test_roles(claims: dict[str, object], role: str | None) -> None:
     assert role_of(LOGIN, claims) == role
 
 
-def test_a_star_lets_in_whoever_can_sign_in() -> None:
+def test_a_star_admits_every_signed_in_user() -> None:
     assert role_of(replace(LOGIN, viewers=("*",)), {"sub": "1"}) == "viewer"
 
 
@@ -70,7 +70,7 @@ def test_groups_may_have_another_name() -> None:
         ({"viewers": ("group:",)}, "cannot tell who 'group:' is"),
     ],
 )
-def test_a_login_that_cannot_work_is_told_before_the_start(
+def test_an_impossible_login_is_reported_before_the_start(
     changes: dict[str, object], words: str, home: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     login = replace(LOGIN, **changes)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ def test_only_a_persons_browser_is_led(ask_app: Callable[..., Any], accept: str,
     assert (b"location", b"/postmortem?lang=zh") in sent[0]["headers"] or status == 200
 
 
-def test_a_name_that_is_no_page_is_told_with_the_way_to_those_that_are(page_settings: object) -> None:
+def test_an_unknown_page_is_reported_with_links_to_known_pages(page_settings: object) -> None:
     testing = pytest.importorskip("streamlit.testing.v1")
     script = (
         "from streamlit.runtime.scriptrunner import get_script_run_ctx\n"

@@ -40,7 +40,7 @@ def test_a_rank_that_comes_later_is_seen_with_its_first_point() -> None:
     assert sorted(value for _, value in shown(store)) == [1.0, 7.0]
 
 
-def test_a_metric_that_nobody_asks_for_is_kept_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_metric_without_queries_is_kept_thinned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "_MOST_FRESH", 20)
     store = MetricStore()
     for second in range(120):

@@ -118,7 +118,7 @@ def test_ranks_are_lines_of_their_own_and_a_nan_is_a_gap(stalled: RunFrames) -> 
     assert pd.isna(list(one.y)[1]) and not one.connectgaps
 
 
-def test_a_chart_says_how_many_ranks_it_leaves_out() -> None:
+def test_a_chart_shows_the_number_of_omitted_ranks() -> None:
     many = RunFrames(loss=pd.concat([frame(float(rank), rank=rank) for rank in range(64)]))
     chart = draw("loss", many)
     assert [trace.name for trace in chart.data] == ["rank 0", "rank 32", "rank 63 (3 of 64 ranks shown)"]
@@ -192,7 +192,7 @@ def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
     assert told["saving"].x[0] == 60_000
 
 
-def test_a_straggler_is_a_stripe_and_a_late_scrape_is_none() -> None:
+def test_a_straggler_is_a_stripe_but_a_late_scrape_is_not() -> None:
     steps = pd.concat([frame(*range(100), rank=0, every=1.0), frame(*range(100), rank=2, every=1.0)])
     late = frame(*range(100), rank=1, every=1.0).assign(v=lambda rows: rows["v"] // 2)
     behind = lag(pd.concat([steps, late]), moments=10)

@@ -48,7 +48,7 @@ def test_secrets_are_masked_and_endless_lines_cut() -> None:
     assert token not in shown and len(shown) < 1000
 
 
-def test_a_place_that_is_not_there() -> None:
+def test_a_missing_place() -> None:
     assert lines_around([("a", io.BytesIO(TEXT))], "other", 1) == ""
     assert lines_around([("a", io.BytesIO(b""))], "a", 1) == ""
 

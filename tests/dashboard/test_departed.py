@@ -129,7 +129,7 @@ def test_an_answer_does_not_hide_that_another_question_has_none(server: Server) 
     assert store.problem is None
 
 
-def test_a_question_that_nobody_asks_again_is_told_of_no_more(server: Server) -> None:
+def test_a_problem_of_a_query_that_is_not_repeated_is_dropped(server: Server) -> None:
     store, server.silent = server.store(), "stallwatch_"
     store.latest("a", "stallwatch_step")
     assert store.problem is not None

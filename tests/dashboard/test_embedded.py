@@ -70,9 +70,7 @@ def test_an_agent_that_died_without_a_word_is_stale(source: Source, make_run: Ma
     assert {row.run: row.state for row in source.rows()} == {"lost": "stale", "quiet": "stale"}
 
 
-def test_a_run_that_nobody_scraped_shows_what_its_agent_recorded_last(
-    source: Source, make_run: MakeRun
-) -> None:
+def test_a_run_without_scrapes_shows_the_last_record_of_its_agent(source: Source, make_run: MakeRun) -> None:
     """This holds for watched runs too: an agent may serve its metrics only on a loopback address."""
     known = {"state": "training", "step": 7, "total_steps": 900, "loss": 0.25}
     make_run("lost", pid=2**22 + 1, **known)
@@ -122,7 +120,7 @@ def test_what_an_agent_recorded_and_no_coordinator_merged_is_shown_beside_what_w
     assert sorted(one.id for one in source.incidents("sft")) == [merged.id, alone.id]
 
 
-def test_a_run_that_ended_unseen_is_told_by_its_diagnosis(source: Source, make_run: MakeRun) -> None:
+def test_a_run_that_ended_unseen_shows_its_diagnosis(source: Source, make_run: MakeRun) -> None:
     ending = Ending(kind="failed", exit_code=1, detail="exit code 1")
     folder = make_run("done", state="failed", ended_at=NOW - 60, ending=ending)
     folder.write_json("diagnosis.json", Diagnosis("failed", progress=Progress(1, 400, 800, 0.5)))
@@ -160,7 +158,7 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     assert "gloo-collective-timeout" in shown["cells"] and "gloo-collective-timeout" in shown["found"]
 
 
-def test_a_run_that_ended_after_its_last_scrape_is_told_as_it_ended(
+def test_a_run_that_ended_after_its_last_scrape_shows_its_end(
     source: Source, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
     metrics = RunMetrics("done")
@@ -336,7 +334,7 @@ def test_a_run_is_over_when_all_its_hosts_are_or_one_failed(
     assert source.ended() == ({"sft-1"} if row.ended_at else set())
 
 
-def test_a_run_whose_first_host_is_gone_goes_on_while_another_is_there(
+def test_a_run_without_its_first_host_continues_on_another(
     source: Source, make_run: MakeRun, home: Path
 ) -> None:
     on_hosts(make_run, home, {"pid": 1}, {})

@@ -62,7 +62,7 @@ def test_a_page_comes_back_as_text(server: str) -> None:
     assert fetch(f"{server}/metrics") == "stallwatch_step 1\n"
 
 
-def test_a_proxy_in_the_environment_is_not_asked(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_in_the_environment_is_not_used(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert fetch(f"{server}/metrics") == "stallwatch_step 1\n"
 

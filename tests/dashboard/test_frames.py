@@ -109,7 +109,7 @@ def test_a_number_that_never_changed_is_a_line_to_the_last_step(rank: int | None
     assert pairs(frames.from_store(store, "r").grad_norm) == [(1000, 1), (1030, 1)]
 
 
-def test_a_loss_that_nobody_repeated_is_not_drawn_on_through_a_stall() -> None:
+def test_a_loss_is_not_extended_through_a_stall() -> None:
     store = MetricStore()
     for second in range(100):
         store.write(

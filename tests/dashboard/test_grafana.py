@@ -130,7 +130,7 @@ def test_a_wrong_token_is_told_without_the_token(grafana: FakeGrafana) -> None:
     assert "glsa" not in str(caught.value)
 
 
-def test_a_grafana_that_is_not_there_is_told() -> None:
+def test_an_unreachable_grafana_is_reported() -> None:
     with pytest.raises(PushError, match="does not answer"):
         list(push(Grafana("http://127.0.0.1:9", TOKEN), boards()))
 
@@ -140,7 +140,7 @@ def test_an_address_without_its_scheme_is_told() -> None:
         list(push(Grafana("localhost:3000", TOKEN), boards()))
 
 
-def test_a_page_that_is_not_grafanas_is_told(grafana: FakeGrafana) -> None:
+def test_a_page_of_another_server_than_grafana_is_reported(grafana: FakeGrafana) -> None:
     """Another page is the sign-in page of a proxy, for example, or another server at that port."""
     grafana.things[f"/api/folders/{FOLDER}"] = "<html>"
     grafana.kind = "text/html"

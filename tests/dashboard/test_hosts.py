@@ -142,7 +142,7 @@ def test_one_host_speaks_for_phases_and_step_times_and_the_next_one_when_it_is_g
     assert store.summaries([RUN], 200.0)[RUN].step_seconds == 3.0
 
 
-def test_a_file_of_an_older_version_goes_on_with_what_it_has(tmp_path: Path) -> None:
+def test_a_file_of_an_older_version_is_continued(tmp_path: Path) -> None:
     file = tmp_path / "metrics.duckdb"
     with duckdb.connect(str(file)) as old:
         old.execute(

@@ -45,7 +45,7 @@ def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..
     assert page("run", incident="gone/1").query_params == {"run": "newer"}
 
 
-def test_who_may_only_look_is_told_so(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_viewer_learns_that_actions_are_denied(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_dashboard.pages.incident.may_operate", lambda: False)
     app = page("incidents", incident=incident.id)
     assert "Only operators acknowledge" in texts(app, "caption")

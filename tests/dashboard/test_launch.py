@@ -80,7 +80,7 @@ def test_it_ends_when_its_starter_is_killed(
     assert not left
 
 
-def test_a_server_that_is_stuck_ends_with_ctrl_c_all_the_same(
+def test_a_hanging_server_ends_with_ctrl_c(
     started: tuple[subprocess.Popen[bytes], int, list[psutil.Process]],
 ) -> None:
     starter, _, family = started
@@ -91,7 +91,7 @@ def test_a_server_that_is_stuck_ends_with_ctrl_c_all_the_same(
     assert not [process for process in family if runs(process)]
 
 
-def test_a_port_that_is_taken_is_told(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_reported(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
@@ -106,7 +106,7 @@ def test_other_addresses_are_refused(host: str, home: Path, capfd: pytest.Captur
     assert "no login" in capfd.readouterr().err
 
 
-def test_streamlit_is_told_to_stay_at_home(home: Path) -> None:
+def test_streamlit_sends_no_usage_statistics(home: Path) -> None:
     options = streamlit_options(DashboardSettings(home=home, port=8599, max_upload_mb=7))
     assert options["STREAMLIT_BROWSER_GATHER_USAGE_STATS"] == "false"
     assert options["STREAMLIT_SERVER_ADDRESS"] == "127.0.0.1"

@@ -73,7 +73,7 @@ def test_a_run_that_was_stopped_by_hand_did_not_fail() -> None:
     assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "interrupted"
 
 
-def test_a_run_that_nobody_watches_any_more_neither_finished_nor_failed() -> None:
+def test_an_unwatched_run_neither_finished_nor_failed() -> None:
     ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
     assert state(info(state="finished", ended_at=NOW, ending=ending)) == "unwatched"
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="unknown")

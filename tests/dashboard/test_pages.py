@@ -55,7 +55,7 @@ def stuck(
     return folder
 
 
-def test_without_runs_each_page_says_what_to_do() -> None:
+def test_without_runs_each_page_shows_the_next_step() -> None:
     runs = page("runs")
     assert not runs.exception
     assert "No runs yet" in texts(runs, "markdown")
@@ -125,7 +125,9 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     assert (shown["Phase"], shown["Memory"]) == (formats.NOTHING, formats.NOTHING)
 
 
-def test_a_run_whose_metrics_no_dashboard_reads_says_why(make_run: Callable[..., RunFolder]) -> None:
+def test_metrics_that_no_dashboard_reads_are_reported_with_the_reason(
+    make_run: Callable[..., RunFolder],
+) -> None:
     """A dashboard on another host sees the run, but not a loopback address."""
     now = time.time()
     lines = {0: ["step 7/900 loss 0.5"]}
@@ -148,7 +150,7 @@ def test_log_text_is_shown_as_text(stuck: RunFolder) -> None:
     assert all("alert" not in str(element.value) for element in app.get("html"))
 
 
-def test_a_run_that_is_not_there_yet_is_waited_for(make_run: Callable[..., RunFolder]) -> None:
+def test_a_missing_run_is_awaited(make_run: Callable[..., RunFolder]) -> None:
     make_run("other", now=time.time())
     app = page("run", run="soon")
     assert not app.exception and not app.metric
@@ -304,7 +306,7 @@ def test_chinese(stuck: RunFolder) -> None:
     assert "选择文件" in box and "每个文件最多 1 GiB" in box
 
 
-def test_a_store_held_by_another_dashboard_is_told_on_every_page(
+def test_a_locked_store_is_reported_on_every_page(
     page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared().store, "problem", "Another dashboard holds the file.")

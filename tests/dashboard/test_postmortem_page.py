@@ -98,7 +98,7 @@ def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:
     assert "deleted" in texts(page("postmortem", report=wanted), "info")
 
 
-def test_a_comparison_and_ranks_that_ended_otherwise_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_and_ranks_with_other_endings_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from stallwatch_dashboard.uploads import reading
 
     place = Place(0, "rank0.log", 31, None, 30, "")

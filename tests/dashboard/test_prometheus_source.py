@@ -139,7 +139,7 @@ def store(server: str, wait_for: Callable[..., None]) -> PrometheusStore:
     return made
 
 
-def test_a_row_tells_the_same_as_from_the_embedded_store(store: PrometheusStore) -> None:
+def test_a_row_equals_that_of_the_embedded_store(store: PrometheusStore) -> None:
     assert set(store.last_seen()) == {RUN}
     found = store.summaries([RUN], time.time())[RUN]
     assert (found.step, found.total_steps, found.phase) == (57, 900, "train")
@@ -160,7 +160,7 @@ def test_the_run_page_has_its_frames(store: PrometheusStore) -> None:
     assert set(found.rank_steps.groupby("rank")["v"].last()) == {57, 50}
 
 
-def test_a_run_that_nobody_knows_is_empty(store: PrometheusStore) -> None:
+def test_an_unknown_run_is_empty(store: PrometheusStore) -> None:
     assert store.series("nobody", "stallwatch_step").empty and store.first_seen("nobody") is None
     assert store.latest("nobody", "stallwatch_step") == {}
     assert store.summaries(["nobody"], time.time())["nobody"].step is None
@@ -204,7 +204,7 @@ def test_runs_that_are_scraped_no_more_keep_their_last_numbers(
         store.close()
 
 
-def test_a_run_page_asks_four_questions(store: PrometheusStore, server: str) -> None:
+def test_a_run_page_sends_four_queries(store: PrometheusStore, server: str) -> None:
     """Two queries return a line per rank, one all other lines, and one the current values.
 
     Once a minute, a further query returns the hosts of the run.
@@ -240,13 +240,13 @@ def noted(store: PrometheusStore) -> list[str]:
     return asked
 
 
-def test_a_server_that_is_gone_is_told_without_its_password() -> None:
+def test_a_lost_server_is_reported_without_its_password() -> None:
     store = PrometheusStore(f"http://user:s3cr3t@127.0.0.1:{free_port()}")
     assert store.last_seen() == {} and store.series("run", "stallwatch_step").empty
     assert "Prometheus" in (problem := render(store.problem or "")) and "s3cr3t" not in problem
 
 
-def test_the_pages_stand_on_it(
+def test_the_pages_work_with_prometheus(
     store: PrometheusStore, server: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app_test = pytest.importorskip("streamlit.testing.v1")

@@ -30,7 +30,7 @@ class Server:
 
 
 @pytest.mark.parametrize("hours", [0.1, 1, 24])
-def test_a_refresh_asks_for_what_came_since_and_tells_all(hours: float) -> None:
+def test_a_refresh_queries_new_points_and_returns_all(hours: float) -> None:
     server, whole, start = Server(), Server(), NOW - 3600 * hours
     ranges = Ranges(server)
     for second in range(0, 600, 2):
@@ -43,7 +43,7 @@ def test_a_refresh_asks_for_what_came_since_and_tells_all(hours: float) -> None:
     assert sorted(server.asked)[len(server.asked) // 2] <= 62
 
 
-def test_a_server_that_was_gone_is_asked_for_what_was_missed() -> None:
+def test_missed_points_are_queried_from_a_server_that_is_back() -> None:
     server = Server()
     ranges = Ranges(server)
     before = ranges.points("loss", NOW - 300, NOW, 400)

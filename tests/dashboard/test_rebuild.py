@@ -49,7 +49,7 @@ def test_an_evaluations_progress_bar_is_no_step(make_run: Callable[..., RunFolde
     assert found.step_seconds["v"].iloc[-1] == 10.0
 
 
-def test_only_so_much_is_read_and_that_is_said(root: Path) -> None:
+def test_only_a_limited_part_is_read_and_this_is_reported(root: Path) -> None:
     found = rebuild(copies(root / "tests" / "recordings" / "zero3-stall"), most_bytes=20_000)
     assert found.notes and not found.steps.empty
 

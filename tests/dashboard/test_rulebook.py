@@ -27,7 +27,7 @@ def matcher(known: Catalogue) -> Matcher:
     return Matcher(known)
 
 
-def test_nothing_asked_lists_everything(known: Catalogue, matcher: Matcher) -> None:
+def test_no_argument_lists_everything(known: Catalogue, matcher: Matcher) -> None:
     assert len(rule_search.search(known, matcher, " ")) == len(known.pages)
 
 
@@ -61,7 +61,7 @@ def test_a_pattern_is_tried_line_by_line() -> None:
     assert [(hit.number, hit.captures) for hit in trial.hits] == [(1, {"scale": "4"}), (3, {"scale": "16"})]
 
 
-def test_a_pattern_that_the_catalogue_refuses_says_why() -> None:
+def test_a_refused_pattern_is_reported_with_the_reason() -> None:
     trial = rule_search.try_pattern(r"(?<=x)y", "xy")
     assert trial.fault is not None and "look-around" in trial.fault.remedy
 

@@ -37,7 +37,7 @@ def test_each_order_is_that_of_one_column() -> None:
     assert len(set(orders)) == len(orders) and set(ORDERS) <= set(orders)
 
 
-def test_a_run_that_told_nothing_yet_has_a_dash_in_each_column_of_numbers() -> None:
+def test_a_run_without_numbers_has_a_dash_in_each_column() -> None:
     cells = told(RunRow("new", "starting"))
     numbers = {column.name for column in COLUMNS if column.field}
     assert {cells[name] for name in numbers} == {(formats.NOTHING, None)}

@@ -251,7 +251,7 @@ def test_old_numbers_are_pruned(
     assert list(store.series("grpo", "stallwatch_step")["t"]) == [clock.now]
 
 
-def test_a_store_that_cannot_write_is_told_and_scraping_goes_on(
+def test_a_store_that_cannot_write_is_reported_and_scraping_continues(
     make_run: MakeRun, make_scraper: Callable[..., Scraper], store: MetricStore
 ) -> None:
     make_run("grpo", endpoint="http://x/metrics")

@@ -75,7 +75,7 @@ def test_ranks_and_labels_are_series_of_their_own() -> None:
     assert store.series("another run", STEP).empty
 
 
-def test_a_restart_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_a_restart_resumes_where_it_stopped(tmp_path: Path) -> None:
     path = tmp_path / "metrics.duckdb"
     store = MetricStore(path)
     store.write([reading(1.0)], 0.0)
@@ -90,7 +90,7 @@ def test_a_restart_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert points(store, "stallwatch_loss") == [(20, 7)]
 
 
-def test_a_file_that_another_process_holds_leaves_a_store_in_memory_that_says_so(tmp_path: Path) -> None:
+def test_a_locked_file_leaves_a_store_in_memory_with_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "metrics.duckdb"
     program = (
         f"import duckdb, sys; c = duckdb.connect({str(path)!r}); print('held', flush=True); sys.stdin.read()"
@@ -107,7 +107,7 @@ def test_a_file_that_another_process_holds_leaves_a_store_in_memory_that_says_so
         holder.communicate()
 
 
-def test_a_broken_file_leaves_a_store_in_memory_that_says_so(tmp_path: Path) -> None:
+def test_a_broken_file_leaves_a_store_in_memory_with_a_problem(tmp_path: Path) -> None:
     path = tmp_path / "metrics.duckdb"
     path.write_bytes(b"not a database " * 1000)
     store = MetricStore.open(path)

@@ -30,7 +30,7 @@ def test_the_pace_now_and_the_runs_own_early_one() -> None:
     assert found.loss == 1.0 and found.stepping_seconds == 179.0 and found.started_at == 1.0
 
 
-def test_a_first_scrape_tells_the_mean_of_all_steps() -> None:
+def test_a_first_scrape_gives_the_mean_of_all_steps() -> None:
     store = MetricStore()
     store.write(scrape(50), 1.0)
     assert store.summaries(["run"], 1.0)["run"].step_seconds == 1.0

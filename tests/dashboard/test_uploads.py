@@ -200,7 +200,7 @@ def test_two_files_of_one_name_are_both_read(settings: DashboardSettings) -> Non
     assert answer.found.stats.files == 2 and answer.found.primary is not None
 
 
-def test_whoever_leaves_ends_the_reading(settings: DashboardSettings) -> None:
+def test_a_client_that_disconnects_ends_the_reading(settings: DashboardSettings) -> None:
     class Gone(Exception):
         pass
 
@@ -281,7 +281,7 @@ class TestGate:
         assert self.ask(ledger, "a", 90, inner=413) == 413
         assert self.ask(ledger, "a", 80) == 204
 
-    def test_a_length_must_be_told(self) -> None:
+    def test_a_length_is_required(self) -> None:
         ledger = UploadSessions()
         ledger.open_for("a")
         assert self.ask(ledger, "a", None) == 411

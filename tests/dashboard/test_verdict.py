@@ -114,7 +114,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
         ("zh", ["n77 上的 rank 611", "128 台主机中 127 台已响应", "失联：n100", "置信度 97%"]),
     ],
 )
-def test_a_run_over_hosts_says_which_host_and_how_many_answered(
+def test_a_run_over_hosts_names_the_host_and_the_number_of_answers(
     make_incident: Callable[..., Incident], language: str, facts: list[str]
 ) -> None:
     hosts = {f"n{number}": str(number) for number in range(1, 128)}
@@ -258,7 +258,7 @@ def test_an_incident_of_a_rule_unknown_here_is_still_told(make_incident: Callabl
     assert found.cause == "somebodys-own-rule" and found.page is None
 
 
-def test_a_healthy_run_says_when_the_last_step_was() -> None:
+def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
     found = told(row("training"), last=NOW - 2)
     assert (found.level, found.headline) == ("good", "Training: step 57 / 900 was 2.00 s ago")
     assert not found.cause
@@ -311,7 +311,7 @@ def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Cal
     assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
-def test_a_finished_run_says_what_it_left_unmended(make_incident: Callable[..., Incident]) -> None:
+def test_a_finished_run_reports_faults_that_were_not_fixed(make_incident: Callable[..., Incident]) -> None:
     broken = make_incident(kind="finding", rule=RULE, status="resolved", resolution="unmended")
     found = told(row("finished", ended_at=NOW), broken)
     assert (found.level, found.rule) == ("warning", RULE)

@@ -13,7 +13,7 @@ from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
-def test_a_healthy_run_says_nothing(run: Any) -> None:
+def test_a_healthy_run_prints_nothing(run: Any) -> None:
     run.steps(1, 50)
     run.say("Training completed.")
     run.wait(60)
@@ -92,7 +92,7 @@ def test_a_fatal_line_that_the_run_outlives_waits_two_seconds(run: Any) -> None:
     assert [each.status for each in run.told] == ["open"]
 
 
-def test_a_run_that_somebody_ends_did_not_crash(run: Any) -> None:
+def test_a_run_that_the_user_ends_did_not_crash(run: Any) -> None:
     run.steps(1, 10)
     run.wait(100)
     run.agent.end(Ending("killed", 143, "SIGTERM", "It ended."), run.now)

@@ -63,7 +63,7 @@ def test_no_descriptor_is_free_and_that_is_reported_once(run: Any) -> None:
     assert run.agent.errors
 
 
-def test_a_sink_that_fails_is_told_once_and_the_others_still_hear(run: Any, catalogue: Any) -> None:
+def test_a_failing_sink_is_reported_once_and_others_still_receive(run: Any, catalogue: Any) -> None:
     take: list[Any] = []
 
     def broken(incident: Any) -> None:

@@ -109,7 +109,7 @@ def test_what_is_guessed_after_an_unknown_exception_was_told_is_no_second_incide
     assert run.told[-1].ending is not None
 
 
-def test_a_guess_is_told_of_the_rank_that_it_is_about(run: Any) -> None:
+def test_an_inferred_cause_names_its_rank(run: Any) -> None:
     place = '  File "/env/site-packages/torch/amp/grad_scaler.py", line 7, in _unscale_grads_'
     run.steps(1, 3)
     for rank in (2, 5):
@@ -154,7 +154,7 @@ def test_an_unknown_exception_of_the_past_is_no_news(run: Any) -> None:
 
 
 @pytest.mark.parametrize(("lines", "rule"), [(OOM, "cuda-oom"), (UNKNOWN, "unknown-failure")])
-def test_what_waits_to_be_told_is_told_when_the_watching_stops(run: Any, lines: list[str], rule: str) -> None:
+def test_waiting_notifications_are_sent_when_watching_stops(run: Any, lines: list[str], rule: str) -> None:
     run.steps(1, 3)
     run.say(*lines)
     run.end("unknown", None)

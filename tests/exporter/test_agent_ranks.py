@@ -90,7 +90,7 @@ def ranks(run: Any) -> Ranks:
     return ranks
 
 
-def test_a_killed_rank_is_told_once_and_before_the_stall(run: Any, ranks: Ranks) -> None:
+def test_a_killed_rank_is_reported_once_and_before_the_stall(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(GONE_SECONDS)
@@ -133,7 +133,7 @@ def test_a_crash_is_one_message_however_the_launcher_ends_the_others(run: Any, r
     assert run.changes == [("ended/host-oom-sigkill/1", "resolved", "run-failed")]
 
 
-def test_a_fatal_line_is_reported_soon_if_the_others_go_on(run: Any, ranks: Ranks) -> None:
+def test_a_fatal_line_is_reported_soon_if_other_ranks_continue(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     ranks.kill(1)
     run.wait(1)
@@ -166,7 +166,7 @@ def test_ranks_that_end_well_hold_up_nothing(run: Any, ranks: Ranks) -> None:
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
 
 
-def test_a_kill_that_the_kernel_counted_is_told_with_the_rank(run: Any, ranks: Ranks) -> None:
+def test_a_kill_that_the_kernel_counted_is_reported_with_the_rank(run: Any, ranks: Ranks) -> None:
     run.agent.memory.counted = lambda: True
     run.steps(1, 10)
     ranks.kill(1)
@@ -206,7 +206,7 @@ def test_a_rank_that_did_not_know_its_exit_code_did_not_leave_well(run: Any, ran
     assert run.agent.judged(Ending("failed", 7)).left == []
 
 
-def test_a_rank_that_is_back_is_told_and_its_next_end_is_another_episode(run: Any, ranks: Ranks) -> None:
+def test_a_returned_rank_is_reported_and_its_next_end_is_a_new_episode(run: Any, ranks: Ranks) -> None:
     run.steps(1, 5)
     ranks.kill(1)
     run.steps(6, 15)
@@ -227,7 +227,7 @@ def test_judgements_of_the_log_leave_it_open(run: Any, ranks: Ranks) -> None:
     assert run.changes == [(GONE + "/1", "open", "")]
 
 
-def test_a_rank_is_told_of_before_the_first_step(run: Any, ranks: Ranks) -> None:
+def test_a_rank_is_reported_before_the_first_step(run: Any, ranks: Ranks) -> None:
     """A stall of the start is reported only after a long time."""
     ranks.kill(2)
     run.wait(20)
@@ -254,7 +254,7 @@ def test_a_last_rank_may_save_for_long(run: Any, ranks: Ranks, way: str) -> None
 
 
 @pytest.mark.parametrize(("total", "told"), [(1000, [(EARLY + "/1", "open", "")]), (None, [])])
-def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
+def test_a_rank_that_exits_early_without_error_is_reported(
     run: Any, ranks: Ranks, total: int | None, told: list[tuple[str, str, str]]
 ) -> None:
     tell_steps(run, dict.fromkeys(range(3), 5))
@@ -272,7 +272,7 @@ def test_a_rank_that_leaves_well_is_told_where_steps_are_left(
         assert render(run.told[0].note).startswith("Rank 1 ended without an error at step 5 of 1000;")
 
 
-def test_a_rank_that_the_others_go_on_without_is_told_live_and_in_the_end(run: Any, ranks: Ranks) -> None:
+def test_a_rank_that_others_continue_without_is_reported_live_and_at_the_end(run: Any, ranks: Ranks) -> None:
     """The total of steps is unknown, but the progress of the other ranks is enough."""
     tell_steps(run, {0: 20, 1: 5, 2: 5})  # each rank may count in its own unit
     ranks.leave(1)
@@ -339,7 +339,7 @@ def test_ranks_that_count_otherwise_end_as_one_run(run: Any, ranks: Ranks) -> No
     assert run.changes == []
 
 
-def test_a_rank_that_ends_while_the_run_stands_is_no_second_incident(run: Any, ranks: Ranks) -> None:
+def test_a_rank_that_ends_during_a_stall_is_no_second_incident(run: Any, ranks: Ranks) -> None:
     run.steps(1, 10)
     run.wait(40)
     ranks.kill(1)
@@ -361,7 +361,9 @@ def test_an_error_that_a_rank_printed_is_told_alone(run: Any, ranks: Ranks, way:
     assert run.changes == [("finding/cuda-oom/1", "open", "")]
 
 
-def test_a_launcher_that_starts_the_others_anew_goes_on_without_it(run: Any, ranks: Ranks) -> None:
+def test_a_launcher_that_restarts_the_other_ranks_continues_without_the_lost_rank(
+    run: Any, ranks: Ranks
+) -> None:
     run.steps(1, 10)
     ranks.kill(2)
     run.wait(3)
@@ -372,7 +374,7 @@ def test_a_launcher_that_starts_the_others_anew_goes_on_without_it(run: Any, ran
     assert run.changes == []
 
 
-def test_a_program_before_the_training_is_none_of_its_ranks(run: Any) -> None:
+def test_a_program_before_the_training_is_no_rank(run: Any) -> None:
     """The program prepares data under the rank number of a rank that trains on another host."""
     ranks = Ranks(run)
     ranks.start(1)

@@ -133,7 +133,7 @@ ASSERTED = (
 
 
 @pytest.mark.parametrize(("silent", "verdict"), [(40, "failed"), (1, "stalled")])
-def test_what_a_run_died_of_after_it_had_stood_is_a_failure(run: Any, silent: int, verdict: str) -> None:
+def test_a_failure_after_a_stall_is_the_cause(run: Any, silent: int, verdict: str) -> None:
     """After a rank's death, the others may wait; an agent that only follows a log does not see the end."""
     run.steps(1, 10)
     run.wait(silent)

@@ -37,7 +37,7 @@ def test_a_run_that_hangs_behind_its_bar_is_no_recovery_when_it_is_killed(watch:
         assert run.changes[1:] == [(HANG + "/1", "resolved", "run-failed")]
 
 
-def test_a_bar_that_goes_on_after_a_stall_is_a_recovery(watch: Make) -> None:
+def test_a_bar_that_advances_after_a_stall_is_a_recovery(watch: Make) -> None:
     run = watch(stall_floor_seconds=4.0)
     for step in range(1, 31):
         run.wait(1)

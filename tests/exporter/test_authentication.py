@@ -43,7 +43,7 @@ def test_what_we_send_to_servers_of_the_same_settings(tmp_path: Path) -> None:
         ("basic_auth_file", "ann:x\nbob\n", "must hold user:password on each line"),
     ],
 )
-def test_a_file_that_lets_nobody_in_is_named(tmp_path: Path, name: str, text: str | None, words: str) -> None:
+def test_a_file_without_valid_users_is_named(tmp_path: Path, name: str, text: str | None, words: str) -> None:
     path = tmp_path / "file"
     if text is not None:
         written(path, text)

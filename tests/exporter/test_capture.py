@@ -43,7 +43,7 @@ def through(
     return out.read_bytes(), err.read_bytes(), code_
 
 
-def test_a_flood_comes_through_whole_even_when_nobody_mines(tmp_path: Path) -> None:
+def test_a_flood_of_output_passes_without_a_reader(tmp_path: Path) -> None:
     queue = ByteQueue(max_bytes=1000)
     out, err, code = through(FLOOD, tmp_path, queue)
     assert out == "".join(f"step {i} loss {i / 7:.4f}\n" for i in range(200_000)).encode()
@@ -65,7 +65,7 @@ def test_the_miner_gets_the_same_bytes_by_stream(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "status"), [("exit(3)", 3), ("import os; os.kill(os.getpid(), 9)", -9), ("pass", 0)]
 )
-def test_the_exit_status_is_told(code: str, status: int, tmp_path: Path) -> None:
+def test_the_exit_status_is_reported(code: str, status: int, tmp_path: Path) -> None:
     assert through(code, tmp_path)[2] == status
 
 
@@ -91,7 +91,7 @@ def test_python_in_a_pipe_does_not_hold_its_lines_back() -> None:
         (lambda folder: _file(folder, 0o755, b"echo hi\n"), 126, "#!/bin/sh"),
     ],
 )
-def test_a_command_that_cannot_start_is_told_as_a_shell_would(
+def test_a_command_that_cannot_start_is_reported_as_by_a_shell(
     make: Callable[[Path], str], exit_code: int, words: str, tmp_path: Path
 ) -> None:
     before = open_files()
@@ -416,7 +416,7 @@ time.sleep(60)
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_command_that_is_not_there() -> None:
+def test_a_missing_command() -> None:
     with pytest.raises(CommandProblem, match="command not found") as problem:
         run_unwatched(["no-such-command"])
     assert problem.value.exit_code == 127

@@ -73,7 +73,7 @@ def test_empty_tensors_are_told_when_they_were_found_twice(
     assert seen(watch_here, *range(int(sure), int(sure) + 200)) == []  # the rule was reported before
 
 
-def test_a_file_that_was_still_being_written_is_not_told(watch_here: CheckpointWatch, tmp_path: Path) -> None:
+def test_a_file_that_is_still_written_is_not_reported(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
     watch_here.take(told(file), 1, 0.0)
     assert seen(watch_here, SETTLED_SECONDS, SETTLED_SECONDS + 1) == []
@@ -143,7 +143,7 @@ def test_a_file_that_a_child_of_the_rank_writes_is_waited_for(
     assert found == [CORRUPT]  # closed, and truncated
 
 
-def test_a_checkpoint_that_is_mended_later_is_withdrawn_and_one_that_breaks_again_is_news(
+def test_a_repaired_checkpoint_is_withdrawn_and_reported_if_it_breaks_again(
     watch_here: CheckpointWatch, tmp_path: Path
 ) -> None:
     file = weights(tmp_path / "model.safetensors", [100], cut=30)
@@ -158,9 +158,7 @@ def test_a_checkpoint_that_is_mended_later_is_withdrawn_and_one_that_breaks_agai
     assert seen(watch_here, *map(float, range(200, 300))) == [CORRUPT]
 
 
-def test_a_rule_is_not_mended_while_another_file_is_broken(
-    watch_here: CheckpointWatch, tmp_path: Path
-) -> None:
+def test_a_rule_stays_open_while_another_file_is_broken(watch_here: CheckpointWatch, tmp_path: Path) -> None:
     files = [weights(tmp_path / name / "model.safetensors", [100], cut=30) for name in ("a", "b")]
     for number, file in enumerate(files):
         watch_here.take(told(file), number, 0.0)
@@ -280,7 +278,7 @@ def test_an_error_in_a_look_is_told_once_and_no_traceback(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_broken_checkpoint_that_an_earlier_agent_told_of_stays_open(
+def test_an_incident_of_an_earlier_agent_about_a_broken_checkpoint_stays_open(
     watch: Callable[..., Any], tmp_path: Path, language: str
 ) -> None:
     run = watch(language=language)
@@ -356,7 +354,7 @@ def test_the_incident_of_a_checkpoint_that_is_whole_later_closes_as_recovered(
     assert run.end("finished", 0).verdict == "finished"
 
 
-def test_a_last_checkpoint_that_is_broken_is_told_though_the_run_finished(
+def test_a_broken_last_checkpoint_is_reported_although_the_run_finished(
     watch: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "rings").mkdir()

@@ -101,7 +101,7 @@ def test_a_flood_is_passed_through_mined_and_copied_whole(
     assert out.getvalue() == expected
 
 
-def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_stall_is_raised_while_it_lasts_and_the_kill_is_reported(run: Run, tmp_path: Path) -> None:
     """The recipient of the stall's notification kills the command; the page shows the stall until then."""
     pages: list[str] = []
     pid_file = tmp_path / "pid"
@@ -145,7 +145,7 @@ def test_a_good_end_is_no_incident(run: Run) -> None:
     assert outcome.ending.kind == "finished"
 
 
-def test_a_command_that_is_not_there_makes_no_run(run: Run, tmp_path: Path) -> None:
+def test_a_missing_command_creates_no_run(run: Run, tmp_path: Path) -> None:
     outcome = run("", command=["no-such-command"])
     assert outcome.code == 127 and outcome.ends == []
     assert outcome.notices == ["no-such-command: command not found"]
@@ -179,7 +179,7 @@ def test_a_taken_name_is_told(run: Run) -> None:
         ("sft-7b", "sft-7b", ""),
     ],
 )
-def test_a_name_that_is_not_kept_is_told(run: Run, name: str, called: str, said: str) -> None:
+def test_an_unknown_name_is_reported(run: Run, name: str, called: str, said: str) -> None:
     outcome = run("pass", name=name)
     assert outcome.folder.run == called or not called
     assert len(outcome.notices) == bool(said)
@@ -379,7 +379,7 @@ def test_a_report_that_takes_too_long_is_left_out() -> None:
     release.set()
 
 
-def test_a_command_goes_on_when_no_thread_is_left_to_watch_it(
+def test_a_command_continues_without_a_thread_to_watch_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def no_thread(*_: object) -> LogReader:

@@ -196,7 +196,7 @@ def test_a_clock_that_is_set_back_does_not_keep_an_unfinished_piece_from_the_dis
     assert texts(folder / "output.log") == [b"saving "]
 
 
-def test_a_folder_that_cannot_be_written_is_told_once_and_counted(folder: Path) -> None:
+def test_an_unwritable_folder_is_reported_once_and_counted(folder: Path) -> None:
     told: list[str] = []
     (folder / "output.log").mkdir()
     writer = RankCopies(folder, nothing_secret, told.append)

@@ -14,7 +14,7 @@ def test_nothing_is_due_without_a_reason(run: Any) -> None:
     assert run.agent.due_in() == float("inf")
 
 
-def test_a_fatal_line_asks_for_a_look_and_is_told_at_it(run: Any) -> None:
+def test_a_fatal_line_triggers_a_check_and_is_reported_then(run: Any) -> None:
     run.say(OOM)
     assert run.agent.due_in() == GATHER_SECONDS
     run.now += GATHER_SECONDS / 2

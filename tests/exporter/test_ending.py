@@ -71,7 +71,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
         (-15, {"oom": ({}, {"host": 9})}, "killed", 143, "SIGTERM", "SIGTERM"),
     ],
 )
-def test_the_ending_is_told_by_the_evidence(
+def test_the_ending_follows_from_the_evidence(
     returncode: int, facts: dict[str, Any], kind: str, exit_code: int, signal_name: str | None, words: str
 ) -> None:
     ending = classify(returncode, seconds=3.0, **facts)
@@ -101,7 +101,7 @@ def test_counters_of_both_kinds_of_control_groups_are_read(tmp_path: Path) -> No
     assert read_oom_kills(tmp_path / "none", groups) == {}
 
 
-def test_a_real_sigkill_is_told() -> None:
+def test_a_real_sigkill_is_reported() -> None:
     watch = EndingWatch()
     child = subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], stdin=-1, stdout=-1)
     assert child.stdout is not None

@@ -81,7 +81,7 @@ def test_an_end_is_seen_while_nobody_has_asked_for_it(exits: Exits, end: str, co
             process.kill()
 
 
-def test_whoever_is_gone_or_another_is_not_watched(exits: Exits) -> None:
+def test_an_ended_or_replaced_process_is_not_watched(exits: Exits) -> None:
     with child("") as process:
         exits.watch(Path("early.ring"), process.pid, 1.0)  # the process id belonged to another process then
         exits.watch(Path("there.ring"), process.pid, time.time())

@@ -88,7 +88,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "_full_name", hosts._FullName())
 
 
-def test_a_name_server_that_comes_up_late_is_asked_again(
+def test_a_name_server_that_starts_late_is_queried_again(
     monkeypatch: pytest.MonkeyPatch, fresh: None
 ) -> None:
     now, answer = [100.0], ["node7"]

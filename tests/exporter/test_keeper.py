@@ -89,7 +89,7 @@ def test_a_keeper_outlives_the_signals_that_end_the_others() -> None:
     assert keeper._process.wait(120) == 0
 
 
-def test_a_keeper_that_is_stopped_keeps_nobody_from_ending() -> None:
+def test_a_stopped_keeper_does_not_delay_the_end() -> None:
     source, target = os.pipe()
     keeper = Keeper([(source, target)])
     os.kill(keeper._process.pid, signal.SIGSTOP)

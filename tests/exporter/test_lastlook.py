@@ -38,7 +38,7 @@ def scraped_at(*times: float, header: bool = True) -> tuple[Scrapes, Clock]:
     return scrapes, clock
 
 
-def test_who_was_never_scraped_waits_for_nobody() -> None:
+def test_a_server_that_was_never_scraped_does_not_wait() -> None:
     scrapes, _ = scraped_at()
     assert scrapes.patience(30) == 0
     assert not scrapes.wait_for_one(30)
@@ -58,7 +58,7 @@ def test_the_wait_follows_the_scrapers_own_rhythm() -> None:
     assert scrapes.patience(30) == 0  # the scraper no longer comes
 
 
-def test_a_single_scrape_tells_no_rhythm() -> None:
+def test_a_single_scrape_shows_no_rhythm() -> None:
     scrapes, _ = scraped_at(100)
     assert scrapes.patience(30) == 30
 

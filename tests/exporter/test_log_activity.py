@@ -89,7 +89,7 @@ def test_a_known_message_repeats_if_it_comes_more_often_than_while_steps_were_ma
     assert not repeats.now()
 
 
-def test_a_harmless_message_that_repeats_says_nothing(catalogue: Catalogue) -> None:
+def test_a_repeated_harmless_message_is_not_reported(catalogue: Catalogue) -> None:
     repeats = Repeats(catalogue)
     harmless = next(page.id for page in catalogue.pages.values() if page.harm == "harmless")
     repeats.add(matches(catalogue, harmless, 50), progressed=False)

@@ -226,7 +226,7 @@ def test_copying_what_is_left_ends_in_time_too(run: Any) -> None:
 
 
 @pytest.mark.parametrize("again", [(41, 60), (11, 30)])
-def test_a_run_that_was_told_to_end_may_take_its_time(run: Any, again: tuple[int, int]) -> None:
+def test_a_run_that_received_a_signal_may_end_slowly(run: Any, again: tuple[int, int]) -> None:
     """After Ctrl-C, the run saves without output: no alarm, and no action against the command."""
     run.steps(1, 40)
     told = [False]

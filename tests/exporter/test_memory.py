@@ -74,7 +74,7 @@ def test_little_memory_is_not_told_as_none(run: Any) -> None:
     assert diagnosis.stats.lines == 20 and diagnosis.stats.seconds == 0
 
 
-def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
+def test_a_kill_that_the_kernel_did_not_count_is_reported_as_such(run: Any) -> None:
     """The test covers the path from the counters to the verdict."""
     ending = classify(-9, oom=({"host": 4}, {"host": 4}))
     for step in range(20):
@@ -88,7 +88,7 @@ def test_a_kill_that_the_kernel_did_not_count_is_told_as_such(run: Any) -> None:
 
 
 @pytest.mark.parametrize("ending", [classify(0), classify(1), classify(-11), classify(-15)])
-def test_other_endings_are_told_as_they_are(ending: Ending) -> None:
+def test_other_endings_are_reported_unchanged(ending: Ending) -> None:
     assert held().with_memory(ending, ["Epoch 1"], POD) == ending
 
 

@@ -160,7 +160,7 @@ def test_what_the_probe_tells_wins_over_the_log() -> None:
     assert found["stallwatch_rule_matches_total{rule=zero3-trace-cache-invalidated}"] == 1
 
 
-def test_a_number_of_the_log_goes_when_the_ranks_tell_it() -> None:
+def test_a_number_of_the_log_yields_to_the_ranks_number() -> None:
     """The first lines of a plain loop come before the first record, and have no rank."""
     metrics = RunMetrics("sft-1")
     told = {"loss": float("nan"), "learning_rate": 0.1}
@@ -238,7 +238,7 @@ def test_a_taken_port_is_passed_over_with_a_word() -> None:
         server.close()
 
 
-def test_a_reserved_port_is_passed_over_unless_it_was_asked_for() -> None:
+def test_a_reserved_port_is_skipped_unless_requested() -> None:
     told: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -249,7 +249,7 @@ def test_a_reserved_port_is_passed_over_unless_it_was_asked_for() -> None:
     server.close()
 
 
-def test_without_any_port_the_run_goes_on() -> None:
+def test_without_any_port_the_run_continues() -> None:
     told: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

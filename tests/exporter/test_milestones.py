@@ -18,7 +18,7 @@ def test_the_last_sign_of_progress_stands_still_when_the_run_does(run: Watched) 
     assert run.metric(LAST) == last_step
 
 
-def test_a_checkpoint_is_done_when_training_goes_on(run: Watched) -> None:
+def test_a_checkpoint_ends_when_training_continues(run: Watched) -> None:
     run.steps(1, 3)
     assert run.metric("stallwatch_last_checkpoint_timestamp_seconds") is None
     for first in (4, 24):

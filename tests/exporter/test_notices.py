@@ -36,7 +36,9 @@ def full() -> io.TextIOBase:
 
 
 @pytest.mark.parametrize("stderr", [closed, full, lambda: None])
-def test_nobody_there_to_hear_it(monkeypatch: pytest.MonkeyPatch, stderr: object) -> None:
+def test_a_notice_without_a_working_stderr_raises_nothing(
+    monkeypatch: pytest.MonkeyPatch, stderr: object
+) -> None:
     monkeypatch.setattr(sys, "stderr", stderr())  # type: ignore[operator]
     print_notice("lost")
 

@@ -62,7 +62,7 @@ def test_an_evaluation_that_only_the_log_tells_is_no_stall(probed: Any) -> None:
     assert run.metric("stallwatch_phase{stallwatch_phase=train}") == 1
 
 
-def test_a_phase_that_a_rank_tells_lasts_until_its_next_step(probed: Any) -> None:
+def test_a_reported_phase_lasts_until_the_next_step(probed: Any) -> None:
     run, probes = probed
     run.train(probes, 10)
     probes[0].phase("save")
@@ -222,7 +222,7 @@ def test_a_home_that_cannot_be_written_has_its_rings_elsewhere(tmp_path: Path) -
     folder.rmdir()
 
 
-def test_that_the_last_rank_is_gone_is_told_once(tmp_path: Path) -> None:
+def test_the_loss_of_the_last_rank_is_reported_once(tmp_path: Path) -> None:
     code = (
         "import sys, pathlib\nfrom stallwatch_exporter.probe.api import Probe\n"
         "Probe(pathlib.Path(sys.argv[1]), {'RANK': '0'}).announce()\nprint(flush=True); input()\n"

@@ -72,7 +72,7 @@ def test_ranks_that_tell_of_the_same_step_are_one_step(run: Ranks) -> None:
     assert run.watch.thresholds["train"] == pytest.approx(60.0, abs=1.0)
 
 
-def test_a_line_about_a_step_that_was_told_is_no_sign_of_life(run: Ranks) -> None:
+def test_a_line_about_a_reported_step_is_no_sign_of_life(run: Ranks) -> None:
     run.steps(1, 400, seconds=20.0)
     last = run.watch.last_sign
     run.now += 5.0
@@ -80,7 +80,7 @@ def test_a_line_about_a_step_that_was_told_is_no_sign_of_life(run: Ranks) -> Non
     assert run.watch.last_sign == last
 
 
-def test_a_log_that_goes_on_without_its_probes_is_no_stall(run: Ranks) -> None:
+def test_a_log_that_continues_without_its_probes_is_no_stall(run: Ranks) -> None:
     run.steps(1, 400)
     for step in range(401, 500):
         run.now += 20.0

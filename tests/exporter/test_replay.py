@@ -85,7 +85,7 @@ def test_a_folder_without_copies_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("speed", [0.0, -1.0, float("nan")])
-def test_a_speed_that_is_none_is_refused(recording: RunFolder, speed: float) -> None:
+def test_an_invalid_speed_is_refused(recording: RunFolder, speed: float) -> None:
     with pytest.raises(ValueError, match="speed"):
         run(recording.path, speed=speed)
 

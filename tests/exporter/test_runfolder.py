@@ -216,7 +216,7 @@ def test_private_homes_have_the_same_label_and_folder(agent: Agent, tmp_path: Pa
     assert {(folder.run, folder.path.name) for folder in folders} == {("sft-8123.0", "sft-8123.0")}
 
 
-def test_a_run_that_nobody_named_is_called_after_its_script_without_the_time(agent: Agent) -> None:
+def test_an_unnamed_run_gets_the_name_of_its_script(agent: Agent) -> None:
     assert agent("n1", name=None).run == "train-8123.0"
 
 

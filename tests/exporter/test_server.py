@@ -47,7 +47,7 @@ def test_one_pem_file_may_hold_certificate_and_key(pem: Path) -> None:
     server.close()
 
 
-def test_with_a_client_authority_nobody_else_gets_in(pem: Path) -> None:
+def test_with_a_client_authority_other_clients_are_refused(pem: Path) -> None:
     settings = ExporterSettings(port=0, tls_certificate=pem, tls_client_ca=pem)
     server = serve(registry(), settings, pytest.fail)
     assert server is not None and server.url.startswith("https://")

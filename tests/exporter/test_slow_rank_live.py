@@ -107,7 +107,7 @@ def test_more_tokens_are_an_imbalance(probed: tuple[Any, list[Probe]]) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_late_rank_that_left_is_none_if_the_others_go_on(
+def test_a_late_rank_that_exited_is_not_reported_if_others_continue(
     goes_on: bool, probed: tuple[Any, list[Probe]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, probes = probed

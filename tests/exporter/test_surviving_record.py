@@ -242,7 +242,7 @@ def test_a_folder_that_is_removed_during_the_run(
     assert read_info(run.folder.path).partial  # type: ignore[union-attr]
 
 
-def test_a_record_that_goes_on_elsewhere_is_found_from_the_first_folder(
+def test_a_record_continued_elsewhere_is_found_from_the_first_folder(
     watch: Callable[..., Any], tmp_path: Path, catalogue: Catalogue, disk: Disk
 ) -> None:
     run = watch()

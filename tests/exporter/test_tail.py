@@ -287,7 +287,7 @@ def test_a_stale_file_does_not_keep_others_from_being_read(
     assert everything(files) == [("zz.log", b"two\n")]
 
 
-def test_too_many_open_files_are_told_once_and_tried_again(
+def test_too_many_open_files_are_reported_once_and_retried(
     log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []

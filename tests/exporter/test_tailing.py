@@ -77,7 +77,7 @@ def test_history_teaches_the_rhythm_and_raises_nothing(run: Any, log: Path) -> N
     assert [incident.id for incident in run.told] == ["sft/stall/silent-hang-no-error/1"]
 
 
-def test_a_run_that_stands_still_already_is_told_at_once(run: Any, log: Path) -> None:
+def test_a_stalled_run_is_reported_at_once(run: Any, log: Path) -> None:
     append(log, stamped(run.now - 1000, 1, 20, 4.0))
     os.utime(log, (run.now - 900, run.now - 900))
     begin(run, log)
@@ -113,7 +113,7 @@ def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:
 
 
 @pytest.mark.parametrize("shift", [0.0, -8 * 3600.0, 5.75 * 3600 + 20, -3600.0 - 30])
-def test_of_a_time_zone_nothing_is_told(shift: float) -> None:
+def test_a_time_zone_is_not_reported(shift: float) -> None:
     assert shift_note(shift) == ""
 
 
@@ -177,7 +177,7 @@ def test_rotation_while_following_loses_nothing(run: Any, log: Path) -> None:
     assert run.metric("stallwatch_log_lines_total") == 3
 
 
-def test_a_restart_goes_on_where_it_stopped(watch: Callable[..., Any], log: Path) -> None:
+def test_a_restart_resumes_where_it_stopped(watch: Callable[..., Any], log: Path) -> None:
     first = watch()
     append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 11)))
     files, follower, _ = begin(first, log)

@@ -31,6 +31,6 @@ def test_ranks_with_a_probe_are_no_news(probed: tuple[Any, list[Probe]]) -> None
     assert run.notices == []
 
 
-def test_without_probing_nobody_is_missed(run: Any) -> None:
+def test_without_probing_no_rank_is_missing(run: Any) -> None:
     run.steps(1, 20)
     assert run.notices == []

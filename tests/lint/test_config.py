@@ -251,7 +251,7 @@ def test_comments_are_read_by_deepspeed_alone(value: str, severity: str) -> None
     assert told(parsed.diagnostics) == [(severity, "config-not-json")]
 
 
-def test_a_key_that_stands_twice() -> None:
+def test_a_key_that_occurs_twice() -> None:
     parsed = parse_json(
         '{\n"zero_optimization": {"stage": 2},\n"zero_optimization": {"stage": 3}\n}', "ds.json"
     )

@@ -105,7 +105,7 @@ def test_a_class_around_the_engine_saves_as_it_does(method: str, found: bool) ->
 @pytest.mark.parametrize(
     "again", ["import main", "from mine import go as main", "def main(): ...", "main = 1"]
 )
-def test_a_name_that_stands_for_something_else_since(again: str) -> None:
+def test_a_name_that_was_reassigned(again: str) -> None:
     guard = "import torch.distributed as td\nmain = rank == 0\n{}\nif main:\n    td.barrier()"
     assert told(guard.format(again)) == []
     assert told(guard.format("class C:\n    def main(self): ...")) == ["called-by-one-rank"]

@@ -72,7 +72,7 @@ def test_only_what_is_shorter_than_a_head_was_pasted() -> None:
 
 
 @pytest.mark.parametrize("size", [7, 512, 65536, HEAD])
-def test_noise_is_told_by_the_same_bytes_whatever_the_portions(size: int) -> None:
+def test_noise_is_detected_regardless_of_the_chunks(size: int) -> None:
     """The first 512 bytes alone would pass for text."""
     data = b"a line of text\n" * 40 + NOISE
     problems: list[InputProblem] = []
@@ -84,7 +84,7 @@ def test_noise_is_told_by_the_same_bytes_whatever_the_portions(size: int) -> Non
     assert len(problems) == 1
 
 
-def test_a_log_says_the_same_by_every_way(
+def test_a_log_gives_the_same_diagnosis_on_every_path(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A terminal broke the log's lines, which shows only after the first portion of every input."""

@@ -276,7 +276,7 @@ def test_a_notebook_is_read_as_what_its_cells_printed() -> None:
         ("a.gz", ""),
     ],
 )
-def test_a_file_named_like_an_archive_that_is_none_is_read_and_told(
+def test_a_plain_file_named_like_an_archive_is_read_and_reported(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     path = tmp_path / name

@@ -208,7 +208,7 @@ def test_the_progress_only_grows_and_ends_at_the_whole(catalogue: Catalogue, log
         assert told == sorted(told) and told[-1] == (whole, whole)
 
 
-def test_who_is_told_to_stop_gives_up() -> None:
+def test_a_process_that_is_stopped_gives_up() -> None:
     board = Board(2)
     board.report(1, 500)
     assert board.read() == [0, 500]
@@ -217,7 +217,7 @@ def test_who_is_told_to_stop_gives_up() -> None:
         board.report(0, 1)
 
 
-def test_a_process_without_the_rules_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_the_rules_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_engines", {})
     with pytest.raises(LookupError):
         read_away(Job((), ScanSizes(), None, NO_PAGES))

@@ -112,7 +112,7 @@ def test_a_rank_that_stopped_early_is_named(tmp_path: Path, catalogue: Catalogue
 
 
 @pytest.mark.usefixtures("engine")
-def test_a_rank_that_says_no_end_is_named(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_a_rank_without_a_reported_end_is_named(tmp_path: Path, catalogue: Catalogue) -> None:
     def text(rank: int) -> str:
         return steps(rank, 9) if rank == BAD else f"{steps(rank)}{at(400)} INFO Training finished\n"
 
@@ -158,7 +158,7 @@ def test_each_exception_is_counted(tmp_path: Path, catalogue: Catalogue) -> None
 
 @pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("how", ["threads", "processes"])
-def test_whoever_searches_the_diagnosis_is_the_same(tmp_path: Path, catalogue: Catalogue, how: str) -> None:
+def test_the_diagnosis_is_the_same_for_every_searcher(tmp_path: Path, catalogue: Catalogue, how: str) -> None:
     folder_of(tmp_path, one_fails)
     alone, _ = diagnose_paths([tmp_path], Options(catalogue))
     if how == "processes":

@@ -59,7 +59,7 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_nothing_is_said_if_there_was_time(logs: Path, catalogue: Catalogue) -> None:
+def test_nothing_is_reported_if_time_was_left(logs: Path, catalogue: Catalogue) -> None:
     limits = Limits(until=time.monotonic() + 3600)
     diagnosis, problems = diagnose_paths([logs], Options(catalogue, limits=limits))
     assert (diagnosis.verdict, problems) == ("failed", [])
@@ -210,7 +210,7 @@ def test_several_jobs_share_the_time(tmp_path: Path, catalogue: Catalogue) -> No
 
 
 @pytest.mark.parametrize("reader", ["stdin", "fifo"])
-def test_a_pipe_that_nobody_closes_is_read_until_the_time_is_over(
+def test_an_open_pipe_is_read_until_the_time_limit(
     tmp_path: Path, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     name = "-"
@@ -232,7 +232,7 @@ def test_a_pipe_that_nobody_closes_is_read_until_the_time_is_over(
     assert is_out_of_time(diagnosis)
 
 
-def test_a_pipe_that_stays_silent_is_said_to_be_empty(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_a_silent_pipe_is_reported_as_empty(tmp_path: Path, catalogue: Catalogue) -> None:
     """The other end of the pipe is never opened."""
     os.mkfifo(tmp_path / "pipe")
     options = Options(catalogue, limits=Limits(until=time.monotonic() + 0.1))

@@ -54,7 +54,7 @@ def records(folder: Path) -> list[Record]:
     return RingReader(path).read().records
 
 
-def test_nothing_is_made_before_there_is_something_to_tell(tmp_path: Path, probe: Probe) -> None:
+def test_nothing_is_created_before_the_first_report(tmp_path: Path, probe: Probe) -> None:
     probe.value("loss", 1.0)
     assert list(tmp_path.iterdir()) == []
     probe.step()
@@ -77,7 +77,7 @@ def test_steps_count_up_with_their_time_and_values(tmp_path: Path, probe: Probe,
     assert (three["step"], three["step_seconds"]) == (40.0, 0.25)
 
 
-def test_a_loss_that_is_nan_is_told_as_such(tmp_path: Path, probe: Probe) -> None:
+def test_a_nan_loss_is_reported(tmp_path: Path, probe: Probe) -> None:
     probe.step(loss=float("nan"))
     probe.value("grad_norm", float("nan"))
     probe.step()
@@ -215,7 +215,7 @@ def test_what_goes_wrong_inside_is_counted_and_goes_no_further(tmp_path: Path, p
     assert reader.faults == 5  # the sampler, two values, a name, a phase
 
 
-def test_a_folder_that_is_not_there_costs_one_attempt(tmp_path: Path, clock: Clock) -> None:
+def test_a_missing_folder_costs_one_attempt(tmp_path: Path, clock: Clock) -> None:
     probe = Probe(tmp_path / "gone", {"RANK": "0"}, clock)
     probe.step()
     probe.event("warning", text="x")
@@ -243,7 +243,7 @@ def test_a_second_thread_is_counted_and_never_waits(tmp_path: Path, probe: Probe
     assert reader.dropped_records == 1
 
 
-def test_two_threads_that_tell_at_once_make_one_ring(
+def test_two_threads_that_report_at_once_create_one_ring(
     tmp_path: Path, probe: Probe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -300,7 +300,7 @@ def test_events_lie_beside_the_ring_and_repeat_at_tenfold_counts(tmp_path: Path,
     assert path.stat().st_mode & 0o077 == 0
 
 
-def test_a_process_that_is_no_rank_tells_nothing_before_its_first_step(tmp_path: Path, clock: Clock) -> None:
+def test_a_process_is_no_rank_before_its_first_step(tmp_path: Path, clock: Clock) -> None:
     probe = Probe(tmp_path, {}, clock)
     probe.event("warning", text="of a launcher")
     assert list(tmp_path.iterdir()) == []
@@ -328,7 +328,7 @@ def test_a_side_file_full_of_warnings_has_room_for_the_exception_that_ends_the_r
     assert (tmp_path / "x.jsonl").stat().st_size <= MOST_BYTES
 
 
-def test_a_side_file_that_cannot_be_made_counts_and_goes_on(tmp_path: Path) -> None:
+def test_a_missing_side_file_is_counted_and_not_fatal(tmp_path: Path) -> None:
     file = EventFile(tmp_path / "no" / "x.jsonl")
     assert file.write("warning", text="x") is False
     assert file.dropped == 1

@@ -182,7 +182,7 @@ def test_output_and_exit_code_are_those_of_a_run_without_probe(programs: Program
 @pytest.mark.parametrize(
     ("ends", "error"), [("raise RuntimeError('out')", True), ("sys.exit(0)", False), ("pass", False)]
 )
-def test_a_rank_tells_how_it_leaves_whoever_took_the_hook(programs: Programs, ends: str, error: bool) -> None:
+def test_a_rank_reports_its_exit_under_any_hook(programs: Programs, ends: str, error: bool) -> None:
     """A program's own hook that calls no other hook hides nothing from the probe."""
     programs.run(f"import sys, torch\nsys.excepthook = lambda *_: print('mine')\n{ends}\n")
     events = [event for event in programs.events() if event["kind"] in ("exception", "left")]
@@ -217,7 +217,7 @@ def test_an_exit_code_is_an_error_without_an_exception(programs: Programs, ends:
         ("raise ValueError('lost')", True),
     ],
 )
-def test_a_rank_that_was_forked_tells_how_it_leaves(programs: Programs, ends: str, error: bool) -> None:
+def test_a_forked_rank_reports_its_exit(programs: Programs, ends: str, error: bool) -> None:
     """A forked process does not run ``atexit``; a worker that never stepped reports nothing."""
     programs.run(
         "import multiprocessing, sys, torch\n"
@@ -252,7 +252,7 @@ def test_warnings_log_records_and_exceptions_are_told(programs: Programs) -> Non
     ]
 
 
-def test_a_hook_that_raises_is_counted_and_disturbs_nobody(programs: Programs) -> None:
+def test_a_hook_that_raises_is_counted_and_does_not_disturb_training(programs: Programs) -> None:
     spoil = (
         "import torch, deepspeed\nimport stallwatch_probe.hooks.deepspeed as hook\n"
         "def numbers(engine): raise RuntimeError('in the probe')\nhook._numbers = numbers\n"
@@ -262,7 +262,7 @@ def test_a_hook_that_raises_is_counted_and_disturbs_nobody(programs: Programs) -
     assert programs.steps() == []
 
 
-def test_a_library_of_another_form_disturbs_nobody(programs: Programs) -> None:
+def test_a_library_of_another_form_does_not_disturb_training(programs: Programs) -> None:
     (programs.site / "deepspeed/runtime/engine.py").write_text("DeepSpeedEngine = 5\n")
     assert programs.run("import torch, deepspeed\nprint('on')\n") == Ran(0, b"on\n", b"")
     assert programs.faults() == 1
@@ -311,24 +311,24 @@ def test_a_launcher_that_imports_torch_is_no_rank(programs: Programs) -> None:
     assert list(programs.rings.iterdir()) == []
 
 
-def test_a_process_that_steps_is_a_rank_whoever_started_it(programs: Programs) -> None:
+def test_a_process_with_steps_is_a_rank(programs: Programs) -> None:
     programs.run(ENGINE, rank=None)
     assert [each.rank for each in programs.steps()] == [0, 0]
 
 
-def test_a_program_that_execs_itself_goes_on(programs: Programs) -> None:
+def test_a_program_that_execs_itself_continues(programs: Programs) -> None:
     again = "import os, sys\nif not os.environ.get('AGAIN'):\n    os.environ['AGAIN'] = '1'\n"
     programs.run(ENGINE + again + "    os.execv(sys.executable, [sys.executable, __file__])\n")
     assert sorted(each.values["step"] for each in programs.steps()) == [1, 1, 2, 2]
 
 
-def test_a_full_disk_stops_nobody(programs: Programs) -> None:
+def test_a_full_disk_stops_no_rank(programs: Programs) -> None:
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
     assert programs.run(limit + ENGINE + "print('on')\n") == Ran(0, b"on\n", b"")
     assert list(programs.rings.iterdir()) == []
 
 
-def test_a_ring_that_is_removed_stops_nobody(programs: Programs) -> None:
+def test_a_removed_ring_stops_no_rank(programs: Programs) -> None:
     remove = "import pathlib, sys\nfor p in pathlib.Path(sys.argv[0]).parent.glob('rings/*'): p.unlink()\n"
     again = "for _ in range(4): engine.step()\nprint('on')\n"
     assert programs.run(ENGINE + remove + again) == Ran(0, b"on\n", b"")

@@ -159,7 +159,7 @@ def test_deepspeeds_version_tells_whether_it_refuses(
     assert [event["seen"] for event in told(tmp_path)] == seen
 
 
-def test_a_deepspeed_that_refuses_is_told_of_every_module(probe: Probe, tmp_path: Path) -> None:
+def test_a_deepspeed_that_refuses_is_reported_with_every_module(probe: Probe, tmp_path: Path) -> None:
     model, armed = Tower(), list[bool]()
     model.drop.eval()
     backward(EvalWatch(probe, armed.append, refused=True, clock=Turn()), Engine(model), model.drop)
@@ -299,7 +299,7 @@ def test_the_trainer_that_lacks_a_model_is_named() -> None:
     assert trainer_without_model(None) == ("", "")
 
 
-def test_a_path_is_told_of_again_when_it_may_be_another_checkpoint(probe: Probe, tmp_path: Path) -> None:
+def test_a_path_is_announced_again_if_it_may_be_another_checkpoint(probe: Probe, tmp_path: Path) -> None:
     clock = Turn()
     written = Written(probe, clock)
     for clock.now in (0.0, AGAIN_SECONDS - 1, AGAIN_SECONDS):

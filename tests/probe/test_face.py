@@ -49,7 +49,7 @@ LOOP = (
 )
 
 
-def test_a_plain_loop_tells_the_agent(tmp_path: Path) -> None:
+def test_a_plain_loop_reports_to_the_agent(tmp_path: Path) -> None:
     run(LOOP, **rings(tmp_path))
     steps = [each.values for each in records(tmp_path) if "step" in each.values]
     assert [(each["step"], each["loss"], each["target_steps"]) for each in steps] == [(1, 2, 9), (2, 1.5, 9)]
@@ -98,7 +98,7 @@ def test_switched_off_it_does_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "home").exists()
 
 
-def test_a_state_folder_and_a_port_that_are_not_to_be_had_stop_nobody(tmp_path: Path) -> None:
+def test_a_missing_state_folder_and_port_stop_no_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environ = {
         **os.environ,
@@ -149,7 +149,7 @@ def test_an_engine_that_is_there_already_is_watched() -> None:
     assert any(line.startswith('stallwatch_rank_resident_bytes{rank="1"') for line in page)
 
 
-def test_what_cannot_be_watched_is_told_and_goes_on() -> None:
+def test_what_cannot_be_watched_is_reported_and_continues() -> None:
     code = "import stallwatch\nassert stallwatch.watch(5) == 5\nprint('on')\n"
     environ = {**os.environ, "STALLWATCH_EXPORTER_PORT": "0"}
     done = subprocess.run(

@@ -240,7 +240,9 @@ class TestTrainer:
         assert any(line.startswith('stallwatch_rank_resident_bytes{rank="0"') for line in page)
 
     @trains(RESUMED)
-    def test_a_resumed_trainer_goes_on_from_its_checkpoints_step(self, trained: list[Trained]) -> None:
+    def test_a_resumed_trainer_continues_from_the_step_of_its_checkpoint(
+        self, trained: list[Trained]
+    ) -> None:
         assert [told for told in trained[0].ranks.phases() if told.startswith("step")] == [
             "step 1",
             "step 2",
@@ -364,7 +366,7 @@ class TestLightning:
         assert probe.steps == 3.0 and probe.reported_by_user
 
     @trains(LIGHTNING)
-    def test_a_lightning_trainer_tells_steps_losses_and_phases(self, trained: list[Trained]) -> None:
+    def test_a_lightning_trainer_reports_steps_losses_and_phases(self, trained: list[Trained]) -> None:
         ranks = trained[0].ranks
         steps = [each.values for each in ranks.records() if "step" in each.values]
         assert [each["step"] for each in steps] == [1, 2, 3, 4]

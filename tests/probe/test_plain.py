@@ -83,7 +83,7 @@ def test_the_rank_that_it_turns_out_to_be_goes_on_with_the_signal(rings: Path) -
         assert main_thread(from_faulthandler(dump.text() or "")) is not None
 
 
-def test_a_program_that_another_one_became_is_asked_in_its_place(rings: Path) -> None:
+def test_a_program_that_replaced_another_is_queried_instead(rings: Path) -> None:
     with program(rings, EXEC) as child:
         assert len(list(rings.glob(f"*{SIGNAL}"))) == 2
         (alone,) = local_ranks(rings, child.pid)
@@ -92,7 +92,7 @@ def test_a_program_that_another_one_became_is_asked_in_its_place(rings: Path) ->
         assert main is not None and main.frames[-1].function == "train"
 
 
-def test_of_several_nobody_knows_whom_to_ask(rings: Path) -> None:
+def test_several_matching_programs_are_ambiguous(rings: Path) -> None:
     with ExitStack() as both:
         both.enter_context(program(rings))
         assert len(local_ranks(rings, None)) == 1

@@ -46,7 +46,7 @@ def test_the_allocators_own_figures_are_read(monkeypatch: pytest.MonkeyPatch, na
     }
 
 
-def test_a_device_that_is_not_in_use_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_device_is_not_queried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=bool)))
     assert accelerator_memory() == {}
 

@@ -115,7 +115,7 @@ def test_records_overwritten_while_they_are_read_are_not_believed(tmp_path: Path
     assert batch.lost == 4
 
 
-def test_a_record_that_the_counter_has_not_reached_is_not_there(tmp_path: Path) -> None:
+def test_a_record_beyond_the_counter_is_not_read(tmp_path: Path) -> None:
     """A rank that is killed between record and counter may leave a torn record."""
     ring = writer(tmp_path)
     ring.record(1.0, [1.0, NAN])
@@ -152,7 +152,7 @@ def test_a_file_that_is_no_ring_is_refused(tmp_path: Path, content: bytes) -> No
         RingReader(path)
 
 
-def test_a_ring_cut_short_under_the_reader_ends_nobody(tmp_path: Path) -> None:
+def test_a_truncated_ring_ends_no_reader(tmp_path: Path) -> None:
     ring = writer(tmp_path)
     reader = RingReader(ring.path)
     ring.record(1.0, [1.0, NAN])

@@ -49,7 +49,7 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_a_probe_that_raises_inside_itself_is_counted_and_not_heard(programs: Programs, what: str) -> None:
+def test_an_error_inside_the_probe_is_counted_and_silent(programs: Programs, what: str) -> None:
     code = (
         "import torch, deepspeed, sys, warnings\n"
         "def spoiled(*_, **__): raise MemoryError('in the probe')\n"
@@ -110,7 +110,7 @@ def test_a_launcher_that_clears_the_environment_has_ranks_without_probe(programs
     assert same(programs, code).out == b"0 b'False False\\n'\n"
 
 
-def test_a_folder_that_is_gone_before_the_first_step_stops_nobody(programs: Programs) -> None:
+def test_a_folder_that_disappears_before_the_first_step_stops_no_rank(programs: Programs) -> None:
     gone = "import shutil, pathlib, sys\nshutil.rmtree(pathlib.Path(sys.argv[0]).parent / 'rings')\n"
     assert programs.run(gone + ENGINE + "print('on')\n") == Ran(0, b"on\n", b"")
 

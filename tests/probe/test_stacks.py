@@ -329,7 +329,7 @@ def test_the_newer_process_of_a_rank_counts(tmp_path: Path) -> None:
         assert [(each.pid, each.ended) for each in local_ranks(tmp_path, None)] == [(alive.pid, False)]
 
 
-def test_a_rank_without_a_pipe_is_asked_by_the_signal_if_py_spy_is_missing(
+def test_a_rank_without_a_pipe_is_queried_by_signal_without_py_spy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gathering, "find_py_spy", lambda: None)
@@ -377,7 +377,7 @@ def test_processes_without_a_probe_are_found_by_their_environment(
         bare.wait()
 
 
-def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
+def test_a_launcher_with_a_rank_of_its_cluster_is_no_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -398,7 +398,7 @@ def test_a_launcher_that_its_cluster_gave_a_rank_is_none(
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_stopped_rank_is_told_as_such_and_gets_no_signal(
+def test_a_stopped_rank_is_reported_and_gets_no_signal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: bool
 ) -> None:
     if not stop:  # time for an answer on a busy machine

@@ -33,7 +33,7 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
     return Watched(tmp_path / "home", catalogue)
 
 
-def test_a_model_left_in_evaluation_mode_is_told_while_it_trains_on(watched: Watched) -> None:
+def test_a_model_that_trains_in_evaluation_mode_is_reported(watched: Watched) -> None:
     """DeepSpeed 0.15.4 and newer print nothing about it, and the run ends well."""
     assert watched.run("backward_in_eval_mode.py", "--hold", str(watched.hold), ranks=2) == 0
     opened = watched.told[0]
@@ -127,7 +127,7 @@ def test_healthy_runs_are_not_warned_of(
         assert reader.faults == 0
 
 
-def test_a_healthy_trainer_is_told_its_checkpoints_and_nothing_else(tmp_path: Path) -> None:
+def test_a_healthy_trainer_reports_its_checkpoints_only(tmp_path: Path) -> None:
     run = probed(tmp_path / "run", "saving_trainer.py", "--empty", ranks=1)
     assert run.code == 0, printed(run.logs)
     written = {(Path(event["path"]).name, event["by"]) for event in run.events("checkpoint")}

@@ -97,7 +97,7 @@ def test_a_log_that_just_ends_is_no_failure(engine: tuple[Catalogue, Matcher], t
     assert diagnose(engine, text).verdict == ("no-evidence" if text == DIRECT else "unfinished")
 
 
-def test_a_log_that_ends_in_an_evaluation_says_so(engine: tuple[Catalogue, Matcher]) -> None:
+def test_a_log_that_ends_in_an_evaluation_is_reported_as_such(engine: tuple[Catalogue, Matcher]) -> None:
     notes = diagnose(engine, steps(20) + EVALUATION).notes
     assert any("see evaluation-hang" in note for note in notes)
     assert not any("see evaluation-hang" in note for note in diagnose(engine, steps(20)).notes)
@@ -155,7 +155,7 @@ def test_a_loss_that_diverged_explains_the_nan_that_follows(engine: tuple[Catalo
     assert (primary(ended), ended.verdict) == ("loss-divergence", "failed")
 
 
-def test_ranks_that_ended_otherwise_are_told_apart(engine: tuple[Catalogue, Matcher]) -> None:
+def test_ranks_with_different_endings_are_distinguished(engine: tuple[Catalogue, Matcher]) -> None:
     files = {f"rank{rank}.log": steps(20) + timeout(rank, 1200) for rank in range(7)}
     files["rank7.log"] = steps(20) + stamp(788, "RuntimeError: CUDA error: device-side assert triggered")
     diagnosis = diagnose(engine, files)
@@ -227,7 +227,7 @@ KERNEL = (
         (KERNEL + KILL, "host-oom-sigkill"),
     ],
 )
-def test_a_kill_is_the_cause_only_where_nobody_else_ended_the_run(
+def test_a_kill_is_the_cause_only_if_nothing_else_ended_the_run(
     engine: tuple[Catalogue, Matcher], end: str, rule: str
 ) -> None:
     diagnosis = diagnose(engine, steps(20) + end)
@@ -298,7 +298,7 @@ INTERRUPT = (
 @pytest.mark.parametrize(
     ("last", "verdict"), [((20, 4100), "stalled"), ((20, 900), "interrupted"), ((21, 4100), "interrupted")]
 )
-def test_a_bar_that_stood_until_somebody_interrupted_it_is_a_silent_hang(
+def test_an_interrupted_bar_without_progress_is_a_silent_hang(
     engine: tuple[Catalogue, Matcher], last: tuple[int, int], verdict: str
 ) -> None:
     text = bars(*((step, 12 * step) for step in range(1, 21)), last) + INTERRUPT

@@ -32,7 +32,7 @@ DATA = [
 
 
 @pytest.mark.parametrize("line", DATA)
-def test_a_failure_in_data_is_none(catalogue: Catalogue, line: str) -> None:
+def test_a_failure_in_training_data_is_ignored(catalogue: Catalogue, line: str) -> None:
     reading = RunReading(catalogue)
     seen = reading.feed(lines_of(f"{STEPS}{line}\n"))
     assert is_training_data(line) and not seen.matches

@@ -60,7 +60,7 @@ def read(catalogue: Catalogue, lines: list[tuple[float, str]], *, times: bool = 
 @pytest.mark.parametrize("rule", SIGNALS)
 @pytest.mark.parametrize("peer", [GLOO, NCCL])
 @pytest.mark.parametrize(("other", "times"), [(-15, True), (1, True), (-15, False)])
-def test_a_crash_is_the_cause_of_what_its_peers_told_before(
+def test_a_crash_is_the_cause_of_earlier_reports_of_its_peers(
     catalogue: Catalogue, rule: str, peer: str, other: int, times: bool
 ) -> None:
     lines = [*STEPS, (50.0, f"[rank0]: {peer}"), *summary(rule, other=other)]

@@ -63,7 +63,7 @@ def test_what_is_no_word_of_it_is_not_taken_for_one(diagnose: Ask, said: str) ->
     assert asked(found) == [] and "stops mid-run at step" in " ".join(found.notes)
 
 
-def test_a_run_that_went_on_was_not_ended_by_what_one_rank_said(diagnose: Ask) -> None:
+def test_a_run_that_continued_was_not_ended_by_a_message_of_one_rank(diagnose: Ask) -> None:
     again = [(10.0 * step, f"INFO step={step} loss={2 - step / 1000:.3f}") for step in range(40, 60)]
     found = diagnose(stamped([*STEPS, (395.0, "[rank: 0] Received SIGTERM: 15"), *again]))
     assert asked(found) == [] and found.verdict == "unfinished"

@@ -209,7 +209,7 @@ def test_the_users_own_code_is_no_librarys_and_what_called_it_did_not_raise(read
     assert _primary(read(traceback(timeout, wandb, ("/srv/me/data.py", "fetch"), requests))) is None
 
 
-def test_a_later_exception_is_not_asked_where_the_earliest_has_no_place(read: Read) -> None:
+def test_a_later_exception_is_ignored_if_the_earliest_has_no_place(read: Read) -> None:
     wandb = (f"{SITE}/wandb/sdk/wandb_run.py", "finish")
     first = traceback("KeyError: 'reward'", ("/srv/me/data.py", "load"), rank="[rank1]: ")
     then = traceback("requests.exceptions.ConnectionError: refused", wandb, rank="[rank0]: ")

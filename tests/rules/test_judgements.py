@@ -43,7 +43,7 @@ def test_messages_with_steps_after_them_are_harmless() -> None:
     assert judge_trace_cache(trace(*[(None, 2)] * 20), GOES_ON).harm == "harmless"
 
 
-def test_a_message_after_the_last_step_tells_nothing_yet() -> None:
+def test_a_message_after_the_last_step_is_no_evidence_yet() -> None:
     assert judge_trace_cache(trace((1.0, 0), tail=1), GOES_ON).harm == "by-progress"
     assert judge_trace_cache(trace(tail=1), GOES_ON).harm == "by-progress"
 

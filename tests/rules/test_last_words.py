@@ -53,7 +53,7 @@ def test_an_exception_may_have_a_name_in_any_script(catalogue: Catalogue) -> Non
     assert (unknown.exception, unknown.message) == ("数据错误", "样本 17 的标签长度与输入长度不一致")
 
 
-def test_a_log_without_a_total_that_just_ends_is_told(catalogue: Catalogue) -> None:
+def test_a_log_without_a_total_that_just_ends_is_reported(catalogue: Catalogue) -> None:
     steps = [line.replace("/500", "") for line in STEPS]
     silent = diagnose(catalogue, steps)
     assert silent.verdict == "unfinished"

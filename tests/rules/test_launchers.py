@@ -132,7 +132,7 @@ def test_a_rank_that_its_launcher_names_with_an_error_did_not_leave_early(
         ("", None, "Rank 1 exited without an error; "),
     ],
 )
-def test_of_a_rank_whose_probe_saw_no_step_the_log_tells_how_far_it_came(
+def test_the_log_gives_the_step_of_a_rank_whose_probe_saw_none(
     catalogue: Catalogue, label: str, step: int | None, told: str
 ) -> None:
     reading = RunReading(catalogue)

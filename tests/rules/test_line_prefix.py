@@ -54,7 +54,7 @@ def test_a_cell_of_a_table_is_unquoted() -> None:
     assert [text.strip() for text in texts(data)] == [line.strip() for line in RUN.splitlines()]
 
 
-def test_a_lead_tells_rank_and_time() -> None:
+def test_a_line_prefix_gives_rank_and_time() -> None:
     data = behind(["2026-11-20T10:00:01Z [node-2/rank-3] "])
     reader = LineReader("", lead=certain_prefix(data))
     lines = [*reader.feed(data), *reader.finish()]

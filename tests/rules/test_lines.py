@@ -148,7 +148,7 @@ def test_a_bar_with_a_postfix_stays_whole(line_texts: LineTexts) -> None:
     assert line_texts(behind.encode()) == [behind]
 
 
-def test_a_bar_that_stands_is_read_once_with_the_time_it_came() -> None:
+def test_a_bar_that_does_not_advance_is_read_once() -> None:
     reader = LineReader("train.log")
     assert reader.feed(b"\r 29/100", 10.0) == []
     assert [line.text for line in reader.feed(b"\r 30/100", 11.0)] == [" 29/100"]

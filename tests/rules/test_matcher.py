@@ -114,7 +114,7 @@ class TestRequires:
             rule={"patterns": ["failed"], "requires": ["big model", "huge model"]}, other=["failed"]
         )
 
-    def test_a_scan_tells_matches_and_contexts_apart(self, matcher: Matcher) -> None:
+    def test_a_scan_distinguishes_matches_and_contexts(self, matcher: Matcher) -> None:
         scan = matcher.scan(lines("failed", "huge model", "big model failed"))
         assert [(index, rule) for index, rule, _ in scan.matches] == [
             (0, "rule"), (0, "other"), (2, "rule"), (2, "other"),

@@ -101,7 +101,7 @@ def test_a_healthy_run_has_none() -> None:
     assert reading.diagnose().new_lines == []
 
 
-def test_the_exception_itself_is_not_told_twice() -> None:
+def test_the_exception_itself_is_not_reported_twice() -> None:
     assert new(steps(1, 9) + END) == []
     assert new(steps(1, 9) + "OddError: it broke\n") == []
 
@@ -173,7 +173,7 @@ def test_what_is_printed_after_any_failure_is_not_told(line: str) -> None:
         "odd error 77. CUDA kernel errors might be asynchronously reported at some other API call",
     ],
 )
-def test_a_message_with_their_words_is_told(line: str) -> None:
+def test_a_message_with_their_words_is_reported(line: str) -> None:
     assert len(new(steps(1, 9) + f"{line}\n")) == 1
 
 

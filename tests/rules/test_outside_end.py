@@ -83,7 +83,7 @@ def test_a_failure_before_the_end_stays_the_cause(catalogue: Catalogue, matcher:
 
 
 @pytest.mark.parametrize("after", ["", f"\n{LOST}\nsrun: Job step aborted: Waiting up to 32 seconds."])
-def test_ranks_that_stood_until_a_node_was_lost_stood_for_it(
+def test_ranks_that_stalled_before_a_node_was_lost_stalled_because_of_it(
     catalogue: Catalogue, matcher: Matcher, after: str
 ) -> None:
     primary = read(catalogue, matcher, NODE_FAILED.format(at="09:40:12") + after).primary

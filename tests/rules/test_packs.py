@@ -74,7 +74,7 @@ def test_an_extension_of_no_page_is_a_problem(tmp_path: Path) -> None:
     assert (problem.path, problem.message) == (str(path), "extends the unknown rule 'no-such-rule'")
 
 
-def test_a_pack_that_is_not_there_is_a_problem() -> None:
+def test_a_missing_pack_is_a_problem() -> None:
     (problem,) = load_catalogue([folder_of_pack("no-such-pack")]).problems
     assert "no such folder of rule pages" in problem.message
 

@@ -24,7 +24,7 @@ def line_with(text: str, needle: str) -> int:
     return next(number for number, line in enumerate(text.split("\n"), 1) if needle in line)
 
 
-def test_a_page_gives_all_that_it_says(page_text: PageText) -> None:
+def test_a_page_keeps_its_whole_content(page_text: PageText) -> None:
     page = parse_page(
         page_text(
             requires=["using the big model"],
@@ -91,7 +91,7 @@ def test_windows_line_ends_and_a_byte_order_mark_are_read(page_text: PageText) -
         ({"raised_in": [{"file": "a/b.py", "function": "f"}]}, "raised_in:", "unknown key 'function' in"),
     ],
 )  # fmt: skip
-def test_a_fault_in_the_front_matter_is_told_with_its_line(
+def test_a_fault_in_the_front_matter_is_reported_with_its_line(
     page_text: PageText, front: dict[str, object], needle: str, message: str
 ) -> None:
     text = page_text(**front)
@@ -168,7 +168,7 @@ def test_every_required_section_is_missed(page_text: PageText, heading: str, sec
         ("## Why\n", "## Fix\n1. x\n## Why\n", "## Fix", "comes twice"),
     ],
 )
-def test_a_fault_in_the_body_is_told_with_its_line(
+def test_a_fault_in_the_body_is_reported_with_its_line(
     page_text: PageText, old: str, new: str, line_of: str, message: str
 ) -> None:
     text = page_text().replace(old, new, 1)

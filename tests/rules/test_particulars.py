@@ -149,7 +149,9 @@ def test_ranks_that_are_only_behind_in_one_operation_do_not_differ(
     assert one.title == catalogue.pages[one.rule].title
 
 
-def test_a_container_over_its_limit_is_told_with_the_limit(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_a_container_over_its_limit_is_reported_with_the_limit(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
     logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": DESCRIBED}
     one = first(diagnose(catalogue, matcher, logs))
     assert one.title == "The container used more host memory than its limit of 64Gi (OOMKilled)"
@@ -179,7 +181,7 @@ def test_the_limit_is_that_of_the_container_that_was_killed(
         DESCRIBED + DESCRIBED.replace("64Gi", "32Gi"),  # one of two
     ],
 )
-def test_a_limit_that_is_not_surely_the_killed_containers_is_not_told(
+def test_a_limit_of_an_uncertain_container_is_not_reported(
     catalogue: Catalogue, matcher: Matcher, described: str
 ) -> None:
     logs = {"pod.log": steps(1, 20) + "Killed\n", "describe.txt": described}
@@ -187,7 +189,7 @@ def test_a_limit_that_is_not_surely_the_killed_containers_is_not_told(
     assert one.title == "容器的主机内存超过上限，被内核杀死（OOMKilled）" and "limit" not in one.captures
 
 
-def test_a_launcher_that_was_told_to_end_was_ended_from_outside(
+def test_a_launcher_that_received_a_signal_was_ended_from_outside(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     one = first(diagnose(catalogue, matcher, {"pod.log": steps(1, 20) + ASKED + SENT}))

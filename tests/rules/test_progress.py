@@ -149,7 +149,7 @@ def test_steps_counted_per_epoch_are_added_up() -> None:
 # ---- attempts
 
 
-def test_a_resumed_run_goes_on_from_its_checkpoint() -> None:
+def test_a_resumed_run_continues_from_its_checkpoint() -> None:
     texts = [f"step {n} loss 1" for n in [*range(0, 105, 5), *range(60, 75, 5)]]
     tracker = track(log(*texts))
     assert (tracker.attempt, tracker.first_step, tracker.last_step) == (2, 0, 70)
@@ -293,7 +293,7 @@ def test_the_end_of_training_is_seen(text: str) -> None:
     assert track(log("step 9/10 loss 1", text)).finished
 
 
-def test_a_run_that_goes_on_has_not_finished() -> None:
+def test_a_run_that_continues_has_not_finished() -> None:
     tracker = track(log("step 9 loss 1", "Training completed", *(f"step {n} loss 1" for n in (10, 11))))
     assert not tracker.finished
 
@@ -340,7 +340,7 @@ def test_hostile_text_does_not_grow_without_bound(monkeypatch: pytest.MonkeyPatc
     assert sum(len(stream.counters) for stream in tracker._streams.values()) == 20
 
 
-def test_a_bar_that_is_drawn_again_at_its_step_tells_how_long_it_stood() -> None:
+def test_a_bar_redrawn_at_its_step_shows_the_length_of_the_stall() -> None:
     tracker = track(log(bar(49, 90, 490), bar(50, 90, 500), bar(50, 90, 500), bar(50, 90, 3100)))
     assert tracker.waited == 2600
     track(log(bar(51, 90, 3110)), tracker)

@@ -260,7 +260,7 @@ def test_no_step_is_told_where_none_was_seen(diagnose: Diagnose) -> None:
     assert diagnosis.primary is not None and diagnosis.primary.step is None
 
 
-def test_a_plain_line_without_a_colon_tells_a_bad_loss(catalogue: Catalogue, matcher: Matcher) -> None:
+def test_a_plain_line_without_a_colon_shows_a_bad_loss(catalogue: Catalogue, matcher: Matcher) -> None:
     reading, reader = RunReading(catalogue, matcher), LineReader("run.log")
     reading.feed(reader.feed(b"step 1/100 loss 2.0\nstep 2/100 loss nan\n"))
     diagnosis = rendered(reading.diagnose())
@@ -280,7 +280,7 @@ def test_a_kill_that_nothing_explains_is_perhaps_for_memory(diagnose: Diagnose) 
     assert counted.primary is not None and counted.primary.confidence == 0.9
 
 
-def test_a_run_that_was_told_to_stop_says_so(diagnose: Diagnose) -> None:
+def test_a_run_that_was_stopped_by_a_signal_reports_it(diagnose: Diagnose) -> None:
     for ending in (
         killed_by("SIGTERM"),
         killed_by("SIGHUP", passed_on="SIGHUP"),

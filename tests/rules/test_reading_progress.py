@@ -40,7 +40,7 @@ def test_a_silence_like_one_before_is_no_news(diagnose: Diagnose) -> None:
     assert diagnose(stamped(rows)).verdict == "unfinished"
 
 
-def test_a_run_that_goes_on_printing_after_a_silence_did_not_hang(diagnose: Diagnose) -> None:
+def test_a_run_that_prints_after_a_silence_did_not_hang(diagnose: Diagnose) -> None:
     rows = [(2.0 * step, f"step {step} loss 1.5") for step in range(1, 30)]
     rows += [(1500 + line, f"answer {line}: 0.5") for line in range(9)]
     assert diagnose(stamped(rows)).verdict == "unfinished"

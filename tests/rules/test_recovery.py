@@ -90,7 +90,7 @@ def every(steps: int, count: int, nan: set[int]) -> list[str]:
     ],
     ids=["few losses since", "the first ones", "long ago", "long ago, each step", "often", "to the end"],
 )
-def test_a_loss_that_was_nan_is_told_until_good_ones_are_printed(
+def test_a_nan_loss_is_reported_until_finite_losses_follow(
     lines: list[str], verdict: str, catalogue: Catalogue, matcher: Matcher
 ) -> None:
     reading = RunReading(catalogue, matcher)

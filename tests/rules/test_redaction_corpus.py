@@ -37,7 +37,7 @@ def test_what_is_no_secret_stays(line: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["secret.txt", "harmless.txt"])
-def test_a_line_is_redacted_alike_wherever_it_stands(name: str) -> None:
+def test_a_line_is_redacted_alike_at_every_position(name: str) -> None:
     texts = [_MARKED.sub(r"\1", line) for line in lines(name)]
     assert redact("\n".join(texts)).split("\n") == [redact(text) for text in texts]
 

@@ -180,7 +180,7 @@ def test_an_epochs_total_is_no_runs(heading: str, row: str) -> None:
         assert read(epochs(heading, row, 10)).finish is not None
 
 
-def test_a_counter_that_goes_on_below_the_next_heading_has_its_own_total() -> None:
+def test_a_counter_that_continues_below_the_next_heading_has_its_own_total() -> None:
     log = "".join(
         f"Epoch {n // 10}\nstep {n}/40 loss 0.{n}\nstep {n + 5}/40 loss 0.{n}\n" for n in (10, 20, 30)
     )
@@ -219,7 +219,7 @@ NO_TRAINING = {
 
 
 @pytest.mark.parametrize("name", NO_TRAINING)
-def test_numbers_that_nobody_calls_a_training_are_none(name: str) -> None:
+def test_numbers_without_training_words_are_ignored(name: str) -> None:
     log = "".join(NO_TRAINING[name](n) + "\n" for n in range(1, 60))
     assert not read(log).trained
     if name in ("rows", "two columns"):

@@ -84,7 +84,7 @@ def test_each_signal_is_told_by_whoever_tells_it(catalogue: Catalogue, number: i
 
 @pytest.mark.parametrize("number", [10, 15])
 @pytest.mark.parametrize("way", ["script", "container", "systemd"])
-def test_a_helper_that_a_script_ends_after_the_training_is_none(
+def test_a_helper_that_a_script_ends_after_the_training_is_ignored(
     catalogue: Catalogue, number: int, way: str
 ) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, line(number, way))) == "healthy"
@@ -117,7 +117,7 @@ def test_an_exit_status_is_told_as_a_failure_of_unknown_cause(catalogue: Catalog
 @pytest.mark.parametrize(
     "told", [EXITS[3].replace("trainer", "sidecar"), EXITS[4].replace("train.", "exporter.")]
 )
-def test_a_helper_s_exit_after_the_training_is_none(catalogue: Catalogue, told: str) -> None:
+def test_the_exit_of_a_helper_after_the_training_is_ignored(catalogue: Catalogue, told: str) -> None:
     assert schema_1_verdict(diagnosed(catalogue, *STEPS, END, told)) == "healthy"
 
 

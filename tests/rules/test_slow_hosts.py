@@ -97,9 +97,7 @@ def test_in_noise_of_a_fifth_a_tenth_is_found_after_hundreds_of_steps() -> None:
 
 
 @pytest.mark.parametrize(("guilty", "rank"), [((9,), 9), ((8, 9, 10, 11), None), ((8, 9, 10), None)])
-def test_a_late_rank_is_told_from_a_host_whose_ranks_are_all_late(
-    guilty: tuple[int, ...], rank: int | None
-) -> None:
+def test_a_late_rank_is_distinguished_from_a_late_host(guilty: tuple[int, ...], rank: int | None) -> None:
     changes = named_in(slow_from(100, 0.3, noisy(0.02), *guilty), 4, 4, 130)
     assert [(slow.host, slow.rank) for _, slow in changes if slow is not None] == [("n2", rank)]
 

@@ -53,7 +53,7 @@ def test_without_a_stall_the_signal_is_all_there_is(known: Catalogue, end: str, 
     assert found.primary is not None and found.primary.rule == rule
 
 
-def test_a_failure_that_the_log_tells_explains_the_stall(known: Catalogue) -> None:
+def test_a_failure_in_the_log_explains_the_stall(known: Catalogue) -> None:
     found = ended(known, STEPS + OOM + TERMINATED, stalled=True)
     assert found.primary is not None and found.primary.rule == "cuda-oom"
 

@@ -74,7 +74,7 @@ OOM = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.
     ("end", "by_launcher"),
     [(OOM + CLOSING, True), (CRASH + CLOSING, True), (OOM + TERMINATED + CLOSING, False), (CLOSING, False)],
 )
-def test_a_launchers_own_signal_after_a_failure_is_told_as_that(
+def test_a_signal_of_the_launcher_after_a_failure_is_reported_as_such(
     known: Catalogue, end: str, by_launcher: bool
 ) -> None:
     found = ended(known, STEPS + end, ending=FAILED)

@@ -73,7 +73,7 @@ def test_what_a_process_lost_is_the_cause_only_of_what_nothing_else_explains(
     assert primary(ended) == "host-oom-sigkill"
 
 
-def test_a_child_that_lost_its_parent_ends_no_program_that_goes_on(known: Catalogue) -> None:
+def test_an_orphaned_child_does_not_end_a_running_program(known: Catalogue) -> None:
     lost = PARTS["a child that lost its manager"]
     more = "".join(f"goal {n} is {n / 7:.1f} away\n" for n in range(100))
     assert diagnosed(known, lost + more).verdict != "unknown-failure"
@@ -110,7 +110,7 @@ def test_what_a_message_says_is_skipped_is_not_the_cause(known: Catalogue) -> No
     assert primary(diagnosed(known, steps(1, 40) + died)) == "media-file-unreadable"
 
 
-def test_a_message_about_retries_says_nothing_of_later_exceptions(known: Catalogue) -> None:
+def test_a_message_about_retries_does_not_cover_later_exceptions(known: Catalogue) -> None:
     text = "ERROR: request failed, retrying\nstep 41/400 loss 0.5\n" + raised("KeyError: 'loss'")
     assert root(diagnosed(known, steps(1, 40) + text)) == "KeyError"
 

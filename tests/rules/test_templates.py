@@ -29,7 +29,7 @@ def test_lines_of_one_wording_are_one_entry() -> None:
     assert shown(table) == [("all is well here", 1, 2, 2), ("queue 3 is slow", 3, 1, 4)]
 
 
-def test_a_count_stands_for_lines_that_are_not_shown() -> None:
+def test_a_count_replaces_lines_that_are_not_shown() -> None:
     table = filled(["queue 3 is slow"])
     assert table.again(Line("queue 9 is slow", "run.log", 900), 899, count=500)
     assert not table.again(Line("something else entirely", "run.log", 901), 900)

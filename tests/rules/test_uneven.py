@@ -33,7 +33,7 @@ def told(diagnosis: Diagnosis) -> list[str]:
 
 @pytest.mark.parametrize("times", [True, False])
 @pytest.mark.parametrize(("end", "ranks"), [(399, (0, 1, 3)), (400, (0, 1)), (150, (0, 1, 3, 4, 5, 6, 7))])
-def test_a_rank_that_ended_long_before_the_others_is_told_though_nothing_failed(
+def test_a_rank_that_ended_early_is_reported_without_a_failure(
     diagnose: Ask, end: int, ranks: tuple[int, ...], times: bool
 ) -> None:
     found = diagnose({**others(end, *ranks, times=times), "rank2.log": log(1, 29, times=times)})
@@ -64,7 +64,7 @@ def test_ranks_that_log_every_ten_steps_are_compared_by_their_rhythm(diagnose: A
         "loading\n",
     ],
 )
-def test_a_rank_that_prints_otherwise_is_not_told(diagnose: Ask, quiet: str) -> None:
+def test_a_rank_with_different_output_is_not_reported(diagnose: Ask, quiet: str) -> None:
     found = diagnose({**others(400, 0, 1, 3), "rank2.log": quiet})
     assert not told(found)
 
@@ -81,7 +81,7 @@ def test_the_newer_part_of_a_rotated_log_counts(diagnose: Ask) -> None:
     assert not told(diagnose({**others(400, 0, 1, 3), **parts}))
 
 
-def test_a_long_log_whose_middle_is_not_read_tells_it_too(diagnose: Ask) -> None:
+def test_a_long_log_with_an_unread_middle_gives_the_same_result(diagnose: Ask) -> None:
     def long(last: int, every: int = 1) -> str:
         return "".join(f"step {step}/9000 loss 1.5\n" for step in range(every, last + 1, every))
 

@@ -181,7 +181,7 @@ def test_a_message_on_the_next_line() -> None:
     assert summary(text) == [("failure", "BuildError", "no compiler found")]
 
 
-def test_a_message_goes_on_in_the_lines_that_stand_deeper() -> None:
+def test_a_message_continues_in_indented_lines() -> None:
     text = """\
 Traceback (most recent call last):
   File "/home/ada/train.py", line 90, in <module>

@@ -93,7 +93,7 @@ def test_each_credential_opens(ask: Callable[..., Answer]) -> None:
         assert ask(f"Authorization: {sent}").status == 200
 
 
-def test_a_stranger_is_refused_and_learns_only_how_to_ask(ask: Callable[..., Answer]) -> None:
+def test_an_unknown_user_is_refused_and_learns_only_whom_to_contact(ask: Callable[..., Answer]) -> None:
     """A reader of /metrics or of the relay's messages without credentials."""
     answer = ask()
     assert answer.status == 401
@@ -173,7 +173,7 @@ def test_alertmanagers_own_token_is_one_more(start: Callable[..., int], settings
 
 
 @pytest.mark.parametrize("content", ["", "\n \n", None])
-def test_a_file_without_credentials_lets_nobody_in(
+def test_a_file_without_credentials_grants_no_access(
     start: Callable[..., int], settings: ServerSettings, kind: str, content: str | None
 ) -> None:
     """An empty credential against a file that is empty, or was deleted."""

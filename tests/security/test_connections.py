@@ -386,7 +386,7 @@ def test_a_server_that_closes_lets_an_answer_go_out(
         assert stream.read() == b"page"
 
 
-def test_a_connection_without_a_tls_handshake_keeps_nobody_out(
+def test_a_connection_without_a_tls_handshake_blocks_no_other(
     start: Callable[..., int], connect: Connect, tmp_path: Path
 ) -> None:
     """One connection that never begins its handshake: others are served."""

@@ -16,7 +16,7 @@ from processes import STALLWATCH
 Attacked = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def test_a_module_of_the_current_folder_is_imported_by_the_python_that_is_asked(
+def test_a_module_of_the_current_folder_is_imported_by_the_queried_python(
     attacked: Attacked, tmp_path: Path
 ) -> None:
     """``check --python`` starts another Python, which looks for no module where the user happens to be."""

@@ -118,7 +118,7 @@ def test_numbers_beyond_a_float_are_infinite(process: RankProcess) -> None:
     assert answer["counters"] == {"step": float("inf"), "name": "?"}
 
 
-def test_a_nested_answer_of_a_rank_is_none(process: RankProcess) -> None:
+def test_a_nested_answer_of_a_rank_is_rejected(process: RankProcess) -> None:
     """It is as if the rank had not answered: other ways of asking follow."""
     process.path.with_suffix(queries.ANSWER).write_bytes(DEEP)
     assert queries.answer(process.path, "7") is None
@@ -158,7 +158,7 @@ def test_a_setting_of_hundreds_of_digits_is_out_of_range(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("stamp", ["2026-13-01T00:00:00Z", "2026-00-00T00:00:00Z", "0000-01-01T00:00:00Z"])
-def test_a_copy_with_a_day_that_is_none_keeps_its_other_lines(stamp: str, tmp_path: Path) -> None:
+def test_a_copy_with_an_invalid_day_keeps_its_other_lines(stamp: str, tmp_path: Path) -> None:
     """The page that shows the end of a log shows what is left."""
     copy = tmp_path / "rank0.log"
     copy.write_text(f"{stamp} stdout F odd\n2026-05-02T09:00:00Z stdout F even\n")
@@ -241,7 +241,7 @@ def test_the_name_of_an_upload_is_cut_at_once() -> None:
     assert safe_name(name, 1).endswith("é.log")
 
 
-def test_a_key_that_stands_thousands_of_times_is_named_with_its_last_line() -> None:
+def test_a_key_repeated_thousands_of_times_is_named_with_its_last_line() -> None:
     """Each of many doubled keys was looked for in the whole file."""
     text = "{" + ",\n".join(f'"k{number % 2000}": 1' for number in range(4000)) + "}"
     found = {str(one.what.params["name"]): one.line for one in parse_json(text, "ds.json").diagnostics}
@@ -286,7 +286,7 @@ def test_a_count_of_thousands_of_digits_is_part_of_the_message() -> None:
 @pytest.mark.parametrize(
     "total", ["9" * 4000, str(2**63), "-1", "true"], ids=["long", "beyond", "less", "bool"]
 )
-def test_a_number_of_steps_that_is_none_is_added_to_no_entry(total: str) -> None:
+def test_an_invalid_number_of_steps_is_not_added(total: str) -> None:
     """It was written once per entry: a file of 94 KB became lines of 129 MB."""
     text = b'{"max_steps": %s, "log_history": [{}, {"step": 1}]}' % total.encode()
     assert b"".join(trainer_state_lines(iter([text]))) == b'{}\n{"step": 1}\n'

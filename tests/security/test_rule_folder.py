@@ -132,7 +132,7 @@ def test_a_trusted_configuration_brings_a_folder_of_rules(eves: Eves, rules: Pat
     refused(rules, "it belongs to another account")
 
 
-def test_a_folder_that_the_user_names_is_read_whoever_can_write_it(eves: Eves, rules: Path) -> None:
+def test_a_folder_that_the_user_names_is_read_regardless_of_its_writers(eves: Eves, rules: Path) -> None:
     eves(rules)
     flag = {"rules.dirs": Setting((rules,), "--rules")}
     assert load(flags=flag, environ={}, cwd=rules.parent)["rules.dirs"] == (rules,)

@@ -110,7 +110,7 @@ def test_what_the_mail_server_refuses_has_its_code(
     assert not box.mails
 
 
-def test_nobody_listens_where_the_mail_goes(notice: Notice) -> None:
+def test_a_mail_server_that_does_not_listen(notice: Notice) -> None:
     with pytest.raises(ChannelError) as caught:
         AppriseChannel(mail_url(1)).send(notice)
     assert caught.value.code == "refused"
@@ -140,7 +140,7 @@ def test_ntfy_with_a_priority_of_the_users_keeps_it(edge: Any, notice: Notice) -
     assert server.taken[0].headers["X-Priority"] == "low"
 
 
-def test_ntfy_says_when_to_come_again(edge: Any, notice: Notice) -> None:
+def test_ntfy_gives_the_time_of_the_next_attempt(edge: Any, notice: Notice) -> None:
     said = {"code": 42901, "http": 429, "error": "limit reached: too many requests"}
     edge.serve("ntfy.sh", ntfy).force = [reply(said, 429, retry_after="9")]
     with pytest.raises(ChannelError) as caught:

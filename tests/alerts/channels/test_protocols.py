@@ -142,7 +142,7 @@ def test_other_failures_of_http_are_named(name: str, status: int, edge: Any, not
     assert "html" not in str(caught.value)
 
 
-def test_whom_dingtalk_shall_call_stands_in_the_text(edge: Any, notice: Notice) -> None:
+def test_dingtalk_mentions_appear_in_the_text(edge: Any, notice: Notice) -> None:
     server = edge.serve(CHATS["dingtalk"].host, dingtalk)
     AppriseChannel(CHATS["dingtalk"].url).send(notice)
     body = server.taken[0].json

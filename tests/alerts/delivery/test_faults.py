@@ -17,7 +17,7 @@ Make = Callable[..., Notice]
 HOUR = 3600.0
 
 
-def test_a_chat_that_is_down_for_an_hour_hears_everything_once_and_late(
+def test_a_chat_that_is_down_for_an_hour_receives_each_message_once(
     mail: Any, chat: Any, notice: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Random pauses would make messages near the end of a pause look late.

@@ -55,7 +55,7 @@ def test_ten_thousand_fit_into_one_message_in_both_languages(notice: Make) -> No
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_message_that_leaves_late_says_of_when_it_is(notice: Make, language: str) -> None:
+def test_a_late_message_shows_its_time(notice: Make, language: str) -> None:
     now = 1_795_000_000.0
     then = datetime.fromtimestamp(now - 100).astimezone()
     one = group_of(notice())

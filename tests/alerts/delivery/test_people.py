@@ -126,7 +126,7 @@ def test_an_escalation_waits_as_long_if_the_clock_is_set(
     assert len(at.heard[BOSS]) == 1
 
 
-def test_somebody_cares_so_nobody_else_is_called(desk: Any, stall: Stall) -> None:
+def test_an_acknowledged_incident_calls_no_other_person(desk: Any, stall: Stall) -> None:
     at = desk(routes=ESCALATE)
     at.tell(stall())
     assert at.people.acknowledge(ID, "ann", at.clock.now)
@@ -231,7 +231,7 @@ def test_a_database_that_is_away_silences_nothing_and_calls_in_doubt(
     assert len(planner.drafts([letter], lambda *_: set(), lambda _: set(), clock.now)) == 1
 
 
-def test_notes_stand_in_the_history(engine: Engine, stall: Stall, database: str) -> None:
+def test_notes_appear_in_the_history(engine: Engine, stall: Stall, database: str) -> None:
     store, people = IncidentStore(database), OperatorActions(engine)
     store.upsert(stall())
     assert people.note(ID, "bob", "looked at it", 7.0)

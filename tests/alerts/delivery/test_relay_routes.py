@@ -210,7 +210,7 @@ def test_quiet_hours_hold_a_message_until_they_are_over_unless_the_agent_told_it
     assert at.ledger.has_all(fingerprint(FIRST), [stage_key(warnings[0])])
 
 
-def test_of_a_group_that_was_kept_only_what_no_agent_told_is_told(
+def test_a_kept_group_is_sent_without_what_agents_already_sent(
     relayed: Any, stall: Stall, clock: Any
 ) -> None:
     clock.now = datetime(2026, 11, 21, 23, 59, tzinfo=timezone.utc).timestamp()

@@ -71,7 +71,7 @@ def test_a_route_without_urls_has_the_common_ones_and_one_with_none_is_silent() 
     assert where([Route(runs=("sft",), urls=())]) == []
 
 
-def test_a_route_that_goes_on_adds_and_a_chat_is_told_once() -> None:
+def test_a_continuing_route_adds_chats_and_each_is_notified_once() -> None:
     routes = [Route(urls=("x", "default"), go_on=True)]
     assert {stop.url for stop in where(routes)} == {"x", "default"}
     assert len(where([*routes, Route(urls=("x",))])) == 2

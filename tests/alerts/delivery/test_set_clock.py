@@ -20,7 +20,7 @@ set_by = pytest.mark.parametrize("seconds", [7200.0, -7200.0])
 
 
 @set_by
-def test_a_pause_that_a_chat_asked_for(
+def test_a_pause_that_a_chat_requested(
     mail: Any, chat: Any, notice: Make, set_wall_clock: Set, seconds: float
 ) -> None:
     chat.script = [(429, {"Retry-After": "120"}, b"")]

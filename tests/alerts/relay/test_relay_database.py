@@ -19,7 +19,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 Stall = Callable[..., Incident]
 
 
-def test_a_message_is_on_disk_before_alertmanager_hears_yes(
+def test_a_message_is_on_disk_before_alertmanager_gets_an_answer(
     start: Any, store: IncidentStore, chat_server: Any, tmp_path: Path, catalogue: Catalogue
 ) -> None:
     chat_server.answers = [503] * 1000
@@ -50,7 +50,7 @@ def test_a_database_that_does_not_take_it_makes_alertmanager_come_again(
     assert told(chat_server, 1) == [("alert", "StallwatchRankGone", "open")]
 
 
-def test_two_relays_on_one_database_tell_once(
+def test_two_relays_on_one_database_notify_once(
     start: Any, store: IncidentStore, stall: Stall, tmp_path: Path, chat_server: Any
 ) -> None:
     store.upsert(stall())

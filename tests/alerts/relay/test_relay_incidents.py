@@ -60,7 +60,7 @@ def test_a_host_that_is_gone_is_a_message_of_its_own_if_no_stall_knows_of_it(
     assert chat_server.bodies[0]["title"].startswith("[myrun] 主机 n3 失联")
 
 
-def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
+def test_the_end_of_an_incident_goes_only_to_notified_chats(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     store.upsert(stall())
@@ -83,7 +83,7 @@ def test_the_end_is_told_when_the_incident_ended_and_only_to_who_heard_of_it(
     assert answer == "stored: 1 not for any chat (min_severity and routes)\n"  # no chat received the opening
 
 
-def test_a_second_episode_is_told_again(
+def test_a_second_episode_is_reported_again(
     start: Any, store: IncidentStore, stall: Stall, chat_server: Any
 ) -> None:
     post = start()

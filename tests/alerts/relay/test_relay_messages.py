@@ -126,7 +126,7 @@ def test_in_chinese_too(start: Any, chat_server: Any) -> None:
     assert body["title"] == "[myrun] rank 3 落后于其他 rank"
 
 
-def test_what_an_alert_says_mentions_nobody(start: Any, chat_server: Any) -> None:
+def test_the_text_of_an_alert_mentions_no_user(start: Any, chat_server: Any) -> None:
     hostile = alert("StallwatchRankGone", run="<!channel> @all")
     hostile["annotations"] = {"summary": "<@U1> [x](http://evil)", "runbook_url": "javascript:alert(1)"}
     start()(group(hostile))

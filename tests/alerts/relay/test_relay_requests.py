@@ -82,7 +82,7 @@ def test_a_token_is_asked_for(start: Any, chat_server: Any) -> None:
     assert told(chat_server, 1) == [("alert", "StallwatchRankGone", "open")]
 
 
-def test_other_requests_are_told_where_to_go(start: Any) -> None:
+def test_other_requests_get_a_hint(start: Any) -> None:
     post = start()
     assert post(group(), "/webhook") == 404
     assert post(None, "/") == 404

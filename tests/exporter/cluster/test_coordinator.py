@@ -465,7 +465,7 @@ def test_a_coordinator_that_merges_again_knows_nothing_of_before() -> None:
     assert [stage for _, stage in run.chat.stages] == ["open", "open"]
 
 
-def test_a_coordinator_that_was_stopped_takes_nobody_for_lost() -> None:
+def test_a_coordinator_that_was_stopped_loses_no_agent() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)
@@ -828,7 +828,7 @@ def test_what_another_coordinator_closed_is_closed_here_and_not_sent() -> None:
     assert {one.status for one in run.chat.got} == {one.status for one in shared.got} == {"open"}
 
 
-def test_a_coordinator_says_what_it_escalates_and_another_one_leaves_that_to_it() -> None:
+def test_a_coordinator_reports_what_it_escalates_so_that_no_other_does() -> None:
     run = Run()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall()))
     run.passes(4, *run.hosts)

@@ -172,7 +172,7 @@ def test_what_is_open_is_handed_over_without_a_second_message(
     assert [(one.id, one.status) for one in record[-1:]] == [(found.id, "resolved")]
 
 
-def test_a_provisional_run_goes_on_as_the_one_that_the_ranks_name(
+def test_a_provisional_run_takes_the_name_that_the_ranks_give(
     tmp_path: Path, rank: Callable[..., int]
 ) -> None:
     guessed = RunIdentity(key="5f", job="n1-29500", origin="command", agents=2, provisional=True)

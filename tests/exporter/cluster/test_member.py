@@ -168,7 +168,7 @@ def test_reports_that_are_lost_while_somebody_answers_make_no_agent_alone() -> N
     assert not agent.chat.got
 
 
-def test_a_refusal_is_shown_once_and_the_agent_goes_on_alone() -> None:
+def test_a_refusal_is_shown_once_and_the_agent_continues_alone() -> None:
     agent = Agent()
     agent.line.refusal = "n0:19402 has another secret"
     agent.opens()
@@ -193,7 +193,7 @@ def test_a_quiet_agent_posts_most_often_around_its_threshold(quiet: float, least
     assert posts - 1 <= len(agent.line.posts) - calm <= posts + 1
 
 
-def test_a_host_that_goes_on_posts_at_once_and_is_not_taken_for_silent() -> None:
+def test_a_host_that_continues_posts_at_once_and_is_not_silent() -> None:
     agent = Agent()
     agent.member.update(State(quiet=29.0, threshold=30.0))
     agent.member.round()

@@ -79,7 +79,7 @@ def test_a_host_looks_whether_the_better_one_is_there_before_it_names_it(three: 
     assert second.merges.agents == ["agent2"]
 
 
-def test_the_first_node_needs_nobody_to_know_that_it_is_first(three: Cluster) -> None:
+def test_the_first_node_knows_that_it_is_first(three: Cluster) -> None:
     """The master's address is the name of a service, not a name of the host."""
     identity = RunIdentity(key="ab", job="1", origin="kubeflow", master="job-master-0:29500", node=0)
     first = three.start(0, identity=identity)
@@ -145,9 +145,7 @@ def test_a_host_that_knows_a_better_one_names_it(three: Cluster) -> None:
     assert second.merges.agents == third.merges.agents == []
 
 
-def test_a_host_that_is_there_and_does_not_answer_is_passed_over(
-    three: Cluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_does_not_answer_is_skipped(three: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is stopped, or behind a link that loses all data after the connection."""
     hasty(monkeypatch, 0.3)
     with socket.create_server(("127.0.0.1", three.port)):

@@ -116,7 +116,9 @@ def test_uploads_say_the_same_as_paths(tmp_path: Path, catalogue: Catalogue) -> 
     assert by_stream.stats.bytes == by_path.stats.bytes == len(text)
 
 
-def test_what_cannot_be_read_is_told_and_the_rest_diagnosed(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_unreadable_files_are_reported_and_the_rest_is_diagnosed(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
     (tmp_path / "good.log").write_text(OOM.format(rank=0))
     (tmp_path / "cut.log.gz").write_bytes(gzip.compress(STEPS.encode())[:-20])
     (tmp_path / "binary.log").write_bytes(b"\x7fELF" + bytes(4096))
@@ -181,7 +183,7 @@ def recorded(tmp_path: Path) -> Record:
     return make
 
 
-def test_a_run_folder_tells_how_the_run_ended(recorded: Record, catalogue: Catalogue) -> None:
+def test_a_run_folder_shows_how_the_run_ended(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(
         Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="The kernel killed it.")
     )
@@ -248,7 +250,7 @@ AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-def test_a_stall_that_nothing_resolved_is_told_of_whoever_ended_the_run(
+def test_an_unresolved_stall_is_reported_after_any_end_of_the_run(
     recorded: Record, catalogue: Catalogue, how: str
 ) -> None:
     path = recorded(ENDINGS[how])
@@ -290,7 +292,9 @@ def test_what_an_agent_before_the_last_one_left_open_is_past(recorded: Record, c
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "stalled"
 
 
-def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, catalogue: Catalogue) -> None:
+def test_a_cause_that_only_the_probe_reports_explains_the_stall(
+    recorded: Record, catalogue: Catalogue
+) -> None:
     page = catalogue.pages["rank-left-early"]
     told = Primary(
         rule=page.id,
@@ -314,9 +318,7 @@ def test_a_cause_that_only_the_probe_could_tell_is_the_stalls(recorded: Record, 
     assert (diagnosis.verdict, diagnosis.primary) == ("stalled", told)
 
 
-def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
-    recorded: Record, catalogue: Catalogue
-) -> None:
+def test_a_rank_lost_before_the_agent_was_killed_is_reported(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
     gone = incident("finding/rank-gone", step=12, note=message("diagnosis.rank-gone", ranks="1"))
     keep(path, gone)
@@ -340,7 +342,7 @@ def test_a_rank_that_was_gone_when_the_agent_was_killed_is_told(
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].notes[0].endswith("ValueError: odd")
 
 
-def test_a_run_folder_tells_that_the_run_finished(recorded: Record, catalogue: Catalogue) -> None:
+def test_a_run_folder_shows_that_the_run_finished(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "finished"
@@ -396,7 +398,7 @@ def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: C
     assert diagnosis.primary.captures["optype"] == "ALLREDUCE"
 
 
-def test_a_baseline_knows_what_only_its_middle_says(tmp_path: Path) -> None:
+def test_a_baseline_includes_messages_from_the_middle_of_its_log(tmp_path: Path) -> None:
     from stallwatch_rules.pages.catalogue import load_catalogue
 
     catalogue = load_catalogue()

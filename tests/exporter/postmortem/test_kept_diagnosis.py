@@ -73,7 +73,7 @@ def test_what_the_logs_show_counts_more(tmp_path: Path, catalogue: Catalogue) ->
     assert found.primary is None and [one.exception for one in found.unknown] == ["ValueError"]
 
 
-def test_of_a_run_that_goes_on_it_is_old(tmp_path: Path, catalogue: Catalogue) -> None:
+def test_the_kept_diagnosis_is_stale_for_a_continuing_run(tmp_path: Path, catalogue: Catalogue) -> None:
     path = ended(tmp_path, catalogue, None)
     log(path).write_text(STEPS)
     assert rendered(diagnose_paths([path], Options(catalogue)))[0].verdict == "unfinished"

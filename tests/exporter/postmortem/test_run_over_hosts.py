@@ -477,7 +477,7 @@ def test_records_in_an_archive_take_a_bounded_room(
         assert sum(copied) <= 10_000 < (folder.path / "incidents.jsonl").stat().st_size
 
 
-def test_a_file_beside_the_folder_of_a_run_in_an_archive_is_none_of_it(
+def test_a_file_beside_a_run_folder_in_an_archive_is_not_part_of_the_run(
     tmp_path: Path, keep: Keep, catalogue: Catalogue
 ) -> None:
     folder = keep(2, STOPPED, lines=both()).path

@@ -261,9 +261,7 @@ def test_a_rank_that_answered_late_was_not_locked_out(watched: Watched) -> None:
         ),
     ],
 )
-def test_a_command_is_one_process_where_nobody_started_or_starts_more(
-    program: str, named: dict[str, str], alone: bool
-) -> None:
+def test_a_command_without_children_is_one_process(program: str, named: dict[str, str], alone: bool) -> None:
     environ = {name: value for name, value in os.environ.items() if name not in local_ranks._LAUNCHED} | named
     with subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environ

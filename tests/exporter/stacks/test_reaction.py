@@ -48,7 +48,7 @@ def test_a_command_gets_the_incident_and_its_variables(tmp_path: Path) -> None:
     assert "exited with 0" in notice and notice.endswith("(it printed nothing)")
 
 
-def test_what_a_command_prints_is_kept_and_told(tmp_path: Path) -> None:
+def test_the_output_of_a_command_is_kept_and_reported(tmp_path: Path) -> None:
     notices: list[str] = []
     run_line("echo requeued; echo as 4712 >&2", STALL, {}, notices.append, folder=str(tmp_path))
     (kept,) = tmp_path.glob("on-stall-*.txt")
@@ -73,7 +73,7 @@ def test_of_much_output_the_end_is_kept(tmp_path: Path) -> None:
     assert OUTPUT_BYTES < len(text) < OUTPUT_BYTES + 100
 
 
-def test_a_folder_that_takes_no_file_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_takes_no_file_is_reported(tmp_path: Path) -> None:
     notices: list[str] = []
     run_line("echo hello", STALL, {}, notices.append, folder=str(tmp_path / "gone"))
     assert "its output cannot be kept: No such file" in notices[0]
@@ -99,7 +99,7 @@ def test_a_command_has_a_session_of_its_own(tmp_path: Path) -> None:
     assert kept.read_text() == "True\n"
 
 
-def test_a_command_that_fails_or_takes_too_long_is_told() -> None:
+def test_a_command_that_fails_or_takes_too_long_is_reported() -> None:
     notices: list[str] = []
     run_line("echo no such job >&2; exit 3", STALL, {}, notices.append)
     run_line("exec sleep 60", STALL, {}, notices.append, patience=0.2)
@@ -139,7 +139,7 @@ def test_a_command_that_ignores_sigterm_is_killed_with_all_it_started() -> None:
 
 
 @pytest.mark.parametrize("asked", ["children", "status"])
-def test_a_process_that_cannot_be_looked_at_keeps_nobody_from_ending_the_command(
+def test_an_unreadable_process_does_not_prevent_the_end_of_the_command(
     monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     never = threading.Event()
@@ -172,7 +172,7 @@ def test_a_number_that_is_free_again_gets_no_sigkill(monkeypatch: pytest.MonkeyP
     assert [number for pid, number in sent if pid == command.pid and number] == [signal.SIGTERM]
 
 
-def test_the_exit_status_is_left_to_whoever_waits_for_the_command() -> None:
+def test_the_exit_status_is_left_to_the_waiting_process() -> None:
     with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as command:
         abort(command.pid, grace=30)
         assert command.wait(120) == -signal.SIGTERM

@@ -128,7 +128,7 @@ def test_a_rank_whose_storage_takes_no_more_of_a_checkpoint(ranks: Ranks, watch:
         checked(watch, watch.stall(), 1, WAITING + says)
 
 
-def test_the_run_goes_on_after_its_hang(ranks: Ranks, watch: Watch) -> None:
+def test_the_run_continues_after_its_hang(ranks: Ranks, watch: Watch) -> None:
     with held(ranks, "reward"):
         watch.stall()
     watch.until(lambda: watch.stalls[-1].status == "resolved")

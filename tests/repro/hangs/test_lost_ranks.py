@@ -101,7 +101,7 @@ def test_a_rank_that_left_out_a_collective_and_the_run_is_ended(watched: Watched
     assert not [words for words in command_lines(psutil.Process()) if "lost_ranks.py" in " ".join(words)]
 
 
-def test_a_rank_that_ended_while_others_wait_and_a_command_is_told(watched: Watched, tmp_path: Path) -> None:
+def test_a_rank_that_ended_while_others_wait_is_reported(watched: Watched, tmp_path: Path) -> None:
     line = f"cat > {tmp_path}/incident.json; env > {tmp_path}/environ; kill $STALLWATCH_COMMAND_PID"
     outcome = watched("lost_ranks.py", "leave", ranks=2, on_stall=f"command {line}")
     outcome.checked([1], r"Rank 0 is at lost_ranks\.py:\d+ in collect.*; rank 1 has ended.*\.")

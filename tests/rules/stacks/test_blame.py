@@ -182,7 +182,7 @@ def test_a_stage_whose_collective_hangs_is_not_done_and_the_others_wait_for_it()
         ([], {}, [], "", "", 0.0),
     ],
 )
-def test_of_what_is_not_known_nobody_is_sure(
+def test_unknown_facts_give_no_certainty(
     groups: list[StackGroup], hosts: dict[str, str], silent: list[str], ranks: str, why: str, most: float
 ) -> None:
     found = blame(groups, [WORLD] if groups else [], world=8 if groups else 0, hosts=hosts, silent=silent)

@@ -104,7 +104,7 @@ def test_ranks_that_all_join_wait_for_ranks_that_never_came(
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_a_rank_that_has_ended_is_said_to_be_nowhere_else(known: Catalogue, language: str) -> None:
+def test_an_ended_rank_is_reported_as_ended_only(known: Catalogue, language: str) -> None:
     gone = StackGroup([1], "unknown", condition="ended")
     stacks = StallStacks(0.0, 0.1, [WAITS, gone], odd=[1], why="ended")
     found = stood(known, stacks)
@@ -112,7 +112,7 @@ def test_a_rank_that_has_ended_is_said_to_be_nowhere_else(known: Catalogue, lang
     assert found.primary is not None and "SIGKILL" in render(found.primary.fixes[1], language)
 
 
-def test_a_launcher_without_ranks_is_told_as_such_in_either_language(known: Catalogue) -> None:
+def test_a_launcher_without_ranks_is_reported_in_both_languages(known: Catalogue) -> None:
     reading = RunReading(known)
     reading.feed(lines_of("W1122 torch/distributed/run.py:874] Setting OMP_NUM_THREADS\n"))
     found = with_advice(reading.diagnose(stalled=True), NO_RANK)
@@ -128,7 +128,7 @@ LEADS = [
 ]
 
 
-def test_a_cause_that_the_log_told_sends_nobody_for_stacks_that_were_taken(known: Catalogue) -> None:
+def test_a_cause_in_the_log_gives_no_advice_to_take_stacks_again(known: Catalogue) -> None:
     def at(stacks: StallStacks) -> Primary:
         reading = RunReading(known)
         steps = [f"step {step}/60 loss {2 / step:.4f}\n{INVALIDATED}" for step in range(1, 21)]

@@ -68,7 +68,7 @@ def test_the_rank_that_is_elsewhere_while_the_others_wait() -> None:
     )
 
 
-def test_a_reward_function_is_told_as_such_under_the_frame_that_also_generates() -> None:
+def test_a_reward_function_is_recognized_below_a_generating_frame() -> None:
     """The order of frames is that of TRL 1.16; the other ranks wait for that rank."""
     trl = f"{SITE}/trl/trainer/grpo_trainer.py"
     scored = (
@@ -216,7 +216,7 @@ def test_a_rank_in_a_backward_whose_thread_waits_waits_too() -> None:
     assert render(sentence(found)).startswith("Rank 0 waits in all_reduce (train.py:42 in step);")
 
 
-def test_a_rank_whose_compiled_code_waits_is_told_by_the_recorder() -> None:
+def test_a_rank_that_waits_in_compiled_code_is_found_by_the_flight_recorder() -> None:
     """A device synchronization shows no Python frame but the library's."""
     sync = Frame(f"{SITE}/torch/cuda/__init__.py", 1108, "synchronize")
     found = folded_of(rank(0, TRAIN, sync, recorded=recorder(7, 6, "all_gather_base")), rank(1, TRAIN))
@@ -224,7 +224,7 @@ def test_a_rank_whose_compiled_code_waits_is_told_by_the_recorder() -> None:
     assert render(sentence(found)).startswith("Rank 0 waits in all_gather (train.py:42 in step")
 
 
-def test_nobody_waits_and_all_are_alike() -> None:
+def test_no_rank_waits_and_all_are_alike() -> None:
     found = folded_of(*(rank(n, TRAIN, LOADER) for n in range(8)))
     assert found.odd == [] and len(found.groups) == 1
     assert render(sentence(found)) == (
@@ -283,7 +283,7 @@ def test_an_import_is_no_wait_for_the_network() -> None:
         {"groups": {"0": {"ranks": "9" * 5000}}},
     ],
 )
-def test_a_recorder_that_tells_something_else(told: Any) -> None:
+def test_a_recorder_with_another_content(told: Any) -> None:
     assert read_recorder(told).waiting == ()
 
 

@@ -224,7 +224,7 @@ def test_bytes_that_flow_are_life_in_a_save_and_not_in_a_loop_that_prints() -> N
     )
 
 
-def test_a_generation_that_goes_on_is_waited_for_longer_and_not_for_ever() -> None:
+def test_a_generation_in_progress_extends_the_wait_up_to_a_limit() -> None:
     looks = [[rank(0, GENERATE, counters={"forwards": float(count)})] for count in (5, 9)]
     found = judged(*looks, phase="rollout", longest=2.0)
     assert (found.status, found.limit) == ("waiting", LONG * FLOOR)
@@ -333,7 +333,7 @@ def test_all_hosts_together_decide_what_none_can_alone(
     assert (found and (found.status, found.limit, found.reason, found.rank)) == expected
 
 
-def test_a_host_that_does_not_know_of_others_takes_nobody_for_stalled() -> None:
+def test_a_host_that_knows_no_other_reports_no_stall() -> None:
     """Without torch's counters, the host takes its own ranks for all ranks."""
     alone = view("n1", rank(0, ALL_REDUCE), rank(1, ALL_REDUCE))
     assert alone.ruling is not None and alone.ruling.status == "stalled"
