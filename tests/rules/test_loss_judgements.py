@@ -1,4 +1,4 @@
-"""A loss that ran away, jumped or froze, and gradients that are zero: pure functions over points."""
+"""Losses that diverge, jump or freeze, and zero gradients: pure functions of points."""
 
 from __future__ import annotations
 
@@ -320,7 +320,7 @@ def test_a_loss_scale_in_free_fall() -> None:
 def test_the_engines_own_count_of_skipped_steps(
     first: tuple[float, int] | None, last: tuple[float, int] | None, harm: str | None
 ) -> None:
-    """DeepSpeed's ``step=70, skipped=70, lr=[1e-05]``, where no line says that a step overflowed."""
+    """DeepSpeed's ``step=70, skipped=70, lr=[1e-05]`` without a line that reports an overflow."""
     judgement = judge_skipped(first, last, [*WOBBLE, *WOBBLE, *WOBBLE[5:]], GOES_ON)
     assert (judgement and judgement.harm) == harm
     assert judge_skipped(first, last, falling(60), GOES_ON) is None

@@ -1,4 +1,4 @@
-"""Logs of different runs that were given together."""
+"""Logs of different runs in one diagnosis."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def losses(first: float, start: int = 0, norm: float = 1.1, prefix: str = "") ->
 
 
 def own_losses(first: float) -> str:
-    """What each rank prints of its own batch."""
+    """The metrics that each rank prints for its own batch."""
     return "".join(f"{{'loss': {first - n / 50:.4f}, 'epoch': {n / 100}}}\n" for n in range(20))
 
 
@@ -77,10 +77,10 @@ def test_told(catalogue: Catalogue, matcher: Matcher, files: dict[str, str], sig
         {"slurm-12345.out": steps(1, 20), "slurm-12345.err": steps(1, 20)},
         {"attempt_0/0/stdout.log": steps(1, 20), "attempt_1/0/stdout.log": steps(10, 30, hour=10)},
         {"train.log.1": steps(1, 20), "train.log": steps(20, 40, hour=10)},
-        {"part1.log": steps(1, 20), "part2.log": steps(20, 40, hour=10)},  # it went on
+        {"part1.log": steps(1, 20), "part2.log": steps(20, 40, hour=10)},  # it continued
         {"node0.log": losses(2.0), "node1.log": losses(2.0)},  # the mean over all ranks
         {"node0.log": losses(2.0), "node1.log": losses(2.0) + OOM},
-        {"a.log": losses(2.0), "b.log": losses(1.2, start=10, norm=2.0)},  # it went on, from a checkpoint
+        {"a.log": losses(2.0), "b.log": losses(1.2, start=10, norm=2.0)},  # it continued from a checkpoint
         {"rank0.log": losses(2.0), "rank1.log": losses(2.1, norm=2.0)},
         {"node0.log": own_losses(2.0), "node1.log": own_losses(2.1)},
         {"node0.log": losses(2.0), "node1.log": losses(2.1)},  # each its own loss, with the norm of all

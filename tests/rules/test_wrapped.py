@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""Lines that a terminal broke at its width."""
+"""Lines that a terminal wrapped at its width."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_any_cut_puts_the_same_together(line_end: str, encoding: str) -> None:
 
 @pytest.mark.parametrize("spaced", [False, True])
 def test_lines_end_where_the_reader_ends_them(spaced: bool) -> None:
-    """Next line, line separator and vertical tab are characters like others."""
+    """Next line, line separator and vertical tab count as ordinary characters."""
     text = "a run of\x85many\u2028words\x0b0123456789 and more of them"
     broken = [text.ljust(60, "x"), "goes on in a second line"]
     data = "\n".join(broken).encode()
@@ -112,7 +112,7 @@ def test_nothing_is_lost(lines: list[str]) -> None:
 
 
 def test_the_lines_of_a_private_key_are_no_broken_ones() -> None:
-    """All are as wide, and end and begin in mid-word; put together they would not be masked as a key's."""
+    """All have the same width and break inside words; joined, they would not be masked as a key's."""
     key = "".join(random.Random(7).choices(string.ascii_letters + string.digits, k=4 * 64 + 22)) + "=="
     lines = ["the key of the loader:", *(key[at : at + 64] for at in range(0, len(key), 64))]
     data = "".join(f"{line}\n" for line in lines).encode()
