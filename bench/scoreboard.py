@@ -1,6 +1,7 @@
 """Measure how often the diagnosis is right, for every labelled corpus on this machine.
 
-    make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists
+    make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists;
+                                          # without the latter, docs/scoreboard.md is unchanged
     python bench/scoreboard.py --corpus DIR --wrong --write docs/scoreboard.md
 
 A corpus is a folder with any of these files: ``cases.jsonl`` (rows with ``id``, ``signature`` and ``log`` or
@@ -42,6 +43,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
+DEVELOPMENT, CALIBRATION = "Development corpus", "Calibration"  #: sections that need more than OWN
 OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
 
 
@@ -123,7 +125,7 @@ def reliability(claimed: list[Claim]) -> list[str]:
 def calibrated(claimed: list[Claim]) -> list[str]:
     """Return the section on all corpora together: the reliability of confidence on each half."""
     lines = [
-        "## Calibration",
+        f"## {CALIBRATION}",
         "",
         "All cases above and those of `make benchmark`, in halves by the hash of their",
     ]
@@ -181,13 +183,17 @@ def benchmark_claims(console: Console) -> list[Claim]:
 )
 @click.option("--wrong", is_flag=True, help="List the cases that are wrong.")
 @click.option("--levels", "by_level", is_flag=True, help="Print how often each confidence is right, too.")
-@click.option("--write", type=click.Path(path_type=Path, dir_okay=False), help="Write the tables here, too.")
+@click.option(
+    "--write",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the tables here, too, if a corpus is given.",
+)
 def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None) -> None:
     """Diagnose every labelled case and print how often the diagnosis is right."""
     console, catalogue = Console(stderr=True), load_catalogue()
     families = {page.id: page.family for page in catalogue.pages.values()}
-    corpora = [("The project's own corpus", list(OWN)), *(("Development corpus", [path]) for path in more)]
-    text, claimed = [HEAD], benchmark_claims(console)
+    corpora = [("The project's own corpus", list(OWN)), *((DEVELOPMENT, [path]) for path in more)]
+    text, claimed = [HEAD], benchmark_claims(console) if more or by_level else []
     for title, folders in corpora:
         listed = [case for folder in folders for case in cases(folder)]
         outcomes = [
@@ -203,9 +209,18 @@ def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None
                         style="yellow",
                         highlight=False,
                     )
-    text += calibrated(claimed)
+    text += calibrated(claimed) if more else []
     sys.stdout.write("\n".join([*text[1:], *(levels(claimed) if by_level else ())]))
-    if write is not None:
+    if not more:
+        unchanged = f"; {write} is unchanged" if write is not None else ""
+        console.print(
+            f'Not measured without a development corpus (--corpus DIR): every row of "{DEVELOPMENT}" and '
+            f'"{CALIBRATION}"{unchanged}.',
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
+    elif write is not None:
         write.write_text("\n".join(text))
 
 

@@ -1,5 +1,7 @@
 """Find words that are used here in a private sense: ``python tools/plain_words.py``.
 
+With ``--sample SEED``, print texts drawn at random instead, for a reader who rates how plain they are.
+
 `plain_words.toml` lists them, with what to write instead and where they are right. The check covers the names
 that Python code defines, its docstrings, comments and help texts, the documentation, the rule pages and the
 English messages; not code spans, code blocks and links.
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import ast
 import io
+import random
 import re
 import subprocess
 import sys
@@ -30,11 +33,15 @@ except ImportError:  # Python 3.10
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path(__file__).with_suffix(".toml")
 KINDS = ("names", "prose")
+#: Number of texts that `--sample` draws, by group.
+DRAWN = {"docstrings": 25, "comments": 15, "documentation": 20, "what users see": 40, "Chinese": 40}
 _SPAN = re.compile(r"``.+?``|`[^`\n]+`|\]\([^)\s]*\)|https?://\S+|<!--.*?-->|\{\w*\}", re.DOTALL)
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _MESSAGE = re.compile(r'^\s*"([^"]+)": "(.*)",?$')
 _FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _FENCED = re.compile(r"^ *(`{3,}|~{3,}).*?^ *\1 *$", re.DOTALL | re.MULTILINE)
+_CHINESE = re.compile("[一-鿿]")
+_NO_TEXT = re.compile(r"#|<!--|.*# type: ")
 _LIST_ITEM = re.compile(r"^\s*(?:[*+-]|\d+\.|#+|\||>)\s")
 
 
@@ -224,13 +231,56 @@ def _markdown(source: str) -> Iterator[Text]:
     yield from _paragraphs(enumerate(_plain(text).split("\n"), 1))
 
 
+def sample(seed: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the group, place and source text of texts drawn at random: `DRAWN` of each group."""
+    groups: dict[str, list[tuple[str, str]]] = {group: [] for group in DRAWN}
+    chinese = subprocess.run(
+        ["git", "ls-files", "rules/stallwatch_rules/locale/zh/*.json"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout.split()
+    for name in [*files(), *chinese]:
+        source = (ROOT / name).read_text(encoding="utf-8")
+        lines = source.split("\n")
+        for text in texts(name, source):
+            spans = [number for number, _ in text.lines]
+            quoted = "\n".join(lines[min(spans) - 1 : max(spans)])
+            if (
+                text.kind == "prose"
+                and len(_WORD.findall(quoted)) > 3
+                and not _NO_TEXT.match(quoted)
+                and name not in chinese
+            ):
+                groups[_group(name, quoted)].append((f"{name}:{min(spans)}", quoted))
+            elif name in chinese and _CHINESE.search(quoted):
+                groups["Chinese"].append((f"{name}:{min(spans)}", quoted))
+        _, _, section = source.partition("\n## 中文\n")
+        paragraphs = _FENCED.sub("", section).split("\n\n")
+        groups["Chinese"] += [(name, part.strip()) for part in paragraphs if _CHINESE.search(part)]
+    for group, texts_of in groups.items():
+        for place, quoted in random.Random(f"{seed}/{group}").sample(texts_of, DRAWN[group]):
+            yield group, place, quoted
+
+
+def _group(name: str, quoted: str) -> str:
+    if name.endswith(".py"):
+        return "comments" if "#" in quoted.partition('"')[0] else "docstrings"
+    return "documentation" if name.startswith("docs/") or "/" not in name else "what users see"
+
+
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("paths", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Also look where a word is not enforced yet.")
 @click.option("--word", "only", metavar="TEXT", help="Look for the entries of TEXT alone.")
 @click.option("--count", is_flag=True, help="Count the hits of each word.")
-def main(paths: tuple[str, ...], every: bool, only: str | None, count: bool) -> None:
+@click.option("--sample", "seed", type=int, metavar="SEED", help="Draw texts for a rating instead.")
+def main(paths: tuple[str, ...], every: bool, only: str | None, count: bool, seed: int | None) -> None:
     """Print the places of private words, each with what to write instead; exit with 1 if there are any."""
+    if seed is not None:
+        for number, (group, place, quoted) in enumerate(sample(seed), 1):
+            click.echo(f"[{number}] {group}: {place}\n{quoted}\n")
+        return
     words = [word for word in load() if not only or word.pattern.fullmatch(only)]
     if not every:
         words = [replace(word, kinds=word.enforced) for word in words]

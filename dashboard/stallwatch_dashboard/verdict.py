@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stallwatch_alerts.messages.cause import cause_of, primary_of
+from stallwatch_alerts.messages.cause import cause_of
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow, began, lasted, stalled_since
 from stallwatch_dashboard.words import Reader, Say
@@ -19,7 +19,7 @@ from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.report.phrases import primary_note, where
 from stallwatch_rules.stacks.concluding import advises_stacks
 from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
+from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
@@ -84,7 +84,7 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
         level=level,
         headline=headline,
         facts=(*facts, where(found, reader.language)),
-        cause=reader.render(with_title_prefix(primary.apart, primary.title)),
+        cause=reader.render(primary.title),
         rule=primary.rule,
         why=reader.render(primary.why),
         note=reader.render(primary_note(found)),
@@ -116,6 +116,12 @@ def describe_state(incident: Incident, say: Say) -> str:
     if incident.outlasted or incident.unwatched:
         return say(f"resolution_{incident.resolution}")
     return say("open" if incident.status == "open" else "resolved")
+
+
+def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
+    """Return what happened, in which rank and where; for an unknown failure, the exception or a phrase."""
+    title = reader.render(cause_of(incident, page).title)
+    return title or rule_name(incident.rule, reader.say, incident.exception)
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
@@ -153,9 +159,7 @@ def _headline(
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:
-        named = rule_name(incident.rule, say, incident.exception)
-        title = cause_of(incident, pages.get(incident.rule)).title if primary_of(incident) else ""
-        return reader.render(title) or named, _OF_SEVERITIES[incident.severity]
+        return title_of(incident, pages.get(incident.rule), reader), _OF_SEVERITIES[incident.severity]
     if row.state == "starting":
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
@@ -176,10 +180,7 @@ def _with_incident(
     say = reader.say
     stacks = incident.stacks
     page = pages.get(incident.rule)
-    cause, primary = cause_of(incident, page), primary_of(incident)
-    title: Text = cause.title or rule_name(incident.rule, say, incident.exception)
-    if primary is not None:
-        title = with_title_prefix(primary.apart, title)
+    cause = cause_of(incident, page)
     fixes = list(cause.fixes)
     note = _note(incident, since, reader.now)
     place: Text = sentence(stacks) if stacks is not None else ""
@@ -210,7 +211,7 @@ def _with_incident(
         level=level,
         headline=headline,
         facts=tuple(facts),
-        cause=reader.render(title),
+        cause=title_of(incident, page, reader),
         rule=incident.rule,
         why=reader.render(cause.why),
         place=reader.render(place),

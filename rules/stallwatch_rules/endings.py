@@ -105,9 +105,14 @@ class Ending(msgspec.Struct, frozen=True):
         return None if self.kind in ("unknown", "interrupted") else self.kind != "finished"
 
     @property
+    def stopped(self) -> bool:
+        """True if a person, a scheduler or a time limit stopped the run from outside."""
+        signaled = self.kind == "killed" and self.signal in _STOPPED_BY
+        return signaled or self.kind in ("interrupted", "time-limit")
+
+    @property
     def outcome(self) -> Outcome | None:
         """The outcome of an incident that was open at the end; ``None`` if the ending is not known."""
         if self.kind == "unknown":
             return None
-        stopped = self.kind == "killed" and self.signal in _STOPPED_BY
-        return "ended" if stopped or self.kind in ("finished", "interrupted", "time-limit") else "crashed"
+        return "ended" if self.stopped or self.kind == "finished" else "crashed"

@@ -108,7 +108,7 @@ class Primary(msgspec.Struct):
     captures: dict[str, str]
     why: Text
     fixes: list[Text]
-    #: groups of odd ranks that are in no collective; each title starts with their place in the code
+    #: groups of the ranks that hold up the run, which the title names
     apart: list[StackGroup] = []
     inferred: Inferred = ""  #: basis of the conclusion if no rule has the exception's wording
     frames: list[str] = []  #: calls in the traceback of the exception, as in ``UnknownException``

@@ -108,9 +108,13 @@ def test_a_warning_that_turns_critical_is_sent_once_more(
     ("language", "resolution", "title"),
     [
         ("en", "run-failed", "[myrun] ended with the run (failed): CUDA out of memory (rank 1)"),
-        ("en", "run-stopped", "[myrun] ended with the run (stopped by hand): CUDA out of memory (rank 1)"),
+        (
+            "en",
+            "run-stopped",
+            "[myrun] ended with the run (stopped from outside): CUDA out of memory (rank 1)",
+        ),
         ("zh", "run-failed", "[myrun] 随任务结束（任务失败）："),
-        ("zh", "run-stopped", "[myrun] 随任务结束（被人为中断）："),
+        ("zh", "run-stopped", "[myrun] 随任务结束（被外部终止）："),
     ],
 )
 def test_what_ends_with_its_run_is_not_over_or_well(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -12,12 +13,13 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import duration_text
-from stallwatch_rules.messages import message
+from stallwatch_rules.messages import bilingual, message
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.stacks.concluding import ONE_PROCESS, with_advice
-from stallwatch_rules.stacks.records import StackGroup
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
+from stallwatch_rules.stacks.sentences import with_title_prefix
 
 Stall = Callable[..., Incident]
 
@@ -132,9 +134,9 @@ def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> N
     """An interrupted run is not an incident, so its end is not sent."""
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] stopped by hand, after a stall of 48 s"
-    assert chinese.title == "[myrun] 停滞 48 秒后被人为中断"
-    assert "stopped by hand (Ctrl-C)" in english.text and "被人为中断（Ctrl-C）" in chinese.text
+    assert english.title == "[myrun] stopped from outside, after a stall of 48 s"
+    assert chinese.title == "[myrun] 停滞 48 秒后被外部终止"
+    assert "stopped from outside" in english.text and "被外部终止" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text
     assert incident_notice(stopped, "en", None).level == "info"
@@ -342,27 +344,27 @@ def test_a_run_of_one_process_does_not_mention_other_ranks(stall: Stall, languag
     assert ("single process" if language == "en" else "只有一个进程") in text
 
 
-@pytest.mark.parametrize("spoken", ["en", "zh"])
 @pytest.mark.parametrize(
-    ("language", "lead"), [("en", "Likely cause: Rank 1 is at "), ("zh", "可能的原因：rank 1 停在 ")]
+    ("language", "blame"), [("en", ": rank 1 holds up the run (at |在)"), ("zh", "：rank 1 拖住了任务")]
 )
 @pytest.mark.parametrize("name", ["step", "step" * 200])
-def test_where_the_odd_rank_is_leads_in_the_readers_language_and_cuts_no_cause_away(
-    stall: Stall, spoken: str, language: str, lead: str, name: str
+def test_the_cause_of_a_stall_names_its_rank_and_place_once(
+    stall: Stall, language: str, blame: str, name: str
 ) -> None:
-    rule = "zero3-trace-cache-invalidated"
+    rule = "gloo-collective-timeout"
     page = load_catalogue().pages[rule]
-    titles = {"en": page.title, "zh": page.title_zh}
-    apart = [StackGroup([1], "code", place=f"train.py:5 in {name}")]
-    why = {"en": "Of the order.", "zh": "顺序不同。"}[spoken]
+    title = {"en": page.title, "zh": page.title_zh}[language]
     primary = Primary(
-        rule, titles[spoken], "cause", "fatal", 0.3, 1, "log", 1, None, 9, [], {}, why, [], apart
+        rule, bilingual(page.title, page.title_zh), "symptom", "fatal", 0.9, 1, "", 0, None, 9, [], {}, "", []
     )
+    stacks = StallStacks(0.0, 0.1, [StackGroup([1], "code", place=f"train.py:5 in {name}")], odd=[1])
+    primary.title = with_title_prefix(primary.title, stacks)
     for changes in ({}, {"status": "resolved", "resolution": "run-stopped"}):
-        text = render(stall(rule=rule, primary=primary, **changes), language, page).text
-        line = next(line for line in text.splitlines() if "train.py:5" in line)
-        between = {"en": "; also: ", "zh": "；另外："}[language]
-        assert line.startswith(lead) or changes
-        assert line.partition(between)[2].startswith(titles[language])
-    ended = stall(rule=rule, kind="ended", primary=primary, ending=Ending("failed", 1))
-    assert titles[language] in render(ended, language, page).title
+        text = render(stall(rule=rule, primary=primary, stacks=stacks, **changes), language, page).text
+        line = next(line for line in text.splitlines() if title in line)
+        assert re.search(re.escape(title) + blame, line)
+    ended = render(
+        stall(rule=rule, kind="ended", primary=primary, ending=Ending("failed", 1)), language, page
+    )
+    assert re.search(re.escape(title) + blame, ended.title)
+    assert ended.title.count("rank 1") == 1

@@ -117,7 +117,7 @@ def chromium() -> Iterator[Browser]:
 
 
 def choose_row(page: Page, address: str, row: int = 0, *, search: str = "") -> None:
-    """Click on a row of the page's table until the page changes to `address`.
+    """Tick the box of a row of the page's table until the page changes to `address`.
 
     The table is drawn on a canvas, which ignores a click while it is redrawn.
     """

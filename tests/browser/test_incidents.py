@@ -17,7 +17,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.get_by_test_id("stTopNav").get_by_role("link", name="Incidents").click()
-    page.get_by_text("Select a row to open the incident").wait_for()
+    page.get_by_text("Select a row to open the incident: tick its box").wait_for()
     page.get_by_role("button", name="critical").click()
     page.wait_for_url("**show=critical*")
     choose_row(page, re.compile("incident="), search=f"{run} trace-cache")

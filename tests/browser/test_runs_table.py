@@ -70,7 +70,7 @@ def page(watched):  # type: ignore[no-untyped-def]
 
 
 def show(page, rows: list[RunRow], language: str = "en") -> None:  # type: ignore[no-untyped-def]
-    told: dict[str, Any] = runs_table.table(rows, Reader(language, now=NOW))
+    told: dict[str, Any] = runs_table.table(rows, Reader(language, now=NOW), {})
     page.wait_for_function("() => window.show")
     page.evaluate("text => window.show(JSON.parse(text))", json.dumps(told))
 

@@ -97,11 +97,14 @@ def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tm
     demo.wait_for("[default1]:rank 1 step 1/", 120)
     assert demo.end(120) == 0, demo.text
     chat = [line for line in demo.lines if line.startswith("chat │")]
-    heads = [line for line in chat if "demo-zero3-stall · zero3-trace-cache-invalidated" in line]
-    assert [head.split("│ ")[1].split(" · demo")[0] for head in heads] == [
-        "🔴 open · critical",
-        "🔴 resolved · crashed · critical",
+    heads = [line for line in chat if "demo-zero3-stall · " in line]
+    assert [head.split("│ ")[1] for head in heads] == [
+        "🔴 open · critical · demo-zero3-stall · silent-hang-no-error",
+        "🔴 resolved · crashed · critical · demo-zero3-stall · gloo-collective-timeout",
     ], chat
+    titles = [line for line in chat if "[demo-zero3-stall]" in line]
+    assert len(titles) == 2
+    assert all("rank 1 holds up the run at zero3_stall.py:124 in Feeder.next" in title for title in titles)
     terminal = [line for line in demo.lines if line.startswith("stallwatch: ")]
     assert any("stall" in line.lower() for line in terminal), demo.text
     # The message came during the silence, not after the run's own timeout.

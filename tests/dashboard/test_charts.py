@@ -319,3 +319,30 @@ def test_a_thousand_ranks_on_many_hosts_have_names_that_do_not_run_into_each_oth
     shown = list(chart.layout.yaxis.tickvals)
     assert chart.data[0].z.shape[0] == 128 and 76 in shown and len(shown) <= 17
     assert min(b - a for a, b in itertools.pairwise(shown)) >= 8 and chart.layout.height <= 640
+
+
+@pytest.mark.parametrize(
+    ("values", "mode"),
+    [
+        ([1e-5, 1e-5, 1e-5], "tozero"),
+        ([-3e-4, None, -3e-4], "tozero"),
+        ([0.0, 0.0], "tozero"),
+        ([None, None], "normal"),
+        ([2e-5, 1e-5], "normal"),
+    ],
+)
+def test_a_small_or_constant_number_can_be_read_on_every_axis(values: list[float | None], mode: str) -> None:
+    """Plotly draws a constant on an axis from 1 below to 1 above it, so that 1e-05 looks like 0."""
+    steps = [float(step) for step, _ in enumerate(values)]
+    found = Diagnosis("healthy", series=[Series("learning_rate", 0, steps, values)])
+    numbers = [np.nan if value is None else value for value in values]
+    own = RunFrames(steps=frame(*steps), loss=frame(*numbers, rank=0))
+    drawings = [drawing for _, _, drawing in of_diagnosis(found, LOOK, Reader("en").say)]
+    drawings += [drawing for _, _, drawing in compared(("a", "b"), own, own, LOOK, Reader("en").say)]
+    axes = [checked(drawing).layout.yaxis for drawing in drawings] + [draw("loss", own).layout.yaxis]
+    assert [(axis.rangemode, axis.exponentformat) for axis in axes] == [(mode, "e")] * 3
+
+
+def test_a_learning_rate_is_drawn_from_zero() -> None:
+    axis = draw("learning_rate", RunFrames(learning_rate=frame(2e-5, 1e-5, rank=0))).layout.yaxis
+    assert (axis.rangemode, axis.exponentformat, axis.showexponent) == ("tozero", "e", "all")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from stallwatch_alerts.store import IncidentStore
 from stallwatch_dashboard.data.metrics_page import Reading
+from stallwatch_dashboard.data.overview import Numbers
 from stallwatch_dashboard.data.source import Source, journal, shared
 from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.settings import DashboardSettings
@@ -94,7 +96,7 @@ def test_hosts_of_a_run_have_one_step_and_one_cause_on_list_and_page(
     whole = source.row("sft")
     assert whole is not None and row.incident == whole.incident
     assert (row.step, whole.step, row.total_steps, row.hosts) == (62, 62, 900, ("n1", "n2"))
-    (shown,) = table([row], Reader(now=NOW))["rows"]
+    (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "nccl-collective-timeout" in shown["cells"]
     assert of_run(whole, {}, Reader(now=NOW), None).rule == "nccl-collective-timeout"
 
@@ -147,14 +149,14 @@ def test_a_failed_run_names_its_cause_and_one_step_on_list_and_page(
     folder.write_json("diagnosis.json", unknown)
     row = source.row("done")
     assert row is not None and (row.step, row.cause) == (149, UNKNOWN_FAILURE)
-    (shown,) = table([row], Reader(now=NOW))["rows"]
+    (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "ValueError: bad batch (t.py:8)" in shown["cells"]
     rule = "gloo-collective-timeout"
     primary = Primary(rule, "T", "symptom", "fatal", 0.6, 1, "x", 1, None, 149, [], {}, "", [])
     folder.write_json("diagnosis.json", Diagnosis("failed", primary, progress=Progress(1, 149, 400)))
     (row,) = source.rows()
     assert (row.step, row.cause) == (149, "gloo-collective-timeout")
-    (shown,) = table([row], Reader(now=NOW))["rows"]
+    (shown,) = table([row], Reader(now=NOW), {})["rows"]
     assert "gloo-collective-timeout" in shown["cells"] and "gloo-collective-timeout" in shown["found"]
 
 
@@ -267,6 +269,45 @@ def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..
         source.close()
 
 
+def test_a_run_elsewhere_is_stale_by_its_last_answer_unless_its_record_is_newer(
+    home: Path, make_run: MakeRun, serve_metrics: Callable[..., str]
+) -> None:
+    start = time.time()  # an agent elsewhere is gone by the real clock
+    now = start
+    metrics = RunMetrics("far")
+    metrics.progress(3, None)
+    run = {"host": "n2", "state": "training", "updated_at": start - 4}
+    folder = make_run("far", endpoint=serve_metrics(metrics), **run)
+    make_run("unreachable", step=7, **run)
+    source = Source(DashboardSettings(home=home), clock=lambda: now)
+
+    def states() -> tuple[str, str]:
+        rows = {row.run: row.state for row in source.rows()}
+        return rows["far"], rows["unreachable"]
+
+    try:
+        source.scraper.scrape_once()
+        now = start + 9
+        assert states() == ("training", "training")
+        now = start + 11
+        assert states() == ("stale", "training")
+        folder.write_info(updated_at=now)
+        assert states() == ("training", "training")
+    finally:
+        source.close()
+
+
+def test_a_run_that_prometheus_asks_every_30_seconds_is_not_stale_between(home: Path) -> None:
+    source = Source(DashboardSettings(home=home, prometheus_url="http://127.0.0.1:9"), clock=lambda: NOW)
+    try:
+        for age, state in ((59.0, "training"), (101.0, "stale")):
+            source.store.last_seen = lambda age=age: {"far": NOW - age}
+            source.store.summaries = lambda runs, now: {run: Numbers(step=3.0) for run in runs}
+            assert [row.state for row in source.rows()] == [state]
+    finally:
+        source.close()
+
+
 def test_settings_reach_the_serving_process(
     page_settings: DashboardSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -305,7 +346,7 @@ def test_a_run_over_hosts_is_one_row_with_its_hosts(source: Source, make_run: Ma
     assert source.run_names() == ["sft-1"]
     (row,) = source.rows()
     assert (row.run, row.state, row.host, row.hosts) == ("sft-1", "stalled", "n1", ("n1", "n2", "n3"))
-    told = table([row], Reader("en", now=NOW))["rows"][0]
+    told = table([row], Reader("en", now=NOW), {})["rows"][0]
     assert "n1–n3" in told["cells"] and "n2" in told["found"]
 
 

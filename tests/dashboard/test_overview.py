@@ -24,6 +24,7 @@ from stallwatch_dashboard.data.overview import (
 )
 from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Event, Incident
+from stallwatch_exporter.runs.run_state import LATE_INDIRECTLY_SECONDS, LATE_SECONDS
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
@@ -122,11 +123,16 @@ def test_an_agent_here_is_stale_sooner_than_one_whose_clock_may_differ() -> None
     here = info(host=socket.gethostname())
     assert [state(here, seen=NOW - seconds) for seconds in (9.9, 11.0)] == ["training", "stale"]
     assert state(info(), seen=NOW - 90.0) == "training"
-    assert [state(None, seen=seen) for seen in (NOW - 9.9, NOW - 11.0, None)] == [
-        "training",
-        "stale",
-        "stale",
-    ]
+
+
+@pytest.mark.parametrize("told", [info(), None], ids=["record", "no record"])
+def test_an_agent_elsewhere_that_is_asked_often_is_stale_as_soon_as_one_here(told: AgentInfo | None) -> None:
+    ages = (9.9, 11.0, 99.0, 101.0)
+    often = [state(told, seen=NOW - age, late=LATE_SECONDS) for age in ages]
+    seldom = [state(told, seen=NOW - age, late=LATE_INDIRECTLY_SECONDS) for age in ages]
+    assert often == ["training", "stale", "stale", "stale"]
+    assert seldom == ["training", "training", "training", "stale"]
+    assert state(None, seen=None) == "stale"
 
 
 def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Incident]) -> None:

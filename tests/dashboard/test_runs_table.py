@@ -13,13 +13,15 @@ from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.pages.runs_table import COLUMNS, ORDERS, table
 from stallwatch_dashboard.words import Reader
 from stallwatch_exporter.incident import Incident
+from stallwatch_rules.pages.catalogue import load_catalogue
+from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 NOW = 1000.0
 
 
 def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
     """Return for each column the text and the sort value of the run's cell."""
-    whole = table([row], Reader(now=NOW))
+    whole = table([row], Reader(now=NOW), {})
     json.dumps(whole, allow_nan=False)  # browsers cannot parse NaN
     (shown,) = whole["rows"]
     return {
@@ -29,7 +31,7 @@ def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
 
 
 def found(row: RunRow) -> Any:
-    return table([row], Reader(now=NOW))["rows"][0]["found"]
+    return table([row], Reader(now=NOW), {})["rows"][0]["found"]
 
 
 def test_each_order_is_that_of_one_column() -> None:
@@ -62,12 +64,24 @@ def test_names_hosts_commands_and_open_incidents_can_be_searched(
     make_incident: Callable[..., Incident],
 ) -> None:
     row = RunRow("r7", "stalled", "node2", ("torchrun", "sft.py"), open_incidents=(make_incident(),))
-    assert found(row).split() == ["r7", "node2", "silent-hang-no-error", "torchrun", "sft.py"]
+    words = ["r7", "node2", "silent-hang-no-error", "torchrun", "sft.py", "silent-hang-no-error"]
+    assert found(row).split() == words
     assert len(found(RunRow("r", "training", command=("long ",) * 5000))) == 2000
 
 
 def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable[..., Incident]) -> None:
     for exception, shown in (("ValueError: bad (t.py:8)",) * 2, ("", "a cause that no rule knows")):
         died = make_incident(kind="ended", rule="unknown-failure", exception=exception)
-        assert shown in incident_table([died], Reader(now=NOW)).iloc[0].tolist()
+        assert shown in incident_table([died], Reader(now=NOW), {}).iloc[0].tolist()
         assert told(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown
+
+
+def test_both_tables_title_a_stall_with_its_rank_and_place(make_incident: Callable[..., Incident]) -> None:
+    stacks = StallStacks(NOW, 0.1, [StackGroup([1], "code", place="train.py:30 in main")], odd=[1])
+    pages = load_catalogue().pages
+    stall = make_incident(kind="stall", rule="silent-hang-no-error", stacks=stacks)
+    title = f"{pages[stall.rule].title}: rank 1 holds up the run at train.py:30 in main"
+    row = RunRow("r", "stalled", open_incidents=(stall,))
+    (shown,) = table([row], Reader(now=NOW), pages)["rows"]
+    assert title in shown["cells"] and title in shown["found"]
+    assert title in incident_table([stall], Reader(now=NOW), pages).iloc[0].tolist()

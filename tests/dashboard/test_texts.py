@@ -164,5 +164,5 @@ def test_the_first_sentence_of_a_fix(fix: str, first: str) -> None:
 
 
 def test_the_column_of_runs_is_named_for_runs_and_not_for_the_page_of_one() -> None:
-    assert "Run" in incident_table([], words.Reader("en"))
-    assert "任务" in incident_table([], words.Reader("zh"))
+    assert "Run" in incident_table([], words.Reader("en"), {})
+    assert "任务" in incident_table([], words.Reader("zh"), {})

@@ -140,9 +140,9 @@ def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..
 
 def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[..., Incident]) -> None:
     over = make_incident(host="n77", hosts=["n1", "n77", "n9"])
-    table = incident_table([over, make_incident(host="lab")], Reader("en"))
+    table = incident_table([over, make_incident(host="lab")], Reader("en"), {})
     assert list(table["Hosts"]) == ["n77 / 3", "lab"]
-    assert "Hosts" not in incident_table([make_incident(host="lab")], Reader("en"))
+    assert "Hosts" not in incident_table([make_incident(host="lab")], Reader("en"), {})
 
 
 def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Callable[..., Incident]) -> None:
@@ -367,7 +367,7 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     ("resolution", "english", "chinese"),
     [
         ("run-failed", "ended with the run: failed", "随任务结束：任务失败"),
-        ("run-stopped", "ended with the run: stopped by hand", "随任务结束：被人为中断"),
+        ("run-stopped", "ended with the run: stopped from outside", "随任务结束：被外部终止"),
         ("unknown", "no longer watched", "无人监视"),
         ("recovered", "resolved", "已结束"),
     ],
@@ -380,32 +380,32 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
         reader = Reader(language, timezone.utc, NOW)
         about = of_incident(found, {}, reader)
         assert about.headline == f"stuck: {state}"
-        shown = str(incident_table([found], reader).iloc[0, 0])
+        shown = str(incident_table([found], reader, {}).iloc[0, 0])
         assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
 
 
-@pytest.mark.parametrize(("language", "state"), [("en", "stopped by hand"), ("zh", "人为中断")])
-def test_a_stall_that_ctrl_c_ended_did_not_recover(
+@pytest.mark.parametrize(("language", "state"), [("en", "stopped from outside"), ("zh", "外部终止")])
+def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
     stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
-    states = incident_table([stall], Reader(language, timezone.utc, NOW)).iloc[0].tolist()
+    states = incident_table([stall], Reader(language, timezone.utc, NOW), {}).iloc[0].tolist()
     assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)
 
 
 @pytest.mark.parametrize("spoken", ["en", "zh"])
 @pytest.mark.parametrize(
-    ("language", "lead"),
+    ("language", "blame"),
     [
-        ("en", "Rank 1 is at ddp.py:5 in reward_fn; also: "),
-        ("zh", "rank 1 停在 ddp.py:5 的 reward_fn；另外："),
+        ("en", ": rank 1 holds up the run at ddp.py:5 in reward_fn"),
+        ("zh", "：rank 1 拖住了任务（ddp.py:5 的 reward_fn）"),
     ],
 )
-def test_the_odd_rank_comes_before_the_cause_in_the_readers_language(
-    make_incident: Callable[..., Incident], spoken: str, language: str, lead: str
+def test_a_stall_of_a_known_rule_is_titled_with_its_rank_and_place(
+    make_incident: Callable[..., Incident], spoken: str, language: str, blame: str
 ) -> None:
     page = load_catalogue().pages[RULE]
     titles = {"en": page.title, "zh": page.title_zh}
-    apart = [StackGroup([1], "code", place="ddp.py:5 in reward_fn")]
-    stall = make_incident(rule=RULE, primary=primary(title=titles[spoken], apart=apart))
-    assert told(row("stalled"), stall, language=language).cause == lead + titles[language]
+    stacks = StallStacks(0.0, 0.1, [StackGroup([1], "code", place="ddp.py:5 in reward_fn")], odd=[1])
+    stall = make_incident(rule=RULE, primary=primary(title=titles[spoken]), stacks=stacks)
+    assert told(row("stalled"), stall, language=language).cause == titles[language] + blame

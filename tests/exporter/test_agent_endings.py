@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import pytest
 from agentcases import HANG, OOM
 
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
+from stallwatch_exporter.running.ending import classify
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -99,12 +101,41 @@ def test_a_run_that_the_user_ends_did_not_crash(run: Any) -> None:
     assert (run.told[-1].status, run.told[-1].outcome) == ("resolved", "ended")
 
 
-def test_a_stall_that_ctrl_c_ends_is_closed_as_stopped(run: Any) -> None:
+TORCHRUN = (
+    "W1128 15:44:57.120000 501 torch/distributed/elastic/agent/server/api.py:723] Received 15 death signal,"
+    " shutting down workers",
+    "W1128 15:44:57.121000 501 torch/distributed/elastic/multiprocessing/api.py:900] Sending process 502"
+    " closing signal SIGTERM",
+)
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (Ending("interrupted", 130, "SIGINT"), ()),
+        (classify(-15, passed_on=signal.SIGTERM), ()),
+        (classify(1, passed_on=signal.SIGTERM), TORCHRUN),
+        (classify(-15), ()),
+        (classify(-1, passed_on=signal.SIGHUP), ()),
+        (Ending("time-limit", 143, "SIGTERM"), ()),
+    ],
+    ids=["ctrl-c", "sigterm", "torchrun", "kill", "sighup", "time-limit"],
+)
+def test_a_stall_that_a_stop_from_outside_ends_stays_the_incident(
+    run: Any, catalogue: Catalogue, ending: Ending, words: tuple[str, ...]
+) -> None:
     run.steps(1, 10)
     run.wait(100)
-    run.end("interrupted", 130)
-    assert run.told[-1].resolution == "run-stopped" and run.told[-1].stalled_seconds == 100.0
-    assert not any(incident.kind == "ended" for incident in run.told)
+    opened = run.told[0]
+    run.say(*words)
+    live = run.agent.end(run.agent.judged(ending), run.now)
+    assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "run-stopped")]
+    closed = run.told[-1]
+    assert (closed.kind, closed.opened_at, closed.outcome) == ("stall", opened.opened_at, "ended")
+    assert closed.stalled_seconds == 100.0
+    for found in (live, diagnose_paths([run.folder.path], Options(catalogue))[0]):
+        assert found.primary is not None
+        assert (found.verdict, found.primary.rule) == ("stalled", "silent-hang-no-error")
 
 
 @pytest.mark.parametrize("kind", ["interrupted", "finished"])

@@ -63,6 +63,7 @@ def test_invalidations_that_slow_the_run_down_are_a_warning(run: Any) -> None:
     opened = [incident for incident in run.told if incident.status == "open"]
     assert [(one.rule, one.severity) for one in opened][:1] == [("zero3-trace-cache-invalidated", "warning")]
     assert [one.rule for one in opened if one.status == "open"].count("step-time-degraded") == 0
+    assert opened[0].step == 40 and opened[0].last_loss is None, "the last loss is of a later step"
     run.end("finished", 0)
     assert {change[0] for change in run.changes} == {"finding/zero3-trace-cache-invalidated/1"}
 

@@ -51,7 +51,7 @@ SLURM = "slurmstepd: error: *** STEP 77.0 ON n1 CANCELLED AT 2026-11-21T00:00:00
         (-11, {}, "killed", 139, "SIGSEGV", "ended by SIGSEGV"),
         (-15, {}, "killed", 143, "SIGTERM", "ended by SIGTERM"),
         (-15, {"passed_on": signal.SIGTERM}, "killed", 143, "SIGTERM", "sent to stallwatch"),
-        (1, {"passed_on": signal.SIGTERM}, "killed", 1, None, "sent to stallwatch"),
+        (1, {"passed_on": signal.SIGTERM}, "killed", 1, "SIGTERM", "sent to stallwatch"),
         (-2, {}, "interrupted", 130, "SIGINT", "SIGINT"),
         (1, {"interrupted": True}, "interrupted", 1, None, "Ctrl-C"),
         (130, {}, "interrupted", 130, "SIGINT", "128 + 2"),

@@ -50,7 +50,7 @@ def record(scenario: Scenario, target: Path) -> None:
             "command": shlex.join(command),
             "versions": versions(scenario),
             "exit_code": code,
-            "expected": {"verdict": scenario.verdict, "primary": scenario.primary},
+            "expected": scenario.expected,
         }
         (fresh / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
         if target.exists():
@@ -77,16 +77,17 @@ def run_with_redirects(
 def run_under_stallwatch(
     scenario: Scenario, workdir: Path, fresh: Path, clean: Scrubber, env: dict[str, str]
 ) -> tuple[list[str], int]:
-    """Let `stallwatch run` write copies per rank, which are the recording."""
+    """Let `stallwatch run` write the recording: copies per rank, and what it saw of the ranks at a stall."""
     home = workdir.parent / "home"
     env = {**env, "STALLWATCH_HOME": str(home)}
     command = scenario.command()
     watched = ["stallwatch", "run", "--name", scenario.name, "--port", "0", "--", *command]
     code = subprocess.run(watched, cwd=workdir, env=env, check=False).returncode
     folder = home / "runs" / scenario.name
-    for log in (*sorted(folder.glob("ranks/*.log")), folder / "output.log", folder / "agent.json"):
-        if log.exists():
-            clean.copy(log, fresh / log.relative_to(folder))
+    logs = [*sorted(folder.glob("ranks/*.log")), folder / "output.log"]
+    for file in (*logs, folder / "agent.json", folder / "incidents.jsonl", *folder.glob("stacks-*.txt")):
+        if file.exists():
+            clean.copy(file, fresh / file.relative_to(folder))
     return command, code
 
 

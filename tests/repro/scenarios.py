@@ -19,10 +19,17 @@ class Scenario:
     exit_code: int = 1
     verdict: str = "failed"
     primary: str | None = None
+    rank: int | None = None  #: rank that the diagnosis must name, if one is to blame
     layout: Layout = "torchrun"  #: torchrun's files per rank, or the copies of ``stallwatch run``
     deepspeed: str | None = None  #: old version that alone shows the failure; ``None`` for the installed one
     needs: tuple[str, ...] = ("torch", "deepspeed")
     slow: bool = False  #: takes minutes, so tests do not run it
+
+    @property
+    def expected(self) -> dict[str, str | int | None]:
+        """The diagnosis of the recording."""
+        ranked = {} if self.rank is None else {"rank": self.rank}
+        return {"verdict": self.verdict, "primary": self.primary, **ranked}
 
     def command(self, log_dir: str | None = None) -> list[str]:
         """Return the launch, whose ranks are separated by prefix or, with `log_dir`, by file."""
@@ -35,7 +42,8 @@ SCENARIOS = (
         "zero3-stall",
         "zero3_stall.py",
         message="Invalidate trace cache @ step",
-        primary="zero3-trace-cache-invalidated",
+        primary="gloo-collective-timeout",
+        rank=1,
         layout="stallwatch",
         slow=True,
     ),

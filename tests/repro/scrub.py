@@ -41,7 +41,7 @@ class Scrubber:
 
 def scrubber(workdir: Path, repository: Path, overlay: Path | None = None) -> Scrubber:
     """Return the scrubber for this machine, with neutral names for the folders in tracebacks."""
-    folders = {str(workdir): "/opt/train"}
+    folders = {str(workdir): "/opt/train", str(workdir.parent): "/opt"}
     if overlay is not None:
         folders[str(overlay)] = f"/opt/{overlay.name}"
     if sys.prefix != sys.base_prefix:

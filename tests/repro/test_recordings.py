@@ -48,6 +48,8 @@ def check(name: str, paths: list[Path]) -> None:
     assert not problems
     assert schema_1_verdict(diagnosis) == expected["verdict"]
     assert (diagnosis.primary and diagnosis.primary.rule) == expected["primary"]
+    if "rank" in expected:
+        assert diagnosis.primary and diagnosis.primary.rank == expected["rank"]
 
 
 def test_all_recordings_are_here() -> None:
@@ -56,7 +58,7 @@ def test_all_recordings_are_here() -> None:
     assert sorted(scenario.name for scenario in SCENARIOS) == NAMES
     for scenario in SCENARIOS:
         written = meta(scenario.name)
-        assert written["expected"] == {"verdict": scenario.verdict, "primary": scenario.primary}
+        assert written["expected"] == scenario.expected
         assert written["exit_code"] == scenario.exit_code
 
 

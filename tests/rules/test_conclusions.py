@@ -169,7 +169,7 @@ def test_the_missing_rank_is_named_first(engine: tuple[Catalogue, Matcher]) -> N
     text = steps(20) + "".join(timeout(rank) for rank in (0, 1, 2, 4, 5, 6, 7))
     diagnosis = diagnose(engine, text)
     assert diagnosis.primary is not None and diagnosis.primary.title.endswith(": rank 3")
-    assert diagnosis.primary.fixes[0].startswith("rank 3 did not report the timeout")
+    assert diagnosis.primary.fixes[0].startswith("Rank 3 did not report the timeout")
     (one,) = [finding for finding in diagnosis.findings if finding.rule == "nccl-collective-timeout"]
     assert one.ranks == [0, 1, 2, 4, 5, 6, 7]
 
@@ -305,3 +305,15 @@ def test_an_interrupted_bar_without_progress_is_a_silent_hang(
     diagnosis = diagnose(engine, text)
     assert diagnosis.verdict == verdict
     assert primary(diagnosis) == ("silent-hang-no-error" if verdict == "stalled" else None)
+
+
+def test_trace_cache_messages_are_no_cause_of_a_timeout_whose_missing_rank_is_known(
+    engine: tuple[Catalogue, Matcher],
+) -> None:
+    waits = steps(20) + TRACE + timeout(0)
+    both = diagnose(engine, {"rank0.log": waits, "rank1.log": steps(20)})
+    assert both.primary is not None
+    assert (both.primary.rule, both.primary.rank) == ("nccl-collective-timeout", 1)
+    assert [one.harm for one in both.findings if one.rule == "zero3-trace-cache-invalidated"] == ["harmless"]
+    alone = diagnose(engine, {"rank0.log": waits})
+    assert primary(alone) == "zero3-trace-cache-invalidated", "nothing shows the other ranks"

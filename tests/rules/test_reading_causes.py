@@ -52,7 +52,7 @@ def test_a_symptom_before_an_unknown_exception_stays_the_primary(diagnose: Diagn
 
 def test_a_rank_that_did_not_report_what_all_others_did(diagnose: Diagnose) -> None:
     diagnosis = diagnose({f"rank{rank}.log": f"{STAND}\n" for rank in (0, 1, 3)})
-    assert diagnosis.primary is not None and "rank 2" in diagnosis.primary.fixes[0]
+    assert diagnosis.primary is not None and "Rank 2" in diagnosis.primary.fixes[0]
 
 
 def test_a_wrapper_alone_says_where_to_look(diagnose: Diagnose) -> None:

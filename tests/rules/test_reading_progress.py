@@ -89,7 +89,10 @@ def test_messages_and_steps_in_different_files_meet_by_time(diagnose: Diagnose) 
     logs = {"rank0.stdout.log": stamped(messages), "rank0.stderr.log": stamped(steps_of)}
     found = finding(diagnose(logs), "zero3-trace-cache-invalidated")
     assert (found.harm, "39 steps followed" in found.note) == ("harmless", True)
-    logs["rank1.stderr.log"] = stamped([(1800, STAND)])
+    logs |= {
+        "rank0.stderr.log": stamped([*steps_of, (1800, STAND)]),
+        "rank1.stderr.log": stamped([(1800, STAND)]),
+    }
     assert primary(diagnose(logs)) == "zero3-trace-cache-invalidated"
     untimed = {name: re.sub(r"(?m)^.* stdout F ", "", text) for name, text in logs.items()}
     assert finding(diagnose(untimed), "zero3-trace-cache-invalidated").harm == "by-progress"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import plain_words
@@ -157,3 +158,13 @@ def test_files_are_those_of_the_product(root: Path) -> None:
     names = plain_words.files()
     assert {"README.md", "docs/cli.md", "stallwatch/cli/run.py"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "CHANGELOG", "docs/decisions"))]
+
+
+def test_a_sample_is_drawn_from_every_group_and_depends_on_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = ("logs/", "docs/", "rules/stallwatch_rules/locale/", "rules/stallwatch_rules/catalogue/data/")
+    names = [name for name in plain_words.files() if name.startswith(some)]
+    monkeypatch.setattr(plain_words, "files", lambda: names)
+    drawn = list(plain_words.sample(7))
+    assert Counter(group for group, _, _ in drawn) == plain_words.DRAWN
+    assert drawn == list(plain_words.sample(7)) != list(plain_words.sample(8))
+    assert all(any("一" <= character <= "鿿" for character in text) for _, _, text in drawn[-40:])

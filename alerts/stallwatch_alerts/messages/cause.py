@@ -10,6 +10,7 @@ from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_rules.messages import Text, bilingual, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.stacks.concluding import advises_stacks
+from stallwatch_rules.stacks.sentences import with_title_prefix
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -24,7 +25,7 @@ _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 class Cause(msgspec.Struct, frozen=True):
     """The title, reason and fixes of an incident's cause."""
 
-    title: Text = ""  #: empty if the cause is unknown
+    title: Text = ""  #: with the rank and place of a stall; empty if the cause is unknown
     why: Text = ""
     fixes: tuple[Text, ...] = ()
 
@@ -47,6 +48,8 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
     elif primary is None and incident.rule == RANK_GONE:
         title, why = message("alerts.rank-gone"), message("alerts.rank-gone-why")
         fixes = [message(f"alerts.{fix}") for fix in _RANK_GONE_FIXES]
+    if incident.kind == "stall" and incident.stacks is not None and title:
+        title = with_title_prefix(title, incident.stacks)
     return Cause(title, why, tuple(_on_its_host(fix, incident) for fix in fixes))
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
-from stallwatch_alerts.messages.ranks import answered, blamed_ranks, commands, pid_of, remedy, stack
+from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack
 from stallwatch_alerts.neutral import clipped, neutralise
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.running.ending import running_sentence
@@ -23,7 +23,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import message
-from stallwatch_rules.stacks.sentences import sentence, title_prefix
+from stallwatch_rules.stacks.sentences import blamed, names_ranks, sentence
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -35,8 +35,8 @@ _WHY_LIMIT = 280
 _EVIDENCE_LINES = 3
 _FIXES = 3
 _FIX_LIMIT = 280
-_CAUSE_LIMIT = 120  # limits the title alone, so that the blamed rank before it cannot displace it
-_LEAD_LIMIT = 160
+_CAUSE_LIMIT = 160
+_EXCEPTION_LIMIT = 120
 _SENTENCE_LIMIT = 400
 _DESCRIPTION_LIMIT = 600
 _SHOWN_LABELS = ("alertname", "severity", "rank", "host", "rule", "ending", "instance")
@@ -52,12 +52,9 @@ class Message(msgspec.Struct, frozen=True):
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
     cause = _cause(incident, language, page)
-    if (primary := primary_of(incident)) is not None and primary.apart:
-        leading = neutralise(in_words(title_prefix(primary.apart), language), _LEAD_LIMIT)
-        cause = replace(cause, led=say("stacks.beside", language, lead=leading, title=cause.title))
     cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
-    title = _title(incident, language, cause.title or neutralise(incident.exception, _CAUSE_LIMIT))
+    title = _title(incident, language, cause)
     if incident.unwatched:
         title = say("alerts.unwatched", language, title=title)
     text = _text(incident, language, cause)
@@ -124,7 +121,7 @@ class _Cause(msgspec.Struct, frozen=True):
     title: str  #: empty if unknown
     why: str = ""
     fixes: tuple[str, ...] = ()
-    led: str = ""  #: the title, after the place of the blamed rank if known
+    names_ranks: bool = False  #: True if the title names the ranks of a stall
 
 
 def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
@@ -134,6 +131,7 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         neutralise(in_words(found.title, language), _CAUSE_LIMIT),
         clean(in_words(found.why, language), _WHY_LIMIT),
         tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in found.fixes[:_FIXES]),
+        names_ranks(found.title),
     )
 
 
@@ -152,14 +150,16 @@ def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
 # ---------------------------------------------------------------- title
 
 
-def _title(incident: Incident, language: str, cause: str) -> str:
+def _title(incident: Incident, language: str, known: _Cause) -> str:
     if incident.kind == "stall":
         title = _stall_title(incident, language)
-        holding = blamed_ranks(incident.stacks, language) if incident.stacks is not None else ""
+        blame = blamed(incident.stacks) if incident.stacks is not None else ""
+        holding = neutralise(in_words(blame, language), _CAUSE_LIMIT)
         return listed([title, holding], language) if holding and incident.status == "open" else title
     rank = _rank(incident)
+    cause = known.title or neutralise(incident.exception, _EXCEPTION_LIMIT)
     named = cause or neutralise(incident.rule, 80)
-    if rank is not None:
+    if rank is not None and not known.names_ranks:
         of = _on_host(say("alerts.rank", language, rank=rank), incident, language)
         named = say("alerts.in-rank", language, title=named, rank=of)
     if incident.kind == "finding":
@@ -254,7 +254,7 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
 def _likely(incident: Incident, language: str, cause: _Cause) -> str:
     harm = _named("harm", incident.harm, language)
     rule = neutralise(incident.rule, 80)
-    return say("alerts.cause", language, title=cause.led or cause.title, rule=rule, harm=harm)
+    return say("alerts.cause", language, title=cause.title, rule=rule, harm=harm)
 
 
 def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
@@ -266,7 +266,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
             lasted = "alerts.unwatched-after" if incident.unwatched else "alerts.lasted"
             over += message(lasted, duration=_stalled_for(incident))
         yield in_words(over, language)
-    title = cause.led or cause.title
+    title = cause.title
     if not title and incident.stacks is not None:
         title = neutralise(in_words(sentence(incident.stacks), language), _SENTENCE_LIMIT)
     yield _lines(

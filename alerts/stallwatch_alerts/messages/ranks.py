@@ -1,4 +1,4 @@
-"""Describe the ranks of a stall for a message: the blamed ranks, their stack, and commands to run."""
+"""Describe the ranks of a stall for a message: their stack, advice, and commands to run."""
 
 from __future__ import annotations
 
@@ -8,52 +8,18 @@ from collections.abc import Sequence
 from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.locale import render, say, templates
 from stallwatch_rules.stacks.kinds import is_library
-from stallwatch_rules.stacks.records import Frame, StackGroup, StallStacks
-from stallwatch_rules.stacks.sentences import placed
-from stallwatch_rules.stacks.spans import ranks_in
-from stallwatch_rules.text.digest import fold_names, fold_ranks
+from stallwatch_rules.stacks.records import Frame, StallStacks
+from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, suspects
 from stallwatch_rules.text.lazy import lazy
 
 _INNERMOST, _OWN, _FRAME_LIMIT = 2, 2, 120  # shown frames: the innermost, and those of the user's own code
 _PATH_LIMIT = 200
-_PLACE_LIMIT = 80
 _MOST_COMMANDS = 2
 _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
 _COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
-_RANKS_LIMIT, _HOSTS_LIMIT = 40, 48  # characters in a title
 _OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` that have their own advice
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
-
-
-def blamed_ranks(stacks: StallStacks, language: str) -> str:
-    """Return a short text that names the blamed ranks and their place; empty if neither is known."""
-    if stacks.hosts and (found := _of_hosts(stacks, language)):
-        return found
-    places = {neutralise(render(placed(group.place), language), _PLACE_LIMIT) for group in suspects(stacks)}
-    place = places.pop() if len(places) == 1 else ""
-    if not stacks.odd:
-        return say("alerts.at", language, place=place) if place else ""
-    hosts = hosts_of(stacks, stacks.odd)
-    key = f"{_holding(stacks)}-on" if hosts else _holding(stacks)
-    ranks = _short(stacks.odd, language) if hosts else fold_ranks(stacks.odd)
-    holding = say(key, language, ranks=ranks, count=len(stacks.odd), hosts=fold_hosts(hosts, language))
-    return say("alerts.who-at", language, who=holding, place=place) if place else holding
-
-
-def _of_hosts(stacks: StallStacks, language: str) -> str:
-    """Return the joint result of a run's hosts if no rank, or no certain rank, is to blame."""
-    if stacks.why == "unreachable":
-        hosts = stacks.silent or hosts_of(stacks, stacks.odd)
-        return say("alerts.unreachable", language, hosts=fold_hosts(hosts, language), count=len(hosts))
-    if stacks.odd:
-        return ""
-    if stacks.why in ("outside", "frozen"):
-        return say(f"alerts.all-{stacks.why}", language)
-    if stacks.candidates:
-        count = len(stacks.candidates)
-        return say("alerts.cannot-tell", language, ranks=_short(stacks.candidates, language), count=count)
-    return ""
 
 
 def answered(stacks: StallStacks, language: str) -> str:
@@ -67,30 +33,9 @@ def answered(stacks: StallStacks, language: str) -> str:
     return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
 
 
-def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
-    """Return the hosts of these ranks, in the order of the run's hosts; empty for a run of one host."""
-    wanted = set(ranks)
-    return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
-
-
-def _short(ranks: Sequence[int], language: str) -> str:
-    """Return ``rank 1``, ``ranks 0–7``, or only the number of ranks if they are scattered."""
-    folded = fold_ranks(ranks)
-    key = "some-ranks" if len(folded) <= _RANKS_LIMIT else "so-many"
-    return say(f"alerts.{key}", language, ranks=folded, count=len(ranks))
-
-
 def fold_hosts(hosts: Sequence[str], language: str) -> str:
     """Return host names in short form, such as ``n1–n3, n7``; only their number if that is too long."""
-    folded = neutralise(fold_names(hosts), _HOSTS_LIMIT + 1)
-    return folded if len(folded) <= _HOSTS_LIMIT else say("alerts.so-many-hosts", language, count=len(hosts))
-
-
-def _holding(stacks: StallStacks) -> str:
-    if stacks.why != "diverged":
-        return "alerts.holds-up"
-    everybody = sum(len(group.ranks) for group in stacks.groups)
-    return "alerts.went-apart" if len(stacks.odd) == everybody else "alerts.went-another-way"
+    return neutralise(render(few_hosts(hosts), language))
 
 
 def remedy(stacks: StallStacks, language: str) -> str:
@@ -126,13 +71,6 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
     if not group.worker_frames:
         return lines
     return [say("alerts.loader-worker", language, pid=group.worker or 0), *lines]
-
-
-def suspects(stacks: StallStacks) -> list[StackGroup]:
-    """Return the groups of blamed ranks, or the only group if all ranks do the same."""
-    if stacks.odd:
-        return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
-    return stacks.groups if len(stacks.groups) == 1 else []
 
 
 def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:

@@ -208,6 +208,19 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
         line(chart, rows, only, look.cycle[index % len(look.cycle)], hover)
 
 
+def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
+    """Set the vertical axis for the numbers of a run, after the lines are drawn.
+
+    Small numbers are powers of ten and not 10μ. Plotly draws a constant in the middle of an axis from 1 below
+    to 1 above it, on which 1e-05 looks like 0; from zero, it is readable.
+    """
+    values = np.concatenate([trace["y"] for trace in chart.data] or [np.zeros(0)])
+    known = values[np.isfinite(values)]
+    flat = known.size > 0 and known.min() == known.max()
+    mode = "tozero" if flat or from_zero else "normal"
+    chart.set("yaxis", rangemode=mode, exponentformat="e", showexponent="all", ticksuffix=unit)
+
+
 def line(
     chart: Drawing,
     rows: pd.DataFrame,

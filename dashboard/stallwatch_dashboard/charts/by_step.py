@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from stallwatch_dashboard.charts.base import Drawing, Span, figure, line, quiet
+from stallwatch_dashboard.charts.base import Drawing, Span, figure, line, number_axis, quiet
 from stallwatch_dashboard.data.frames import RunFrames
 from stallwatch_dashboard.safetext import label
 from stallwatch_dashboard.theme import Look
@@ -37,7 +37,7 @@ def compared(
             line(chart, rows, label(run, 40), colour, f"%{{y:.4g}}{unit}", dash=dash)
         title_of_steps = {"text": say("step")}
         chart.set("xaxis", type="linear", range=[0, highest or 1], tickformatstops=[], title=title_of_steps)
-        chart.set("yaxis", ticksuffix=unit, rangemode="normal", exponentformat="e")
+        number_axis(chart, unit)
         drawn.append((f"compared-{name}", _title(name, say), chart))
     return drawn
 
@@ -70,6 +70,7 @@ def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> 
         rows = pd.DataFrame({"step": series.steps, "v": series.values})  # None in the values leaves a gap
         name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
         line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
+    number_axis(chart)
     if mark is not None:
         style = {"color": look.red, "dash": "dash", "width": 1}
         place = {"xref": "x", "x0": mark, "x1": mark, "yref": "y domain", "y0": 0, "y1": 1}

@@ -15,6 +15,7 @@ from stallwatch_dashboard.charts.base import (
     line,
     milliseconds,
     note,
+    number_axis,
     per_rank,
 )
 from stallwatch_dashboard.charts.lag import draw_lag, folded_rows, rows_of_host
@@ -140,12 +141,12 @@ def _waited(found: RunFrames, span: Span) -> float:
     return max(0.0, span.end - found.last_step_at)
 
 
-def _of_ranks(name: str, hover: str, **axis: str) -> Chart:
+def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
     """Return the chart of a number that each rank may have; NaN leaves a gap in its line."""
 
     def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
         per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
-        chart.set("yaxis", **axis)
+        number_axis(chart, from_zero=from_zero)
 
     return Chart(name, name, (name,), fill)
 
@@ -194,9 +195,9 @@ def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say)
 BOARD = (
     Chart("progress", "chart_progress", ("steps", "invalidations"), _progress),
     Chart("step_time", "chart_step_time", ("step_seconds", "steps"), _step_time),
-    _of_ranks("loss", "%{y:.4g}", rangemode="normal"),
+    _of_ranks("loss", "%{y:.4g}", from_zero=False),
     _of_ranks("grad_norm", "%{y:.4g}"),
-    _of_ranks("learning_rate", "%{y:.3e}", exponentformat="e", showexponent="all"),
+    _of_ranks("learning_rate", "%{y:.3e}"),
     Chart("memory", "memory", ("memory",), _memory),
     Chart("warnings", "warnings", ("warnings",), _warnings),
     Chart("phases", "phases", ("phases",), _phases),

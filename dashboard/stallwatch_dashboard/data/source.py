@@ -35,6 +35,7 @@ from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_exporter.cluster.merging import qualified
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
+from stallwatch_exporter.runs.run_state import LATE_INDIRECTLY_SECONDS, LATE_SECONDS
 from stallwatch_exporter.runs.runfolder import (
     RUN_INCIDENTS,
     AgentInfo,
@@ -65,6 +66,7 @@ class Source:
         self.clock = clock
         self.store: NumberStore
         self.scraper: Scraper | None = None
+        self._late = LATE_INDIRECTLY_SECONDS if settings.prometheus_url else LATE_SECONDS
         if settings.prometheus_url:
             self.store = PrometheusStore(settings.prometheus_url, clock=clock)
         else:
@@ -198,7 +200,9 @@ class Source:
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
-        last = max((t for t in (scraped, info.updated_at if info else None) if t is not None), default=None)
+        last, late = (info.updated_at if info else None), LATE_INDIRECTLY_SECONDS
+        if scraped is not None and (last is None or scraped >= last):
+            last, late = scraped, self._late
         alive = info is None or ended or any(one.alive for one in agents)
         if numbers == Numbers() and folders:
             if whole:
@@ -210,7 +214,8 @@ class Source:
         # A Prometheus is queried only for the page of one run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
         hosts = max(hosts_of(agents), scraped_hosts, key=len)
-        row = make_row(run, info, numbers, incidents, alive=alive, seen=last, now=self.clock(), hosts=hosts)
+        now = self.clock()
+        row = make_row(run, info, numbers, incidents, alive=alive, seen=last, late=late, now=now, hosts=hosts)
         if row.state == "unwatched":
             row = replace(row, state=state_from_log(end.verdict, end.progress, cause=end.primary is not None))
         if row.state == "failed" and not row.cause:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import pandas as pd
@@ -27,9 +27,10 @@ from stallwatch_dashboard.pages.common import (
 )
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
-from stallwatch_dashboard.verdict import describe_state, rule_name
+from stallwatch_dashboard.verdict import describe_state, title_of
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import Event, Incident
+from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.report.stacks import folded
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
@@ -37,13 +38,16 @@ from stallwatch_rules.stacks.sentences import sentence
 _ICONS = {"open": "■", "resolved": "✔"}
 
 
-def incident_table(incidents: Sequence[Incident], reader: Reader, *, with_run: bool = True) -> pd.DataFrame:
+def incident_table(
+    incidents: Sequence[Incident], reader: Reader, pages: Mapping[str, RulePage], *, with_run: bool = True
+) -> pd.DataFrame:
     say = reader.say
     columns = {
         say("state"): [_state(i, say) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
-        say("rule"): [cell(rule_name(i.rule, say, i.exception)) for i in incidents],
+        say("rule_title"): [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents],
+        say("rule"): [cell(i.rule) for i in incidents],
         say("started"): [reader.clock(began(i)) for i in incidents],
         say("duration"): [formats.seconds(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
@@ -73,7 +77,7 @@ def draw_incidents(
             st.session_state["open_incident"] = chosen.id
 
     st.dataframe(
-        incident_table(incidents, reader(), with_run=with_run),
+        incident_table(incidents, reader(), catalogue(shared().settings.rules).pages, with_run=with_run),
         hide_index=True,
         key=key,
         on_select=remember,

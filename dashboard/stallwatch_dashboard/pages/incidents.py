@@ -5,8 +5,18 @@ from __future__ import annotations
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, into_address, leave_fragments, render, say, switch
+from stallwatch_dashboard.pages.common import (
+    catalogue,
+    head,
+    into_address,
+    leave_fragments,
+    reader,
+    render,
+    say,
+    switch,
+)
 from stallwatch_dashboard.pages.incident import draw_incident, draw_incidents, missing
+from stallwatch_dashboard.verdict import title_of
 from stallwatch_exporter.incident import Incident
 
 _MOST = 2000  #: incidents in the table
@@ -20,7 +30,8 @@ def _fits(incident: Incident, words: list[str], kinds: list[str]) -> bool:
     severities = [kind for kind in kinds if kind in _SEVERITIES]
     if (statuses and incident.status not in statuses) or (severities and incident.severity not in severities):
         return False
-    about = [render(text) for text in (incident.note, *incident.evidence)]
+    page = catalogue(shared().settings.rules).pages.get(incident.rule)
+    about = [title_of(incident, page, reader()), *map(render, (incident.note, *incident.evidence))]
     text = " ".join((incident.run, incident.rule, incident.host, *incident.hosts, *about))
     return all(word in text.casefold() for word in words)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, page, reader, render, say
+from stallwatch_dashboard.pages.common import catalogue, head, page, reader, render, say
 from stallwatch_dashboard.pages.incident import missing
 from stallwatch_dashboard.pages.runs_table import draw_table, table
 from stallwatch_dashboard.safetext import markdown, verbatim
@@ -32,7 +32,7 @@ def _live() -> None:
     if not rows:
         _empty()
         return
-    draw_table(table(rows, reader()), key="runs_table")
+    draw_table(table(rows, reader(), catalogue(source.settings.rules).pages), key="runs_table")
     if failing := [one for one in source.targets() if one.error and one.run is None]:
         st.markdown(f"**{say('targets_failing')}**")
         lines = [f"{one.url}: {render(one.error or '')}" for one in failing]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.charts.run import COLOURS
 from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.safetext import cell, plain
-from stallwatch_dashboard.verdict import rule_name
+from stallwatch_dashboard.verdict import rule_name, title_of
 from stallwatch_dashboard.words import Reader, Say
+from stallwatch_rules.pages.page import RulePage
 
 #: A shape and a word for each state, because color must never be the only sign.
 ICONS = {
@@ -102,7 +103,7 @@ def draw_table(table: dict[str, Any], *, key: str) -> None:
     draw(data=table, key=key)
 
 
-def table(rows: Sequence[RunRow], reader: Reader) -> dict[str, Any]:
+def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     """Return the data for the browser, which searches and sorts; `rows` start with the most urgent.
 
     All of it is shown as text, except `key`, which leads to the run.
@@ -123,7 +124,7 @@ def table(rows: Sequence[RunRow], reader: Reader) -> dict[str, Any]:
         "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in ICONS],
         "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS],
         "columns": [_column(column, say) for column in COLUMNS],
-        "rows": [_row(row, reader) for row in rows],
+        "rows": [_row(row, reader, pages) for row in rows],
     }
 
 
@@ -140,13 +141,14 @@ def _column(column: Column, say: Say) -> dict[str, Any]:
     }
 
 
-def _row(row: RunRow, reader: Reader) -> dict[str, Any]:
+def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     say = reader.say
     numbers = [_number(column, row, reader.now) for column in COLUMNS]
+    incidents = _incidents(row, reader, pages)
     words = {
         "state": f"{ICONS[row.state]} {say(row.state)}",
         "run": cell(row.run),
-        "open_incidents": _incidents(row, say),
+        "open_incidents": cell(incidents),
         "phase": _phase(row.phase, say),
         "loss_course": _course(row.losses),
         "started": reader.clock(row.started_at),
@@ -160,7 +162,7 @@ def _row(row: RunRow, reader: Reader) -> dict[str, Any]:
             for column, value in zip(COLUMNS, numbers, strict=True)
         ],
         "values": [None if value is None or not math.isfinite(value) else value for value in numbers],
-        "found": plain(" ".join(_searched(row)), _MOST_FOUND),
+        "found": plain(" ".join((*_searched(row), incidents)), _MOST_FOUND),
     }
 
 
@@ -173,13 +175,13 @@ def _shown(column: Column, value: float | None) -> str:
     return formats.NOTHING if value is None else column.shown(value)
 
 
-def _incidents(row: RunRow, say: Say) -> str:
-    """Return the open incidents; for an ended run, its cause or the trouble at its end."""
+def _incidents(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
+    """Return the titles of open incidents; for an ended run, its cause or the trouble at its end."""
     known = row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
-    found = {(one.rule, one.exception) for one in known}
-    if row.cause:
-        found = {(row.cause, row.exception)}
-    return cell(", ".join(sorted(rule_name(rule, say, exception) for rule, exception in found)))
+    found = {title_of(one, pages.get(one.rule), reader) for one in known}
+    if row.cause and not found:
+        found = {rule_name(row.cause, reader.say, row.exception)}
+    return "; ".join(sorted(found))
 
 
 def _phase(phase: str, say: Say) -> str:

@@ -57,6 +57,7 @@ _SPARE_SECONDS = 0.25  # seconds of a post that are left for hosts that did not 
 _SEEN_LATELY = 0.5  # seconds for which a coordinator that answered is not queried again
 _SIBLING_SECONDS = 5.0  # seconds that the agent that posts for its host may take to answer
 _AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not answer is tried again
+_MISSING_SECONDS = 900.0  # seconds for which an agent that the coordinator does not list stays known
 _KEPT_SECONDS = 3600.0  # seconds between two touches of the file with the secret
 
 
@@ -95,7 +96,8 @@ class HttpBacking:
         self._socket: ClusterServer | None = None
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
-        self._members: tuple[Member, ...] = ()
+        self._members: dict[str, Member] = {}  # agents that may merge, by the id of their host
+        self._missing: dict[str, float] = {}  # time since when the coordinator does not list them
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
@@ -183,9 +185,20 @@ class HttpBacking:
             refused = {**answer.refused, **given.refused} if answer is not None else given.refused
             answer = msgspec.structs.replace(given, refused=refused)
         if answer is not None and answer.reply.members is not None:
-            self._members = tuple(answer.reply.members)
-            self._members_digest = digest_of(self._members)
+            self._learn(answer.reply.members)
         return answer
+
+    def _learn(self, listed: Sequence[Member]) -> None:
+        """Record the agents that may merge.
+
+        A new coordinator lists only the hosts that have posted to it. The other hosts stay known, because an
+        agent that forgets a host with precedence over its own would merge a part of the run by itself.
+        """
+        now, new = self._clock(), {member.host_id: member for member in listed}
+        missing = {id: self._missing.get(id, now) for id in self._members.keys() - new.keys()}
+        self._missing = {id: since for id, since in missing.items() if now - since < _MISSING_SECONDS}
+        self._members = {id: self._members[id] for id in self._missing} | new
+        self._members_digest = digest_of(listed)
 
     def _post(self, reports: Sequence[AgentReport], signed: Signed, end: float) -> Answer | None:
         tried: set[int] = set()
@@ -295,7 +308,7 @@ class HttpBacking:
             return node is None, node or 0, host_id
 
         own = place(self._identity.node, self._host_id)
-        for member in sorted(self._members, key=lambda member: place(member.node, member.host_id)):
+        for member in sorted(self._members.values(), key=lambda member: place(member.node, member.host_id)):
             where, port = host.split_address(member.address)
             if where and port and place(member.node, member.host_id) < own:
                 known = self._named(Elsewhere(host_id=member.host_id, address=member.address))

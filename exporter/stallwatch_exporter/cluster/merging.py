@@ -236,11 +236,17 @@ class RunEpisodes(Episodes):
 
         The reported location stays once the stall is over, and while later snapshots are less certain of the
         blame: a host whose posts are lost soon seems silent, and victims of a hang begin to end. It also
-        stays if a silent host posts again and all ranks wait: their connections to that host are broken.
+        stays if a silent host posts again and no other ranks alone are to blame: the connections to that host
+        are broken, so its ranks wait, together with those that they were connected to.
         """
         before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
         going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
-        is_back = before is not None and before.why == "unreachable" and now is not None and not now.odd
+        is_back = (
+            before is not None
+            and now is not None
+            and before.why == "unreachable"
+            and (not now.odd or set(before.odd) <= set(now.odd))
+        )
         is_surer = before is None or (now is not None and now.confidence >= before.confidence and not is_back)
         folded.stacks = now if going and now is not None and is_surer else before or folded.stacks
         stacks = folded.stacks

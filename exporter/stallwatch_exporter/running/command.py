@@ -15,7 +15,6 @@ from stallwatch_exporter.cluster.joining import Engine
 from stallwatch_exporter.incident import Sink
 from stallwatch_exporter.notices import at_the_end, print_notice, surviving
 from stallwatch_exporter.probe.api import SWITCH_VARIABLE
-from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.probing import make_folder, with_probe
 from stallwatch_exporter.running.capture import ByteQueue, Capture, CommandProblem
 from stallwatch_exporter.running.ending import EndingWatch, classify, slurm_end
@@ -56,7 +55,7 @@ def run_command(
     anything else is set up, and continues if the watching fails.
     """
     notice, guard = surviving(notice), at_the_end(notice)
-    environ, rings = _probed(command, settings, notice)
+    environ, rings = _probed(settings, notice)
     with reporting(), ExitStack() as at_end:
         if rings is not None:
             at_end.callback(shutil.rmtree, rings, ignore_errors=True)
@@ -137,15 +136,13 @@ def run_command(
     return 128 - returncode if returncode < 0 else returncode
 
 
-def _probed(
-    command: Sequence[str], settings: ExporterSettings, notice: Notice
-) -> tuple[dict[str, str], Path | None]:
+def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
     """Return the command's environment with the probe, and the folder of its rings or ``None``.
 
-    A replay gets no probe, because it prints the steps of another time.
+    A replay gets one, too, for the processes that stand in for its ranks.
     """
     environ = dict(os.environ)
-    if is_replay(command) or not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
+    if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":
         return environ, None
     try:
         folder = make_folder(settings.home)

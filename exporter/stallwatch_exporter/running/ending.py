@@ -74,7 +74,7 @@ def classify(
     kills = _more_kills(*oom)
     counted = kills is not None if all(oom) and returncode else None
 
-    def ended(kind: str, detail: Text) -> Ending:
+    def ended(kind: str, detail: Text, killer: signal.Signals | None = killer) -> Ending:
         return Ending(
             kind=kind,  # type: ignore[arg-type]
             exit_code=128 - returncode if returncode < 0 else returncode,
@@ -102,7 +102,8 @@ def classify(
     if interrupted or killer == signal.SIGINT:
         return ended("interrupted", message("run.interrupted", how=how))
     if passed_on is not None:
-        return ended("killed", message("run.passed-on", signal=passed_on.name, how=how))
+        detail = message("run.passed-on", signal=passed_on.name, how=how)
+        return ended("killed", detail, killer or passed_on)  # a launcher may exit with a code of its own
     if killer is not None:
         return ended("killed", Message(how.id.replace(".status-", ".ended-"), how.params))
     return ended("failed", message("run.exited", code=128 - returncode if returncode < 0 else returncode))

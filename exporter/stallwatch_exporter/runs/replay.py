@@ -12,6 +12,9 @@ from typing import BinaryIO
 
 from stallwatch_exporter.runs.copies import CriRecord, parse_record
 from stallwatch_exporter.runs.runfolder import read_info
+from stallwatch_exporter.runs.stand_ins import is_watched, standing_in
+from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_rules.stacks.records import StallStacks
 
 # Within a file a piece may follow a later piece: it has the time of its start, and is written at its end.
 _LOOK_AHEAD = 1024
@@ -46,6 +49,12 @@ def merged_records(folder: Path) -> Iterator[CriRecord]:
     return heapq.merge(*map(read_records, recorded_files(folder)), key=lambda record: record.time_ns)
 
 
+def recorded_stacks(folder: Path) -> StallStacks | None:
+    """Return the stacks of the last stall of a run."""
+    found = [one.stacks for one in read_incidents(folder) if one.kind == "stall" and one.stacks is not None]
+    return found[-1] if found else None
+
+
 def replay(
     folder: Path,
     speed: float = 1.0,
@@ -58,8 +67,9 @@ def replay(
 ) -> int:
     """Print the run in `folder`, `speed` times as fast; return its exit code.
 
-    The silence before the recorded end is replayed, too: a run that hung hangs again. `max_gap` (seconds of
-    waiting) shortens silences. Raises `NoRecording` if there is nothing to print.
+    The silence before the recorded end is replayed, too: a run that hung hangs again, and if it is watched,
+    processes stand in for its ranks. `max_gap` (seconds of waiting) shortens silences. Raises `NoRecording`
+    if there is nothing to print.
     """
     files = recorded_files(folder)
     if not files:
@@ -78,7 +88,12 @@ def replay(
         if left > 0.001:
             sleep(left)
 
+    stacks = recorded_stacks(folder) if is_watched() else None
     for record in merged_records(folder):
+        if stacks is not None and last_ns is not None and record.time_ns > stacks.time * 1e9:
+            with standing_in(stacks):
+                wait_until(record.time_ns)
+            stacks = None
         wait_until(record.time_ns)
         stream = streams[record.stream]
         stream.write(record.printed)

@@ -267,7 +267,8 @@ class Alarms:
     ) -> None:
         """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
 
-        Only a failure is an incident: users need no message about their own Ctrl-C.
+        Only a failure is an incident: users need no message about their own Ctrl-C. If a stalled run was
+        stopped from outside, the stall is the incident.
         """
         if ending.kind == "unknown":  # the agent stopped watching, so open incidents stay open
             self.open_due_incidents(diagnosis, now, everything=True)
@@ -277,8 +278,10 @@ class Alarms:
         if ending.kind == "finished":  # a broken last checkpoint is worth reporting even after a good end
             self.open_due_incidents(diagnosis, now, everything=True)
         self._warnings.clear()
-        resolution = RESOLUTIONS.get(ending.kind, "run-failed")
-        for incident in self._book.of_kind("stall"):
+        stalls = self._book.of_kind("stall")
+        failed = ending.failed and not (stalls and ending.stopped and diagnosis.verdict == "stalled")
+        resolution = RESOLUTIONS.get(ending.kind, "run-failed" if failed else "run-stopped")
+        for incident in stalls:
             stalled = incident.stalled_seconds if quiet is None else round(quiet, 1)
             facts: IncidentUpdate = {
                 **_progress(diagnosis.progress),
@@ -287,9 +290,9 @@ class Alarms:
             }
             self._book.resolve(incident, now, resolution, **facts)
         # If the cause of the end was reported earlier, that incident continues and is not resolved.
-        reported = self._death_finding(diagnosis) if ending.failed else None
+        reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
-        if not ending.failed:
+        if not failed:
             return
         primary = diagnosis.primary
         unknown = diagnosis.unknown[0] if diagnosis.unknown else None
@@ -387,7 +390,8 @@ class Alarms:
         where["rank"] = line.rank if line else None
         if place is not None:  # use the values of the diagnosis, so that notifications and pages agree
             where["rank"] = where["rank"] if place.rank is None else place.rank
-            where["step"] = where["step"] if place.step is None else place.step
+            if place.step is not None and place.step != where["step"]:
+                where["step"], where["last_loss"] = place.step, None  # the last loss is of a later step
         facts: IncidentUpdate = {
             "harm": finding.harm if finding else "fatal",
             "count": finding.count if finding else 1,

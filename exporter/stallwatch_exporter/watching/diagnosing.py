@@ -80,7 +80,7 @@ class Diagnoser:
 
     def _diagnosis(self, now: float, state: StallState | None, ending: Ending | None) -> Diagnosis:
         waited = None
-        if ending is not None and ending.kind == "interrupted":
+        if ending is not None and ending.stopped:
             waited = ending.quiet if ending.quiet is not None or state is None else state.seconds
         found = self._reading.diagnose(
             ending,

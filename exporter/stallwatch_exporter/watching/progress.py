@@ -233,7 +233,7 @@ class Advance:
 
     def judged(self, ending: Ending) -> Ending:
         """Return the command's ending; the time after a request to end does not count as waiting."""
-        if ending.kind == "interrupted" and self._leaving:
+        if ending.stopped and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending
 

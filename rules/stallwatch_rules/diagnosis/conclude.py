@@ -171,6 +171,8 @@ def _snapshot(
         stopped=exceptions.interrupted_at,
         ended=end_from_outside(matched, streams),
     )
+    if context.stalled and context.stopped:
+        clock = replace(clock, ended=True)
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
@@ -182,7 +184,7 @@ def _snapshot(
         phase=tracker.phase,
         ended=clock.ended,
         last_sign=clock.last_sign,
-        elsewhere=context.elsewhere,
+        missed=context.elsewhere,
     )
     run = Snapshot(
         streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts, hosts

@@ -22,7 +22,7 @@ from stallwatch_rules.messages import Message, Text, bilingual, contains, has, m
 from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.progress.activities import Activity
-from stallwatch_rules.records import Line, Primary
+from stallwatch_rules.records import Line, Primary, Role
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
 from stallwatch_rules.text.display import iso, shown
@@ -45,7 +45,7 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
     if finding.role == "symptom" and finding.harm == "fatal":
         silent = ended_silently(run, now)
         primary.fixes[:0] = [silent] if silent else []
-    primary = _with_calls(_pointed_to_missing(primary, run, now), finding, run.streams)
+    primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
     if finding.tagged("flight-data") and is_only_waiting(primary):
         return _odd_ranks(primary, run.streams, run.hosts)
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
@@ -275,7 +275,12 @@ def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
 
 def is_only_waiting(primary: Primary) -> bool:
     """Return whether the primary cause is only the report of ranks that waited for another rank."""
-    return primary.role == "symptom" and primary.harm == "fatal" and "timeout" in primary.rule
+    return primary.harm == "fatal" and is_timeout(primary.role, primary.rule)
+
+
+def is_timeout(role: Role, rule: str) -> bool:
+    """Return whether a rule reports that ranks waited for another rank until a timeout."""
+    return role == "symptom" and "timeout" in rule
 
 
 def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
@@ -289,12 +294,15 @@ def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
 
 
 def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that did not report the failure that all other ranks reported."""
+    """Return the few ranks that did not report the failure that all other ranks reported.
+
+    If a single rank reported it, the other rank counts only if its log was read.
+    """
     reported = _reported(rule, run, now)
-    known = {rank for _, rank in run.streams if rank is not None} | reported
-    if len(reported) < 2:
-        return []
-    absent = set(range(max(known) + 1)) - reported
+    logged = {rank for _, rank in run.streams if rank is not None}
+    absent = set(range(max(logged | reported, default=-1) + 1)) - reported
+    if len(reported) == 1 and len(absent) == 1:
+        return sorted(absent & logged)
     return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
 
 

@@ -48,6 +48,11 @@ class RunContext(msgspec.Struct, frozen=True):
         return self.ending.failed if self.ending is not None else None
 
     @property
+    def stopped(self) -> bool:
+        """True if the run is known to have been stopped from outside."""
+        return self.ending is not None and self.ending.stopped
+
+    @property
     def crash(self) -> Crash | None:
         """The process that failed although the command returned 0, if any."""
         return self.ending.crash if self.ending is not None else None

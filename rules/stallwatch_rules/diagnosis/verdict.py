@@ -55,18 +55,19 @@ def verdict_of(
 def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
     """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` for other runs."""
     context = run.context
+    by_itself = context.failed is not None and not context.stopped  # how the run ended, if it ended so
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher reports a failure without its cause
     if chosen is not None and chosen.harm == "fatal":
         stalled = means_stall(chosen) and not now.facts.timed_out
-        if context.failed is None and (stalled or (context.stalled and not _ended_stall(chosen, now.facts))):
+        if not by_itself and (stalled or (context.stalled and not _ended_stall(chosen, now.facts))):
             return "stalled"
         return "failed"
     if chosen is not None and AT_EXIT in chosen.facts:
         return None  # the run itself had finished
     if now.exceptions.fatal:
         return "unknown-failure"
-    if context.stalled and context.failed is None:
+    if context.stalled and not by_itself:
         return "stalled"
     if context.failed and context.kind != "interrupted":
         return "unknown-failure"

@@ -34,7 +34,8 @@ class RunFacts(msgspec.Struct, frozen=True):
     phase: Phase = "train"  #: the last phase of the run
     ended: bool = False  #: the log shows that the run was stalled until it was ended
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    elsewhere: bool = False  #: stacks showed the awaited rank outside of all collectives
+    #: the rank that the others wait for is known: by its stack, or because its log has no timeout
+    missed: bool = False
 
     @property
     def waited(self) -> float:

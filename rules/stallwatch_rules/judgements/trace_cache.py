@@ -17,27 +17,32 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of matches, and minimum steps betwe
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Judge ZeRO-3's trace-cache invalidations by the steps around them."""
     if facts.is_stalled:
+        if facts.missed:  # the message makes no rank wait, so at most it cost time before
+            return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
         if recurs_to_the_end(trace):
-            if facts.elsewhere and not became_more_frequent(trace):
-                return Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
             if _rare(trace):
                 return Judgement("harmless", message("diagnosis.rare-before-stall"))
             return Judgement("fatal", _standstill(trace, facts))
         if trace.after_first:
             return Judgement("harmless", message("diagnosis.long-before-stall", steps=trace.after_last - 1))
         return Judgement("by-progress", message("diagnosis.no-steps"))
-    slowing = slowdown_with_matches(trace)
-    if slowing is not None:
-        before, now = slowing
-        return Judgement(
-            "degrading",
-            message("diagnosis.slower-with", before=short_duration(before), now=short_duration(now)),
-        )
+    if (cost := _cost(trace)) is not None:
+        return cost
     if trace.after_first >= 2 or (trace.after_first and not trace.tail):
         return Judgement("harmless", _advancing(trace))
     if facts.complete and not trace.steps:
         return Judgement("harmless", message("diagnosis.advancing", steps=facts.advances))
     return Judgement("by-progress", message("diagnosis.no-steps"))
+
+
+def _cost(trace: Trace) -> Judgement | None:
+    """Return the judgement of messages with which the steps became slower; ``None`` for other messages."""
+    slowing = slowdown_with_matches(trace)
+    if slowing is None:
+        return None
+    before, now = slowing
+    note = message("diagnosis.slower-with", before=short_duration(before), now=short_duration(now))
+    return Judgement("degrading", note)
 
 
 def recurs_to_the_end(trace: Trace) -> bool:

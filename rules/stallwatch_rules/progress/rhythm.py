@@ -44,7 +44,7 @@ class RunClock(msgspec.Struct, frozen=True):
     silent: bool  #: the log is silent after the last step for longer than the threshold
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    ended: bool = False  #: the run was silent, and then was ended from outside
+    ended: bool = False  #: the run was stalled, and then was ended from outside
 
 
 def read_clock(

@@ -22,7 +22,6 @@ from stallwatch_rules.records import (
     UnknownException,
 )
 from stallwatch_rules.report.clean import clean_diagnosis
-from stallwatch_rules.stacks.sentences import with_title_prefix
 from stallwatch_rules.text.digest import (
     FEW_HOSTS,
     fold_ranks,
@@ -50,7 +49,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 def headline(diagnosis: Diagnosis) -> Text:
     """Return the subject of the verdict: the primary's title, an unknown exception, or a sentence."""
     if diagnosis.primary is not None:
-        return with_title_prefix(diagnosis.primary.apart, diagnosis.primary.title)
+        return diagnosis.primary.title
     verdict, progress = diagnosis.verdict, diagnosis.progress
     if verdict == "interrupted" and diagnosis.interrupted_by == "user":
         return message(f"report.interrupted{'-with' if diagnosis.unknown else ''}.text")

@@ -6,15 +6,14 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.confidence import SEEN
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.diagnosis.particulars import is_only_waiting, named
+from stallwatch_rules.diagnosis.particulars import is_only_waiting
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.messages import Message, Text, contains, has, message, without_sentence
 from stallwatch_rules.records import Diagnosis, Finding, Primary
-from stallwatch_rules.stacks.records import StackGroup, StallStacks
-from stallwatch_rules.stacks.sentences import sentence
+from stallwatch_rules.stacks.records import StallStacks
+from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
 from stallwatch_rules.stacks.spans import host_of
 
-HARDLY = 0.3  #: confidence in a trace cache as the cause if the missed rank is in no collective
 Advice = tuple[str, ...]  #: ids of the messages of an advice: the reason, then the fixes
 #: Advice for a run of one process without a known stack; it does not mention other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
@@ -53,6 +52,13 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
         )
     elif primary is not None and is_only_waiting(primary) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], summary)
+    if primary is not None and (primary.rule in STANDSTILLS or is_only_waiting(primary)):
+        odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+        primary = replace(
+            primary,
+            title=with_title_prefix(primary.title, stacks),
+            apart=[replace(group, frames=[]) for group in odd],
+        )
     if primary is not None and _known(stacks):
         look = message("diagnosis.look-there", told=summary) if stacks.odd or alone else summary
         if stacks.file:
@@ -65,14 +71,6 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             findings = [_without_unknown_cause(finding) for finding in findings]
         elif any(map(advises_stacks, primary.fixes)):
             primary = _shown(primary, look)
-        if primary.rule == TRACE_CACHE and (apart := _elsewhere(stacks)):
-            hint = message("diagnosis.stands-elsewhere")
-            primary = replace(
-                primary,
-                fixes=[primary.fixes[0], hint, *(fix for fix in primary.fixes[1:] if fix != hint)],
-                confidence=min(primary.confidence, HARDLY),
-                apart=[replace(group, frames=[]) for group in apart],
-            )
     digest = [summary, *(line for line in diagnosis.digest if line != summary)]
     return replace(diagnosis, primary=primary, findings=findings, digest=digest)
 
@@ -87,8 +85,8 @@ def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
-    primary = named(primary, [rank], message("diagnosis.look-there", told=reason))
-    return replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence)
+    fixes: list[Text] = [message("diagnosis.look-there", told=reason), *primary.fixes]
+    return replace(primary, rank=rank, file="", line=0, step=None, evidence=evidence, fixes=fixes)
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
@@ -125,13 +123,8 @@ def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
 
 def is_elsewhere(stacks: StallStacks | None) -> bool:
     """Return whether the rank that the other ranks wait for is known to be in no collective."""
-    return stacks is not None and bool(_elsewhere(stacks))
-
-
-def _elsewhere(stacks: StallStacks) -> list[StackGroup]:
-    """Return the groups of odd ranks if they are known to be in no collective; others wait for them."""
-    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
-    return odd if not any(group.kind in (*_TOGETHER, "unknown") for group in odd) else []
+    odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
+    return bool(odd) and not any(group.kind in (*_TOGETHER, "unknown") for group in odd)
 
 
 def _known(stacks: StallStacks) -> bool:

@@ -1,17 +1,19 @@
-"""Describe the activity of the ranks of a stall, as a message of one sentence."""
+"""Describe the activity of the ranks of a stall, and the ranks to blame, as messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
-from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
-from stallwatch_rules.text.digest import fold_ranks
+from stallwatch_rules.text.digest import fold_names, fold_ranks
 
 _MOST_GROUPS = 4
 _MOST_HOSTS = 4
 _MOST_SHOWN = 40  # maximum number of characters of folded ranks
+_MOST_HOST_NAMES = 48  # maximum number of characters of folded host names
 DATA_LOADING = "data loading"  # label of a loader's call in `kinds`, which the aside would repeat
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
@@ -87,17 +89,78 @@ def _ranks(ranks: Sequence[int]) -> Message:
     return message("stacks.many", number=len(ranks))
 
 
-def with_title_prefix(apart: Sequence[StackGroup], title: Text) -> Text:
-    """Return the title, preceded by the activity of these ranks.
+def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
+    """Return the title of a stall with the ranks to blame and their place, as far as they are known.
 
-    Example: ``Rank 1 is in torch.save (…); beside that: …``.
+    Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
-    return message("stacks.beside", lead=title_prefix(apart), title=title) if apart else title
+    blame = blamed(stacks)
+    if not blame:
+        return title
+    while isinstance(title, Message) and names_ranks(title):
+        title = cast("Text", title.params["title"])
+    return message("stacks.titled", title=title, blame=blame)
 
 
-def title_prefix(apart: Sequence[StackGroup]) -> Message:
-    """Return the activity of these ranks, as the beginning of a title."""
-    return message("stacks.lead", clauses=[_clause(group, _who(group)) for group in apart[:_MOST_GROUPS]])
+def names_ranks(title: Text) -> bool:
+    """Return whether a title already names the ranks."""
+    return has(title, "stacks.titled", "diagnosis.of-ranks", "diagnosis.of-ranks-on")
+
+
+def blamed(stacks: StallStacks) -> Text:
+    """Return the ranks to blame and their place; empty if neither is known.
+
+    Example: ``rank 1 holds up the run at train.py:30 in main``.
+    """
+    if stacks.hosts and (found := _blamed_hosts(stacks)):
+        return found
+    places = {group.place for group in suspects(stacks)}
+    place = placed(places.pop()) if len(places) == 1 else ""
+    if not stacks.odd:
+        return message("stacks.at", place=place) if place else ""
+    hosts = hosts_of(stacks, stacks.odd)
+    key = f"{_holding(stacks)}-on" if hosts else _holding(stacks)
+    ranks = _ranks(stacks.odd) if hosts else fold_ranks(stacks.odd)
+    who = message(key, ranks=ranks, count=len(stacks.odd), hosts=few_hosts(hosts))
+    return message("stacks.who-at", who=who, place=place) if place else who
+
+
+def _blamed_hosts(stacks: StallStacks) -> Text:
+    """Return the joint result of a run's hosts if no rank, or no certain rank, is to blame."""
+    if stacks.why == "unreachable":
+        hosts = stacks.silent or hosts_of(stacks, stacks.odd)
+        return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))
+    if stacks.odd:
+        return ""
+    if stacks.why in ("outside", "frozen"):
+        return message(f"stacks.all-{stacks.why}")
+    return message("stacks.cannot-tell", ranks=_ranks(stacks.candidates)) if stacks.candidates else ""
+
+
+def _holding(stacks: StallStacks) -> str:
+    if stacks.why != "diverged":
+        return "stacks.holds-up"
+    everybody = sum(len(group.ranks) for group in stacks.groups)
+    return "stacks.went-apart" if len(stacks.odd) == everybody else "stacks.went-another-way"
+
+
+def suspects(stacks: StallStacks) -> list[StackGroup]:
+    """Return the groups of blamed ranks, or the only group if all ranks do the same."""
+    if stacks.odd:
+        return [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
+    return stacks.groups if len(stacks.groups) == 1 else []
+
+
+def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
+    """Return the hosts of these ranks, in the order of the run's hosts; empty for a run of one host."""
+    wanted = set(ranks)
+    return [host for host, spans in stacks.hosts.items() if not wanted.isdisjoint(ranks_in(spans))]
+
+
+def few_hosts(hosts: Sequence[str]) -> Text:
+    """Return host names in short form, such as ``n1–n3, n7``; only their number if that is too long."""
+    folded = fold_names(hosts)
+    return folded if len(folded) <= _MOST_HOST_NAMES else message("stacks.many-hosts", count=len(hosts))
 
 
 def placed(place: str) -> Text:

@@ -10,12 +10,12 @@ import pytest
 from clustercases import Chat, Clock, Host, incident, stacks
 
 from stallwatch_exporter.cluster.coordinator import Coordinator
-from stallwatch_exporter.cluster.merging import GATHER_SECONDS
+from stallwatch_exporter.cluster.merging import GATHER_SECONDS, RunEpisodes, View, in_run
 from stallwatch_exporter.cluster.wire import AgentReport
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.stacks.quiet_periods import Ruling
-from stallwatch_rules.stacks.records import Collectives
+from stallwatch_rules.stacks.records import Collectives, StallStacks
 
 
 class Run:
@@ -910,3 +910,23 @@ def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -
     # at the opening, the host was not yet known to be silent
     assert found[1:] == [("unreachable", [0], "n0")] * 2
     assert len(run.chat.got[-1].hosts) == 2
+
+
+@pytest.mark.parametrize(("later", "blamed"), [([0, 1], [1]), ([], [1]), ([1], [1]), ([2], [2])])
+def test_a_host_that_is_back_stays_blamed_unless_other_ranks_alone_are(
+    later: list[int], blamed: list[int]
+) -> None:
+    clock, got = Clock(), list[Incident]()
+    hosts = {"n0": "0", "n1": "1", "n2": "2"}
+    cut = StallStacks(0.0, 1.0, odd=[1], why="unreachable", silent=["n1"], hosts=hosts, confidence=0.85)
+    back = StallStacks(0.0, 1.0, odd=later, why="unfinished", hosts=hosts, confidence=0.92)
+    view = [View(cut)]
+    episodes = RunEpisodes(got.append, lambda: view[0], lambda: True, clock)
+    stall = in_run(incident(clock.wall(), rule="silent-hang-no-error"), "a0", "n0", 0.0)
+    episodes.take(stall)
+    episodes.flush()
+    view[0] = View(back)
+    clock.now += 60.0
+    episodes.take(msgspec.structs.replace(stall, updated_at=stall.updated_at + 60.0))
+    episodes.flush()
+    assert [one.stacks.odd for one in got if one.stacks is not None] == [[1], blamed]

@@ -189,6 +189,24 @@ def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: 
     assert hosts[1].merges.agents == ["agent1", "agent2"]
 
 
+def test_hosts_that_a_new_coordinator_does_not_list_yet_stay_known(three: Cluster) -> None:
+    """The new coordinator first lists only the host that posts; that host must not merge by itself then."""
+
+    def identity(node: int) -> RunIdentity:
+        return RunIdentity(key="ab", job="1", origin="torchrun", master="127.0.0.1:29500", node=node)
+
+    hosts = [three.start(node, identity=identity(node)) for node in range(4)]
+    for host in (*hosts, *hosts):
+        assert host.post()
+    hosts[0].backing.close()
+    three.now += 1.0  # so that the second host looks whether the first is there
+    replies = [hosts[node].post() for node in (3, 2, 3, 1, 2)]
+    assert [reply.coordinator for reply in replies if reply] == ["agent1"] * 5
+    assert hosts[2].backing._missing.keys() == {hosts[0].host_id}
+    three.now += client._MISSING_SECONDS
+    assert hosts[2].post() and hosts[2].backing._missing == {}
+
+
 def test_a_coordinator_that_is_configured_comes_before_the_hosts(three: Cluster) -> None:
     service = three.start(5, agent="service", identity=three.identity(0))
     hosts = [three.start(node, address=f"127.0.0.6:{three.port}") for node in range(2)]
@@ -294,5 +312,5 @@ def test_the_agents_that_may_merge_are_sent_only_if_they_have_changed(three: Clu
 
     assert sent(first, first) == [1, None]
     assert sent(second, second, first, first) == [2, None, 2, None]
-    assert [one.host for one in first.backing._members] == ["n0", "n1"]
+    assert [one.host for one in first.backing._members.values()] == ["n0", "n1"]
     assert sent(second, first) == [None, None]
