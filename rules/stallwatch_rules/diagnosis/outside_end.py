@@ -59,7 +59,7 @@ def is_end(finding: RuleFinding) -> bool:
 
 def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
     """Return the stall finding with the last line of the rank that differs, in addition to the last step."""
-    words = differing_last_lines(streams)
+    words = differing_last_line(streams)
     if words is None:
         return finding
     proof = (finding.where.text,) if finding.where is not None and finding.where is not words else ()
@@ -77,7 +77,7 @@ def last_unknown_line(stream: StreamReading) -> Line | None:
     return max(entries, key=lambda entry: entry.last_index).last if entries else None
 
 
-def differing_last_lines(streams: Streams) -> Line | None:
+def differing_last_line(streams: Streams) -> Line | None:
     """Return the last line of the few ranks whose last line differs from that of all other ranks."""
     last = {
         key: last_unknown_line(stream) for key, stream in streams.items() if stream.last_advance is not None
