@@ -89,6 +89,14 @@ def test_no_python_file_outgrows_one_subject(root: Path) -> None:
     assert {name: lines for name, lines in lengths.items() if lines > 600} == {}
 
 
+def test_no_test_module_is_imported_by_another(root: Path) -> None:
+    """Several folders have test modules of one name, so the import may find another one; use a helper."""
+    modules = list(root.glob("tests/**/*.py"))
+    tests = "|".join({path.stem for path in modules if path.stem.startswith("test_")})
+    importing = re.compile(rf"^(?:from|import) (?:{tests})\b", re.M)
+    assert [path for path in modules if importing.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_no_file_imports_itself_through_others(root: Path) -> None:
     tool = tomllib.loads((root / "pyproject.toml").read_text())["tool"]
     packages = tool["importlinter"]["root_packages"]

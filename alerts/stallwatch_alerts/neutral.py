@@ -30,10 +30,13 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """Return one line without secrets, mentions, markup, links and control characters, cut at `limit`."""
+    """Return one line without secrets, mentions, markup, links and control characters, cut at `limit`.
+
+    Lone surrogates, which no request can hold, become question marks.
+    """
     if limit:
         text = text[: 4 * limit]  # a log line may be a gigabyte, and the rest is cut anyway
-    text = _BREAKS.sub(" ", redact(text))
+    text = _BREAKS.sub(" ", redact(text)).encode(errors="replace").decode()
     text = without_controls(text).translate(_LOOK_ALIKES)
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
     text = _LINK.sub(_break_link, text).strip()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -138,5 +138,11 @@ Sink = Callable[[Incident], None]
 """Gets every change of an incident. Must return at once; what it raises is caught and counted by the agent.
 
 A sink may also have a method ``alive(problem)``. It is called about once a second, at every look at the run,
-with what could not be seen since the last one; "" for nothing.
+with what could not be seen since the last one; "" for nothing. ``cluster.coordinator`` calls others.
 """
+
+
+def optional_methods(receivers: Iterable[object], name: str) -> list[Callable[..., Any]]:
+    """Return the methods of this name of the sinks or channels that have one."""
+    found = (getattr(one, name, None) for one in receivers)
+    return [method for method in found if method is not None]

@@ -20,7 +20,7 @@ from stallwatch.config.loading import Config
 from stallwatch_alerts.messages.compose import Message, ending_line
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Incident, optional_methods
 from stallwatch_exporter.notices import at_the_end
 from stallwatch_rules.locale import render, templates
 
@@ -119,9 +119,8 @@ class Destinations:
 
     def alive(self) -> None:
         """Let the sinks check their clocks if no agent does."""
-        for sink in self.sinks:
-            if (alive := getattr(sink, "alive", None)) is not None:
-                alive("")
+        for alive in optional_methods(self.sinks, "alive"):
+            alive("")
 
     def engine(self, notice: Callable[[str], None]) -> Engine | None:
         """Return a function that connects agents through the incident database; `None` unless PostgreSQL."""

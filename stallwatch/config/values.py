@@ -47,6 +47,7 @@ class _Kind(NamedTuple):
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
 _KINDS: dict[KindName, _Kind] = {
     "text": _Kind("a string", '"…"'),
+    "web": _Kind("a string", '"https://stallwatch.example.org"'),
     "path": _Kind("a string", '"folder/file"'),
     "choice": _Kind("a string"),
     "reaction": _Kind("a string", _REACTIONS),
@@ -119,6 +120,8 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
         raise BadValue(f"must be one of {', '.join(key.choices)}, not {value!r}")
     if key.kind == "reaction":
         return _reaction(value.strip())
+    if key.kind == "web":
+        return _web(value.strip())
     if key.kind in ("int", "number"):
         # Infinity, NaN, and integers with hundreds of digits, which no float holds, are refused.
         if not key.lowest <= value <= min(key.highest, sys.float_info.max):
@@ -141,6 +144,13 @@ def _reaction(text: str) -> str:
         return f"command {line.strip()}"
     if word not in ("report", "abort") or line:
         raise BadValue(f"must be report, abort, or command with a command line behind it, not {text!r}")
+    return text
+
+
+def _web(text: str) -> str:
+    """Return a web address, or an empty text. The error does not quote it, because it may hold a secret."""
+    if text and not re.match(r"https?://[^/?#\s]+\S*$", text, re.IGNORECASE):
+        raise BadValue("must be an address that begins with http:// or https://")
     return text
 
 

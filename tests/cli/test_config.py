@@ -53,7 +53,7 @@ def test_later_wins(
 @pytest.mark.parametrize("key", [key for key in KEYS if key.kind != "routes"], ids=lambda key: key.full_name)
 def test_every_key_can_come_from_a_file_and_from_a_variable(tmp_path: Path, key: Any) -> None:
     choice = key.choices[-1:] and key.choices[-1]
-    text = {"int": "7", "number": "7.5", "choice": choice, "reaction": "abort"}.get(
+    text = {"int": "7", "number": "7.5", "choice": choice, "reaction": "abort", "web": "http://b"}.get(
         key.kind, str(not key.default).lower() if key.kind == "bool" else "a://b"
     )
     value: Any = {"int": 7, "number": 7.5, "bool": not key.default}.get(key.kind, text)
@@ -141,6 +141,14 @@ def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
         ("[alerts]\nurls = ['slack://s3cr3t', 3]\n", 2, ("must be a list of strings",)),
         ("[ui]\nlanguage = 'fr'\n", 2, ("one of en, zh, not 'fr'",)),
         ("ui.language = 'fr'\n", 1, ("one of en, zh",)),
+        (
+            "[dashboard]\nurl = 'javascript:alert(1)'\n",
+            2,
+            ("dashboard.url must be an address that begins with http:// or https://", 'url = "https://'),
+        ),
+        ("[alerts]\ndeadman_url = 'file:///s3cr3t'\n", 2, ("alerts.deadman_url must be", "http://")),
+        ("[alerts]\ndeadman_url = 'hc-ping.com/s3cr3t'\n", 2, ("alerts.deadman_url must be", "https://")),
+        ("[alerts]\ndeadman_url = 'https:///s3cr3t'\n", 2, ("alerts.deadman_url must be",)),
     ],
 )
 def test_problems_are_reported_with_file_line_and_remedy(

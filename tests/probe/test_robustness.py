@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from test_bootstrap import ENGINE, Programs, Ran
+from programs import ENGINE, Programs, Ran
 
 from stallwatch_exporter.rings.probing import Probing, with_probe
 

@@ -28,6 +28,8 @@ HERE = Path(__file__).resolve().parent
 #: variables for Hugging Face's libraries
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
+SHORT = ("--steps", "20")  #: options of healthy runs
+
 
 def torchrun(*options: str, ranks: int = 2) -> list[str]:
     """Return the torchrun command for a program of this folder, from any working folder."""

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Probed, Watched, printed, probed
-from test_repro import SHORT
+from launching import SHORT, Probed, Watched, printed, probed
 
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue

@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Probed, forked, launch, printed, rank_logs, torchrun
+from launching import SHORT, Probed, forked, launch, printed, rank_logs, torchrun
 from prometheus_client.parser import text_string_to_metric_families
 from record import environment
-from test_repro import SHORT
 
 from stallwatch_exporter.running.command import run_command
 from stallwatch_exporter.runs.runfolder import list_runs

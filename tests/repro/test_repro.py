@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launching import Probed, Watched, launch, printed, torchrun
+from launching import SHORT, Probed, Watched, launch, printed, torchrun
 from record import environment
 from scenarios import SCENARIOS, Scenario
 
@@ -22,7 +22,6 @@ from stallwatch_rules.report.json import schema_1_verdict
 
 pytestmark = pytest.mark.repro
 CURRENT = [scenario for scenario in SCENARIOS if scenario.deepspeed is None and not scenario.slow]
-SHORT = ("--steps", "20")  #: options of healthy runs
 
 
 def require(scenario: Scenario) -> None:

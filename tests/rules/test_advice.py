@@ -6,14 +6,16 @@ import pytest
 
 from stallwatch_rules.failures import advice
 from stallwatch_rules.failures.advice import advice_for
+from stallwatch_rules.failures.raised import ExceptionChain, LinePosition
 from stallwatch_rules.locale import render
 from stallwatch_rules.matching.matcher import Matcher, lines_of
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
-from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.records import Diagnosis, Line
 from stallwatch_rules.report.html import to_html
 from stallwatch_rules.report.markdown import to_markdown
 
+LINE = Line("", "a.log", 1)
 CASES = [
     (
         "child",
@@ -48,8 +50,23 @@ def test_the_kind_of_an_exception(kind: str, exception: str, words: str) -> None
     assert render(found, "en") != render(found, "zh")
 
 
+def test_a_long_command_is_advised_on_and_relays_the_same() -> None:
+    """One pattern says which exceptions only report that something else failed, and advises on them."""
+    words = f"Command '['python', 'train.py', '{'x' * 600}']' returned non-zero exit status 1."
+    found = advice_for("subprocess.CalledProcessError", words)
+    assert found is not None and found.id == "diagnosis.advice-child"
+    raised = ExceptionChain("subprocess.CalledProcessError", words, LINE, LinePosition())
+    assert raised.relays and raised.shows_teardown
+    kinds = {
+        kind
+        for kind, exception, message in CASES
+        if ExceptionChain(exception, message, LINE, LinePosition()).relays
+    }
+    assert kinds == {"child", "notebook", "trial"}
+
+
 def test_every_kind_has_a_case() -> None:
-    assert {kind.id for kind in advice._KINDS} == {kind for kind, _, _ in CASES}
+    assert {kind.id for kind in advice.KINDS} == {kind for kind, _, _ in CASES}
 
 
 @pytest.mark.parametrize("words", ["the moon is full", ""])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_progress import bar, log, track
+from progress_logs import bar, log, track
 
 
 def test_a_bar_that_is_cleared_between_epochs_starts_nothing_again() -> None:

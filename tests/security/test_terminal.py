@@ -59,3 +59,7 @@ def test_a_cell_of_a_table_commands_the_terminal(capsys: pytest.CaptureFixture[s
 def test_a_line_hides_text_that_only_machines_read(unseen: str) -> None:
     assert without_controls(f"a{unseen}b") == "ab"
     assert neutralise(f"@{unseen}here") == "＠here"
+
+
+def test_a_lone_surrogate_becomes_a_question_mark() -> None:
+    assert neutralise("loss \ud83d at \udcff\U0001f600") == "loss ? at ?\U0001f600"

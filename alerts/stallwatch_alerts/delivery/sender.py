@@ -16,6 +16,7 @@ from stallwatch_alerts.delivery.pacing import Limit, is_expired, limits_of, wait
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.notice import Channel, EditingChannel, Notice, fingerprint
 from stallwatch_exporter import steady
+from stallwatch_exporter.incident import optional_methods
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -159,7 +160,8 @@ class Sender:
 
         A refused edit is dropped, because the incident's final message has its content.
         """
-        if not hasattr(self._channel, "edit") or time.monotonic() - self._edited_at < _EDIT_SECONDS:
+        can_edit = optional_methods((self._channel,), "edit")
+        if not can_edit or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return
         channel = cast("EditingChannel", self._channel)
         name = next((each for each in list(self._edits) if channel.has_message(each)), None)

@@ -235,7 +235,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     if not known:  # otherwise the stacks show the cause
         yield _lines(_likely(incident, language, cause), note, cause.why) if cause.title else note
     if incident.background:
-        yield say("alerts.also-seen", language, rules=listed(incident.background, language))
+        rules = [neutralise(rule, 80) for rule in incident.background]
+        yield say("alerts.also-seen", language, rules=listed(rules, language))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else [])
     lines = [in_words(line, language) for line in evidence]
     # Four spaces make literal text in chats that interpret Markdown, and plain text in others.

@@ -33,7 +33,7 @@ from stallwatch_exporter.cluster.wire import (
     digest_of,
     is_quiet,
 )
-from stallwatch_exporter.incident import Incident, Sink
+from stallwatch_exporter.incident import Incident, Sink, optional_methods
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.stacks.folding import by_host, over_hosts
 from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
@@ -246,16 +246,15 @@ class Coordinator:
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         self._each_sink("adopt", closed)
         for sink in self._sinks:
-            if has_it and not (hasattr(sink, "adopt") or getattr(sink, "is_shared", False)):
+            if has_it and not (optional_methods((sink,), "adopt") or getattr(sink, "is_shared", False)):
                 with self._guarded("reporting an incident"):
                     sink(closed)
 
     def _each_sink(self, method: str, *given: Any) -> None:
         """Call an optional method of the sinks."""
-        for sink in self._sinks:
-            if (optional := getattr(sink, method, None)) is not None:
-                with self._guarded("reporting an incident"):
-                    optional(*given)
+        for optional in optional_methods(self._sinks, method):
+            with self._guarded("reporting an incident"):
+                optional(*given)
 
     def note_shown(self, incident: Incident) -> None:
         """Record that our sinks got this state of an incident, from us or from this agent alone."""
@@ -398,9 +397,7 @@ class Coordinator:
         return set(known.aliases) <= set(before.aliases)
 
     def _note_sent(self) -> None:
-        has_sent = [
-            one for one in (getattr(sink, "has_sent", None) for sink in self._sinks) if one is not None
-        ]
+        has_sent = optional_methods(self._sinks, "has_sent")
         for name, incident in list(self._unsent.items()):
             if all(sent(name) for sent in has_sent):
                 del self._unsent[name]
@@ -561,9 +558,7 @@ class Coordinator:
         )
 
     def _escalates(self, names: Iterable[str]) -> list[str]:
-        predicates = [
-            one for one in (getattr(sink, "escalates", None) for sink in self._sinks) if one is not None
-        ]
+        predicates = optional_methods(self._sinks, "escalates")
         return [name for name in names if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:

@@ -34,7 +34,7 @@ from stallwatch_exporter.cluster.wire import (
     beat_of,
     is_quiet,
 )
-from stallwatch_exporter.incident import Incident, Sink
+from stallwatch_exporter.incident import Incident, Sink, optional_methods
 from stallwatch_exporter.notices import Guard, surviving
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Phase
@@ -163,9 +163,8 @@ class Member:
 
     def alive(self, problem: str) -> None:
         """Pass the agent's heartbeat to the sinks; called about once a second."""
-        for sink in self._sinks:
-            if (alive := getattr(sink, "alive", None)) is not None:
-                alive(problem)
+        for alive in optional_methods(self._sinks, "alive"):
+            alive(problem)
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:

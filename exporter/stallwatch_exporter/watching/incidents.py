@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 import msgspec
 
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity, Sink
+from stallwatch_exporter.incident import Incident, Kind, Resolution, Severity, Sink, optional_methods
 from stallwatch_exporter.notices import Guard
 from stallwatch_exporter.watching.episodes import Episodes
 from stallwatch_rules.decoding import convert, from_json
@@ -247,8 +247,7 @@ class Heartbeat:
     """Call ``alive(problem)`` of every sink that has this method."""
 
     def __init__(self, sinks: Sequence[Any]) -> None:
-        found = (getattr(sink, "alive", None) for sink in sinks)
-        self._callbacks: list[Callable[[str], None]] = [alive for alive in found if alive is not None]
+        self._callbacks = optional_methods(sinks, "alive")
         self._errors = 0
         self._unread = 0
 

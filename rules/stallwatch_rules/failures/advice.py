@@ -23,9 +23,11 @@ class Advice(msgspec.Struct, frozen=True):
     id: str
     exceptions: str  #: a pattern of the name without its modules
     message: str = ""  #: a pattern that its message must contain; its groups are the message's parameters
+    #: it only reports that a command, a notebook's cell or a trial failed, which printed its own exception
+    relays: bool = False
 
 
-_KINDS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Advice, ...])
+KINDS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[Advice, ...])
 
 
 def advice_for(exception: str, words: str) -> Message | None:
@@ -35,7 +37,7 @@ def advice_for(exception: str, words: str) -> Message | None:
     Message(id='diagnosis.advice-key', params={'key': "'image'"}, then=())
     """
     name = exception.rpartition(".")[2]
-    for kind in _KINDS:
+    for kind in KINDS:
         found = re.search(kind.message, words) if re.fullmatch(kind.exceptions, name) else None
         if found is not None:
             quoted = {key: shortened(shown(part or ""), LONGEST) for key, part in found.groupdict().items()}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
+from stallwatch_rules.failures.advice import KINDS
 from stallwatch_rules.pages.patterns import cached_re2
 from stallwatch_rules.records import Line, UnknownException
 from stallwatch_rules.text.display import earliest, place
@@ -182,12 +183,7 @@ class SecondaryException(NamedTuple):
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
 _WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no text
-#: A command, a cell of a notebook or a trial of Ray Tune failed: it printed its own exception.
-RELAYS = (
-    SecondaryException("CalledProcessError", r"^Command .*(?:returned non-zero exit status|died with)"),
-    SecondaryException(r"PapermillExecutionError|CellExecutionError"),
-    SecondaryException("TuneError", r"Trials did not complete"),
-)
+RELAYS = tuple(SecondaryException(one.exceptions, one.message) for one in KINDS if one.relays)
 #: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of
 #: W&B.
 ECHOES = (

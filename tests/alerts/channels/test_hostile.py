@@ -39,7 +39,11 @@ def test_an_incident_full_of_marks_does_nothing(
     name: str, language: str, edge: Any, stall: Callable[..., Incident]
 ) -> None:
     incident = stall(
-        run=HOSTILE, host=HOSTILE, note=HOSTILE, evidence=[HOSTILE, f"{HOSTILE}\nRule: https://evil.example"]
+        run=HOSTILE,
+        host=HOSTILE,
+        note=HOSTILE,
+        evidence=[f"{HOSTILE} \ud800", f"{HOSTILE}\nRule: https://evil.example"],
+        background=[HOSTILE],
     )
     body = json.dumps(sent(name, edge, incident_notice(incident, language, None)), ensure_ascii=False)
     body = body.replace("@13800001111", "")  # the mentions of the user's own URL
@@ -60,6 +64,7 @@ def test_an_incident_full_of_marks_does_nothing(
         assert mark not in body, mark
     assert re.search(r"(?<!\$schema\": \")https?://(?!adaptivecards)", body) is None
     assert "evil" in body  # the text stays readable
+    assert re.search("[\ud800-\udfff]", body) is None, "chats refuse what is not UTF-8"
 
 
 RAW = Message(
@@ -121,7 +126,7 @@ def test_discord_and_dingtalk_escape_marks(edge: Any, raw: Notice) -> None:
     text = sent("dingtalk", edge, raw)["markdown"]["text"]
     unescaped = re.findall(r"(?<!\\)\[[^\]]*\]\([^)]*", text)
     assert unescaped == ["[Page](https://watch.example.org/run?run=a%28b%29&c=d"]
-    assert not re.search(r"(?<!\\)<", text)
+    assert not re.search(r"(?<!\\)[<|]", text)
 
 
 def test_wecom_and_feishu_have_no_tag_but_ours(edge: Any, raw: Notice) -> None:

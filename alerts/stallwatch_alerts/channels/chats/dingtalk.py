@@ -30,7 +30,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _LIMIT = 19_500
 # An underscore within a word is not markup: option names stay unchanged.
-_MARKS = lazy(r"([\\*~`<]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
+_MARKS = lazy(r"([\\*~`<|]|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|^[#>])")
 _SETTINGS = {"sign": "sign", "timestamp": "sign", "keywords?": "keyword", "ip": "ip"}
 
 
