@@ -150,7 +150,7 @@ def embedded(count: int) -> tuple[list[float], int, float]:
             _until_up(folder / "state" / "runs" / "bench" / "agent.json")
             begun = time.monotonic()
             writers.start()
-            time.sleep(5)  # by then the agent has learned the pace of the logs
+            time.sleep(5)  # until then, the agent learns the pace of the logs
             printed_at = {
                 page.id: writers.say(at % SOURCES, page.fires[0]) for at, page in _paced(pages[:count])
             }

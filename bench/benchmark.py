@@ -236,10 +236,9 @@ def main(
                 and outcome.outcome in ("wrong", "none", "alarm")
                 and (unseal or not outcome.case.sealed)
             ):
-                answer = f"{','.join(outcome.answer.cause)} {outcome.answer.confidence or ''} {outcome.answer.text[:140]}"
-                click.echo(
-                    f"{name}: {outcome.case.id} ({outcome.case.cause or 'benign'}): {outcome.outcome}: {answer}"
-                )
+                case, answer = outcome.case, outcome.answer
+                printed = f"{','.join(answer.cause)} {answer.confidence or ''} {answer.text[:140]}"
+                click.echo(f"{name}: {case.id} ({case.cause or 'benign'}): {outcome.outcome}: {printed}")
     if write is not None:
         rows = (
             {

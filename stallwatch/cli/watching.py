@@ -1,4 +1,4 @@
-"""Define the listeners of ``stallwatch run`` and ``stallwatch tail``, and print the final report."""
+"""Define where ``stallwatch run`` and ``stallwatch tail`` send incidents, and print the final report."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _LATER = "they leave with the next stallwatch run or relay, or with stallwatch a
 
 
 class Destinations:
-    """All receivers of a run's incidents: the terminal, the incident database and the chats."""
+    """All destinations of a run's incidents: the terminal, the incident database and the chats."""
 
     def __init__(self, config: Config, catalogue: Catalogue) -> None:
         self._language: str = config["ui.language"]

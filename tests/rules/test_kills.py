@@ -1,4 +1,4 @@
-"""A SIGKILL, and the memory use at that time: seen by the kernel, or from outside."""
+"""SIGKILLs and the memory use at that time: counted by the kernel, or from outside."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_line_of_the_kill_stays_the_evidence(catalogue: Catalogue) -> None:
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        (STEPS + REFUSED + KILLED, OOM),  # the log says itself that memory ran out
+        (STEPS + REFUSED + KILLED, OOM),  # the log itself reports that memory ran out
         (STEPS + KILLED + LIMIT, "slurm-time-limit"),  # who sent the signal is known
         (STEPS + "[rank9]: step 21/60 loss 0.1\n" + KILLED, OOM),  # another node's lines
     ],
@@ -104,7 +104,7 @@ UNPROBED = MemoryUse(counted=False, held=12 * GIB, limit=128 * GIB)
 def test_memory_tells_nothing_of_a_kill_on_another_node(
     catalogue: Catalogue, text: str, memory: MemoryUse, rule: str, least: float, most: float
 ) -> None:
-    """Of one that may have been there, it makes less sure that memory ran out, and tells no more."""
+    """If the process may have run here, a lack of memory is less certain; no other finding changes."""
     found = ended(catalogue, STEPS.replace("[rank0]: ", "") + text, memory)
     assert found.primary is not None and found.primary.rule == rule
     assert least <= found.primary.confidence <= most

@@ -1,4 +1,4 @@
-"""Labels before every line: hosts and tasks."""
+"""Labels of hosts and tasks before lines."""
 
 from __future__ import annotations
 
@@ -158,6 +158,6 @@ def test_an_epochs_number_before_a_few_steps_is_no_label() -> None:
 
 
 def test_many_commands_in_a_line_are_looked_at_once() -> None:
-    """A look from each of them to each launcher takes minutes: more than a test may."""
+    """Comparing each of them with each launcher would take minutes, more than a test may."""
     text = ("+ " + "srun -l torchrun " * 230 + "--nproc-per-node 1\n") * 1000
     assert [len(read(text)) for _ in range(15)] == [1000] * 15

@@ -1,4 +1,4 @@
-"""A log that ends in mid-course with words of an error: no verdict, but it is shown."""
+"""A log that ends mid-run with the words of an error: they are shown, but decide no verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launchers' summaries: which rank failed, where its own lines do not say so."""
+"""Launchers' summaries name the rank that failed if its own lines do not."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_log_gives_the_step_of_a_rank_whose_probe_saw_none(
 def test_of_a_run_that_ended_well_those_are_told_alone_that_it_went_on_without(
     catalogue: Catalogue, language: str
 ) -> None:
-    """The others only ended before its last rank."""
+    """The other ranks ended only shortly before the launcher's last rank."""
     left = [ExitedRank(0, 40, 0), ExitedRank(1, 40, 1), ExitedRank(2, 10, 30)]
     found = rendered(
         RunReading(catalogue).diagnose(ending=FINISHED, left=left),

@@ -1,4 +1,4 @@
-"""A pattern that is compiled when it is first used acts as one that was compiled at once."""
+"""A pattern that is compiled at its first use behaves like one that was compiled at import."""
 
 from __future__ import annotations
 

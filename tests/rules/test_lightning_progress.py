@@ -1,4 +1,4 @@
-"""Progress by Lightning's bars, and its own word of the end."""
+"""Progress in Lightning's bars, and Lightning's message at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What viewers and collectors set before every line: learnt from the text, and never a logger's own lead."""
+"""Prefixes that viewers and collectors add to each line are learned from the text; a logger's is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What launchers put before lines: taken off, and understood where it tells the rank."""
+"""Launchers' line prefixes are removed, and the rank in them is used."""
 
 from __future__ import annotations
 

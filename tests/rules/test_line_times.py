@@ -1,4 +1,4 @@
-"""What a line's time is worth: its own, or an earlier one; and clocks that the lines' order contradicts."""
+"""The time of a line, its own or that of an earlier line, and clocks that contradict the order of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines from bytes: the same for every way of cutting the bytes, redrawn and unfinished ones too."""
+"""Lines from bytes: the same for every division of the bytes, also for redrawn and unfinished lines."""
 
 from __future__ import annotations
 

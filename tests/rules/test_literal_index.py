@@ -1,4 +1,4 @@
-"""Fixed texts of patterns: every match holds one of them."""
+"""Literals of patterns: every match contains one of them."""
 
 from __future__ import annotations
 

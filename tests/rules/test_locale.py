@@ -1,4 +1,4 @@
-"""The words of messages: both languages are complete, and a message is the same in either."""
+"""Messages: both languages are complete, and a message has the same parameters in each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AREAS = sorted(path.stem for path in (FOLDER / "en").glob("*.json"))
 
 
 def fields(template: str) -> set[str]:
-    """Return the fields of a template; a count may decide a word's ending in one language alone."""
+    """Return the fields of a template; a count may decide the ending of a word in one language only."""
     names = {
         name.partition(".")[0] for _, name, _, _ in string.Formatter().parse(template) if name is not None
     }

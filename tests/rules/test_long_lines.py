@@ -1,4 +1,4 @@
-"""Long lines: cut the same way however they come, with their end kept, and never whole in memory."""
+"""Long lines: cut alike for every division of the bytes, with their end kept, and never whole in memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_line_cut_inside_a_character_loses_only_that_character(read_lines: Rea
 
 
 def test_a_launchers_command_may_be_long(catalogue: Catalogue) -> None:
-    """Counting its characters took half a second a line; the end of the line says what is to be known."""
+    """Counting the characters took half a second per line; the end of the line is sufficient."""
     command = "['/usr/bin/python', '-u', 'train.py', " + "'--data', '/data/part.py', " * 100 + "'--fast']"
     text = f"CalledProcessError: Command '{command}' returned non-zero exit status 7."
     found = {rule: captures for _, rule, captures in Matcher(catalogue).match_text(text)}

@@ -1,4 +1,4 @@
-"""A loss that ran away, jumped or froze, and gradients that are zero: pure functions over points."""
+"""Losses that diverge, jump or freeze, and zero gradients: pure functions of points."""
 
 from __future__ import annotations
 

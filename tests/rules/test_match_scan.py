@@ -1,4 +1,4 @@
-"""Signatures are found where reading every line finds them, with numbers, captures and times."""
+"""The scan finds the same matches as reading every line, with numbers, captures and times."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_catalogue_is_indexed_once(matcher: Matcher) -> None:
 
 
 def test_what_a_rule_only_requires_is_not_read(matcher: Matcher) -> None:
-    """Such a text may stand on every seventh line of a log."""
+    """Such a text may be on every seventh line of a log."""
     rule = next(page for page in matcher.catalogue.pages.values() if page.id == "gpu-p2p-hang")
     required = "gpu7:8120:8231 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC"
     assert any(re.search(pattern, required) for pattern in rule.requires)
@@ -117,7 +117,7 @@ def test_a_container_record_counts_for_all_its_segments(matcher: Matcher) -> Non
 
 @pytest.mark.parametrize("portion", [4096, 1 << 18])
 def test_lines_longer_than_a_line_may_be(matcher: Matcher, portion: int) -> None:
-    """Their beginning and their end are kept, here as by who reads every line."""
+    """Their beginning and their end are kept, as in a full reading."""
     long = "x" * 3 * MAX_LINE
     bars = "\r".join(["  1%|#    | 1/900 [00:10<10:00,  1.0it/s]"] * 5000)
     log = "\n".join((OOM, long, OOM + long, long + OOM, f"{bars}\r{OOM}\r{bars}", OOM, long)).encode()
@@ -144,7 +144,7 @@ def test_memory_does_not_grow_with_a_line(matcher: Matcher) -> None:
 def test_a_line_longer_than_is_read_keeps_its_rank_wherever_it_lies(
     matcher: Matcher, at: int, ends: str
 ) -> None:
-    """Its beginning names the rank and its end the failure; chunks may end between them."""
+    """Its beginning names the rank, its end the failure; chunks may end between the two."""
     before = "step 1/9000 loss 1.5\n" * (at // 21)
     data = f"{before}[rank3]: {'x' * 90_000} {OOM}{ends}".encode()
     (found,), _ = scanned(matcher, data, 65_536)

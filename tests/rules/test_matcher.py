@@ -1,4 +1,4 @@
-"""Which rule fires where: both engines give the same, whatever the lines and however they are cut."""
+"""Both engines give the same matches, for all lines and all divisions of the text."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_captures_of_all_patterns_of_a_rule_are_put_together_the_first_one_wins(
 def test_a_pattern_is_about_one_line(
     matcher_of: MakeMatcher, pattern: str, fires: list[str], quiet: list[str]
 ) -> None:
-    # Each line that must not fire stands between halves that would make it fire if lines ran together.
+    # Each line that must not fire is between halves that would make it fire if lines ran together.
     texts = [*fires, "a", *quiet, "b", "c", "z"]
     found = [index for index, _, _ in matcher_of(rule=[pattern]).match(lines(*texts))]
     assert found == list(range(len(fires)))
@@ -247,7 +247,7 @@ SAMPLES = sorted(
 
 @st.composite
 def mangled(draw: st.DrawFn) -> str:
-    """A line of a page's sample: whole, a part of it, or with something put in."""
+    """A line of a page's sample: complete, in part, or with inserted text."""
     line = draw(st.sampled_from(SAMPLES))
     first, last = sorted((draw(st.integers(0, len(line))), draw(st.integers(0, len(line)))))
     return draw(

@@ -1,4 +1,4 @@
-"""Rows of a notebook's table are read as what the trainer prints elsewhere."""
+"""Rows of a notebook's table are read like the lines that the trainer prints elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that are printed no more while steps go on, and evaluations, which print none."""
+"""Losses that are no longer printed while steps continue, and evaluations, which print none."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_an_evaluation_prints_no_losses(diagnose: Diagnose, announced: str) -> N
 
 
 def test_losses_that_came_back_are_not_missing(diagnose: Diagnose) -> None:
-    """Their epoch stands for the step, and has two digits: it is the same for many lines of a long run."""
+    """The epoch replaces the step and has two digits: it is equal on many lines of a long run."""
     log = trained(1, 100) + "".join(drawn(step, 500) for step in range(101, 400))
     assert primary(diagnose(log)) == "loss-frozen"
     assert diagnose(log + trained(400, 430, epoch=0.20)).verdict == "unfinished"

@@ -1,4 +1,4 @@
-"""When losses that are no numbers began, and when they are over, whoever reports them."""
+"""The beginning and the end of NaN losses, from the log or the probe."""
 
 from __future__ import annotations
 

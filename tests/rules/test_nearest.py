@@ -1,4 +1,4 @@
-"""The pages nearest to an unknown failure by wording."""
+"""The pages with the words nearest to those of an unknown failure."""
 
 from __future__ import annotations
 

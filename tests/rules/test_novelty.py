@@ -1,4 +1,4 @@
-"""The lines that are new before a run's end."""
+"""New lines shortly before the end of a run."""
 
 from __future__ import annotations
 

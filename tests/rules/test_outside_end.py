@@ -1,4 +1,4 @@
-"""A run that stood without a word until somebody ended it: its log tells the stall, not only the end."""
+"""A run that hung silently until it was ended: its log shows the stall, not only the end."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_the_clock_of_another_time_zone_is_no_silence(catalogue: Catalogue, matc
 
 
 def test_words_shortly_before_the_end_do_not_hide_a_silence(catalogue: Catalogue, matcher: Matcher) -> None:
-    """The steps allow 36 s. What the process says as it is ended, 75 s after the last of them, is no sign."""
+    """The steps allow 36 s. Output at the end, 75 s after the last step, is no sign of life."""
     leaving = "[2026-03-14 02:21:15] [INFO] leaving\n" + TIME_LIMIT.format(at="02:21:30")
     primary = read(catalogue, matcher, leaving, first="").primary
     assert primary is not None and primary.rule == "silent-hang-no-error"

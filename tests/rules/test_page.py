@@ -1,4 +1,4 @@
-"""A rule page is read whole, and what is wrong with it is told with its line and a remedy."""
+"""Rule pages are read completely, and each problem is reported with its line and a remedy."""
 
 from __future__ import annotations
 

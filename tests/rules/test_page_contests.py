@@ -1,4 +1,4 @@
-"""Where several pages fire in one log, the one that names the cause is the primary."""
+"""If several pages fire in one log, the primary finding is the one that names the cause."""
 
 from __future__ import annotations
 

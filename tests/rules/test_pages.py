@@ -1,4 +1,4 @@
-"""What the packaged pages promise together: the classes covered, no noise, captures, both languages.
+"""Promises of all packaged pages: covered classes, no noise, captures, both languages.
 
 That each page's own samples hold is tested in ``test_checking.py``.
 """
@@ -200,7 +200,7 @@ def test_the_numbers_worth_showing_are_captured(rule: str, line: str, captures: 
     assert [found for _, name, found in MATCHER.match_text(line) if name == rule] == [captures]
 
 
-# One text, two truths: the launcher's line tells the signal as well.
+# One text, two rules: the launcher's line also shows the signal.
 BOTH = {"deepspeed-launcher-exit-code", "torchrun-child-failed"}
 
 

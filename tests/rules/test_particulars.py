@@ -1,4 +1,4 @@
-"""What the log itself tells of a cause whose page can only say how to find it out."""
+"""Details in the log about a cause whose page can only show how to find them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run came: steps, durations, phases, attempts and its end, from the lines of all ranks."""
+"""The progress of a run: steps, durations, phases, attempts and the end, from the lines of all ranks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_losses_without_steps_are_progress() -> None:
 
 
 def test_lines_that_share_a_time_are_measured_over_the_steps_between() -> None:
-    """Most lines of such a log have no time of their own and repeat an earlier line's."""
+    """Most lines of such a log have no time of their own and repeat that of an earlier line."""
     lines = log(*(f"step {n} loss 1" for n in range(1, 7)), times=[10, 10, 10, 16, 16, 22])
     assert track(lines).step_seconds() == [2, 3]
 

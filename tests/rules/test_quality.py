@@ -1,4 +1,4 @@
-"""Runs that go wrong without an error: each judgement on a failing series, and on simulated healthy ones."""
+"""Training problems without an error: each judgement on failing series and on simulated healthy ones."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_healthy_kls(seed: int) -> None:
         assert judged({"kl": kl}) == {}, why
 
 
-# ---- the learning rate stands still
+# ---- the learning rate does not change
 
 
 def test_a_learning_rate_that_never_moved_is_gone_or_stopped() -> None:

@@ -1,4 +1,4 @@
-"""Source code that a log shows holds messages which nobody printed: no rule fires on it."""
+"""Source code in a log contains messages that were not printed: no rule fires on it."""
 
 from __future__ import annotations
 

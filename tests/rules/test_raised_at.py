@@ -1,4 +1,4 @@
-"""A known failure's own line: where the exception was raised that the primary cause was read from."""
+"""The place at which the exception of the primary cause was raised."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_message_of_several_lines_has_its_calls(read: Read) -> None:
 
 
 def test_another_exception_lends_no_calls(read: Read) -> None:
-    """One that training survived, and the same failure told later without a traceback."""
+    """A failure that training survived, and the same failure reported later without a traceback."""
     other = traceback("ValueError: a sample is too short, left out")
     found = read(
         other + steps(1, 60) + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -106,7 +106,7 @@ def test_another_exception_lends_no_calls(read: Read) -> None:
 
 
 def test_the_calls_of_what_was_raised_first_are_not_those_of_what_it_led_to(read: Read) -> None:
-    """The matched line is the first exception's; only of the last one are the calls kept."""
+    """The matched line belongs to the first exception; the calls are kept for the last one only."""
     out_of_memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     chain = (
         traceback(out_of_memory, calls=(("/home/ada/sft/model.py", 7, "forward"),))

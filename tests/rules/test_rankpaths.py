@@ -1,4 +1,4 @@
-"""Ranks from the names of files."""
+"""Ranks from file names."""
 
 from __future__ import annotations
 

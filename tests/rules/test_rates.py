@@ -1,4 +1,4 @@
-"""Numbers beside the loss: which word before a name belongs to it, and which makes it another name."""
+"""Numbers beside the loss: which word before a name belongs to it, and which word makes it another name."""
 
 from __future__ import annotations
 

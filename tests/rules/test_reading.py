@@ -1,4 +1,4 @@
-"""A run read from its lines: verdict, primary, harm. The rules are small ones made for the test."""
+"""Reading a run from its lines: verdict, primary finding, impact. The rules are small ones for the test."""
 
 from __future__ import annotations
 

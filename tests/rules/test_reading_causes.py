@@ -1,4 +1,4 @@
-"""Which of several findings is the cause: causes, symptoms, wrappers, what training survived."""
+"""The choice of the cause from several findings: causes, symptoms, wrappers, survived failures."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_of_two_causes_the_earlier_by_time(diagnose: Diagnose) -> None:
 
 
 def test_times_that_lines_only_inherited_do_not_count(diagnose: Diagnose) -> None:
-    """Without this, steps logged after the only timestamp would look as if they had followed the failure."""
+    """Otherwise, steps logged after the only timestamp would seem to have followed the failure."""
     early = "[2026-05-02 09:00:00,000] [INFO] start\n"
     later = "".join(f"[2026-05-02 09:{step:02}:00,000] step {step} loss 1.5\n" for step in range(1, 30))
     diagnosis = diagnose({"rank0.log": later, "rank1.log": early + raised(OOM)})

@@ -1,4 +1,4 @@
-"""What a run's progress makes of its findings: stalls, trace-cache messages, slow steps, overflows."""
+"""How progress changes the findings of a run: stalls, trace-cache messages, slow steps, overflows."""
 
 from __future__ import annotations
 

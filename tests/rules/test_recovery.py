@@ -1,4 +1,4 @@
-"""A failure that a line names and that the training survives is no failure of the run."""
+"""A failure in a line that the training survives is no failure of the run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_line_that_claims_to_be_older_than_the_steps_above_it_came_after_them(
 
 
 def every(steps: int, count: int, nan: set[int]) -> list[str]:
-    """Losses of which each stands for so many steps, some of them NaN."""
+    """Losses that each represent this number of steps, some of them NaN."""
     losses = {n: "nan" if n in nan else f"{2 / n + 0.1:.3f}" for n in range(1, count + 1)}
     return [f"step {n * steps}/99999 loss: {loss}" for n, loss in losses.items()]
 

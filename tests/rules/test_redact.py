@@ -1,4 +1,4 @@
-"""Secrets go, everything else stays: what a reader needs to understand a failure is never masked."""
+"""Secrets are masked, and nothing that a reader needs to understand a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of ``redaction/``: what must go, and what must stay."""
+"""The lines of ``redaction/``: what is masked, and what is kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_secret_goes_and_the_rest_stays(line: str) -> None:
     shown = redact(_MARKED.sub(r"\1", line))
     for secret in secrets:
         assert secret not in shown and secret[-8:] not in shown
-    # What stood around the secrets is there still, in its order; a token's prefix may be left of it.
+    # The text around the secrets is still there, in its order; a token's prefix may be left of it.
     around = [re.escape(part) for part in _MARKED.split(line)[::2]]
     assert re.fullmatch(r"[^ ]{0,12}(?:\*\*\*|~)".join(around), shown), shown
     assert redact(shown) == shown

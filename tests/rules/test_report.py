@@ -159,7 +159,7 @@ def test_markdown_has_every_section() -> None:
 
 
 def outside_fences(text: str) -> str:
-    """The Markdown without its code blocks, as a renderer would cut them."""
+    """The Markdown without its code blocks, divided as by a renderer."""
     out, fence = [], ""
     for line in text.splitlines():
         ticks = re.match(r"\s*(`{3,})", line)

@@ -1,4 +1,4 @@
-"""Lines that were spelled anew on their way: read as the program printed them."""
+"""Lines that were escaped on their way are read as the program printed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""torchrun starts the workers again after a failure: the steps that follow are all ranks'."""
+"""torchrun restarts the workers after a failure: the steps that follow belong to all ranks."""
 
 from __future__ import annotations
 

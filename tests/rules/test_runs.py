@@ -1,4 +1,4 @@
-"""Logs of different runs that were given together."""
+"""Logs of different runs in one diagnosis."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""The many names of one number: each framework's metric lines, read into the same fields."""
+"""The many names of one number: the metrics lines of each framework are read into the same fields."""
 
 from __future__ import annotations
 

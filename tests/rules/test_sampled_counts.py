@@ -1,4 +1,4 @@
-"""How often a rule fired stays exact, however its lines mix with others that are read."""
+"""The count of a rule's matches stays exact, however its lines mix with other lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZES = ScanSizes(chunk=8192, head=1024, head_segments=8, tail=4096, dense=2, ru
 
 
 def findings_of(lines: list[str]) -> dict[str, Finding]:
-    """What a sieved log of these lines gives, by rule."""
+    """The matches of each rule in the sampled scan of these lines."""
     catalogue = load_catalogue()
     matcher = Matcher(catalogue)
     engine = scan_engine(matcher)

@@ -1,4 +1,4 @@
-"""A long log is read in part; what is concluded of it is what reading all of it tells."""
+"""A long log is read in part, with the same conclusions as from all of it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read(
     sizes: ScanSizes | None = SMALL,
     cuts: Iterable[int] = (),
 ) -> tuple[RunReading, int, int]:
-    """The reading, and of how many lines it read how many; without sizes all of them."""
+    """The reading, the number of lines, and how many were read; without sizes all of them."""
     reading = RunReading(engine.catalogue, engine.matcher)
     fed = [0]
     feed = reading.feed
@@ -150,7 +150,7 @@ def traceback(error: str, depth: int) -> list[str]:
 
 
 class Recipe(NamedTuple):
-    """A log of some hundred steps with what happens to a run strewn over it."""
+    """A log of some hundred steps with random events of a run."""
 
     seed: int
     form: int  #: of its metrics
@@ -203,7 +203,7 @@ quick = settings(
 )
 
 
-#: Notices that are counted in bulk: whether they went on to the end must not rest on the few that are read.
+#: Notices that are counted in bulk: whether they recur to the end must not depend on the few that are read.
 COUNTED_NOTICES = Recipe(seed=600, form=1, steps=344, notices=0.02, faults=(3, 0, 2, 0, 2), ends="")
 
 
@@ -273,7 +273,7 @@ def test_a_version_in_the_midst_of_a_long_log_is_known(engine: Engine, text: str
 
 
 def steps_of(diagnosis: Diagnosis) -> dict[str, tuple[int | str | None, ...]]:
-    """When each rule fired first and last, and how many steps are said to have followed."""
+    """The first and the last time of each rule, and the reported number of steps after it."""
     found = {}
     for one in diagnosis.findings:
         followed = re.search(r"(\d+) (?:steps )?followed", render(one.note))
@@ -286,7 +286,7 @@ def steps_of(diagnosis: Diagnosis) -> dict[str, tuple[int | str | None, ...]]:
 def test_the_steps_of_seldom_findings_are_those_of_a_log_that_is_read_whole(
     engine: Engine, seed: int, form: int
 ) -> None:
-    """Those of form 0 name no step: there, how many followed is counted."""
+    """Lines of form 0 name no step: the steps that followed them are counted."""
     log = log_of(Recipe(seed, form, steps=1500, notices=0.01, faults=(0, 1, 0, 1), ends=""))
     whole, lines, _ = read(engine, {"rank0.log": log}, None)
     sieved, few, _ = read(engine, {"rank0.log": log}, replace(SMALL, chunk=65_536))
@@ -321,7 +321,7 @@ def test_the_steps_of_findings_are_those_of_their_own_rank(engine: Engine, prefi
 
 
 def places_of(diagnosis: Diagnosis) -> dict[str, list[tuple[int | None, int | None, int | None]]]:
-    """Where each rule fired first and last: line, rank and step."""
+    """The first and the last match of each rule: line, rank and step."""
     return {
         one.rule: [(place.line, place.rank, place.step) for place in (one.first, one.last)]
         for one in diagnosis.findings
@@ -329,7 +329,7 @@ def places_of(diagnosis: Diagnosis) -> dict[str, list[tuple[int | None, int | No
 
 
 def ranks_of(count: int, steps: int) -> dict[str, bytes]:
-    """Logs of long lines, as trainers print them; the last rank fails, and says much while it ends."""
+    """Logs of long lines, as trainers print them; the last rank fails and prints much at its end."""
     step = (
         "2026-11-20 03:{:02d}:{:02d},000 INFO trainer.py:88 step={} loss=1.{:04d} grad_norm=0.71 lr=1.0e-05 "
         "tokens/s=9321.4 mem=61.2GiB samples=128 queue=4\n"

@@ -1,4 +1,4 @@
-"""Numbers from the metric lines of common trainers, and none from what is no metric line."""
+"""Numbers from the metrics lines of common trainers, and none from other lines."""
 
 from __future__ import annotations
 
@@ -217,7 +217,7 @@ def test_metric_lines(text: str, step: int | None, total: int | None, values: di
 
 
 def read(line: str) -> Entry | None:
-    """The line as a row of the table has it."""
+    """The line as a row of the table."""
     reader = LineReader("").alone(None)
     (found,) = reader.feed(line.encode() + b"\n")
     return as_entry(extract(found))
@@ -288,7 +288,7 @@ def test_loss_scales_and_skipped_steps(text: str, scale: float | None, overflow:
          {"step_seconds": 1.2, "elapsed_seconds": 10}),
         ("Epoch 3:  12%|█▏        | 12/100 [00:10<01:00,  2.00it/s, loss=0.5, v_num=0]", 12, None,
          {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 0.5, "epoch": 3}),
-        # whatever it is called, a bar that tells a training's loss
+        # a bar with the loss of a training, under any name
         ("my_lora:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, lr: 1.0e-04 loss: 2.5e-01]", 12, 100,
          {"step_seconds": 0.5, "elapsed_seconds": 10, "loss": 0.25, "learning_rate": 1e-4}),
         ("steps:  12%|█▏    | 12/100 [00:10<01:00,  2.00it/s, Average key norm=0.5, avr_loss=nan]", 12, 100,

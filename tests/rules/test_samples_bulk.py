@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""The two ways to the table of samples give the same: line by line, and in blocks."""
+"""Both readers of the table of samples give the same: line by line, and in blocks."""
 
 from __future__ import annotations
 

@@ -38,6 +38,6 @@ def test_a_long_line_of_brackets_takes_no_long() -> None:
 
 
 def test_what_stands_before_metrics_is_read_in_one_way() -> None:
-    """Each of these could be parted in more than 2 ** 60 ways, all of which were tried."""
+    """Each of these has more than 2 ** 60 divisions, all of which were tried."""
     for part in ("[", "0.", "0T0:", "0-0T0 ", "0T0,0."):
         extract(Line((part * 190)[:190] + "Z {'loss': 1.5, 'step': 3}", "train.log", 1))

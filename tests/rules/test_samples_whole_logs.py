@@ -1,4 +1,4 @@
-"""The two ways to the table of samples, over recorded logs and over every framework's lines."""
+"""Both readers of the table of samples, on recorded logs and on the lines of every framework."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TESTS = Path(__file__).parent.parent
 
 
 def _contained(path: Path) -> bool:
-    """Whether a container runtime wrote it: such logs are read line by line in any case."""
+    """True if a container runtime wrote the log: such logs are always read line by line."""
     reader = LineReader("x")
     reader.feed(path.read_bytes())
     return reader.contained
@@ -71,7 +71,7 @@ def test_recorded_logs(path: Path, numbers: re.Pattern[bytes]) -> None:
 
 
 def frameworks() -> list[str]:
-    """The lines that other tests hold what is read of."""
+    """The lines for which other tests hold the expected samples."""
     fields = runpy.run_path(str(TESTS / "rules/test_sample_fields.py"))
     samples = runpy.run_path(str(TESTS / "rules/test_samples.py"))
     lines = [line for line, *_ in fields["LINES"]]

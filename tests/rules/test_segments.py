@@ -1,4 +1,4 @@
-"""Where the segments of a block begin and end, looked up in a few of its slices only."""
+"""The boundaries of a block's segments, found by reading few of its slices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series are learnt from what recurs and advances: how far a run came, and whether it is complete."""
+"""Series are learned from lines that recur and advance: the progress of a run, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_a_total_that_is_counted_from_zero_ends_one_before() -> None:
 
 
 def epochs(heading: str, row: str, count: int) -> str:
-    """Epochs of 100 batches, every tenth of which is printed."""
+    """Epochs of 100 batches, of which every tenth is printed."""
     rows = "".join(row.format(n=n, loss=f"0.{n}") + "\n" for n in range(10, 101, 10))
     return "".join(heading.format(n=n) + "\n" + rows for n in range(1, count + 1))
 

@@ -1,4 +1,4 @@
-"""A vLLM server's log beside a trainer's: what fails in it is no rank's."""
+"""The log of a vLLM server beside that of a trainer: its failures belong to no rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An inference server that goes on answering did not end by what one request failed of."""
+"""An inference server that continues to answer did not end by the failure of one request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whichever signal ended a process, and whoever says so: such a run is not told as healthy."""
+"""A run whose process a signal ended is not reported as healthy, for any signal and any reporter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank that ended first, without a word: named, where its launcher knows it and no error is its own."""
+"""A rank that ended first without a message is named if its launcher names it and no error is its own."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_and_where_only_the_launcher_says_anything(catalogue: Catalogue) -> None
         PEER.replace("[rank{rank}]: ", "") + TORCHRUN.format(code=1),  # anybody's
         PEER.format(rank=0) + TORCHRUN.format(code=-11),  # a signal
         PEER.format(rank=0) + TORCHRUN.format(code=137),
-        PEER.format(rank=0),  # nobody knows who was first
+        PEER.format(rank=0),  # the first rank is unknown
     ],
 )
 def test_what_may_be_explained_is_not_told_as_silent(catalogue: Catalogue, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The host that the others wait for: by the time that its ranks need before they meet the others."""
+"""The slow host, found by the time that its ranks need before they meet the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named_in(
     layout: Iterable[RankGroup] = (),
     least: tuple[float, float] = (0.01, 0.0),
 ) -> list[tuple[int, SlowHost | None]]:
-    """The steps in which the answer changed, and the answer."""
+    """The steps at which the answer changed, with the answer."""
     watched, changes = SlowHosts(*least), list[tuple[int, SlowHost | None]]()
     watched.layout(layout)
     for step in range(steps):
@@ -66,7 +66,7 @@ def test_a_host_that_takes_longer_is_named_with_what_it_costs(hosts: int) -> Non
 
 @pytest.mark.parametrize("hosts", [2, 3, 16])
 def test_the_larger_the_slow_down_the_sooner_it_is_found(hosts: int) -> None:
-    """That it becomes slow changes the times of one step: it does not make the run noisy."""
+    """The slowdown changes the times at one step: it does not make the run noisy."""
     even: Seconds = lambda *_: 0.7  # noqa: E731
     for share in (0.1, 0.3, 1.5, 9.0):
         ((step, slow),) = named_in(slow_from(60, share, even, 1), hosts, steps=90)

@@ -1,4 +1,4 @@
-"""A run that was seen to stand and was then ended: the stall is the cause, how it was ended is not."""
+"""A watched run that stalled and was then ended: the stall is the cause, the way of ending it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The times that loggers write at the start of a line."""
+"""Timestamps that loggers write at the start of a line."""
 
 from __future__ import annotations
 
@@ -164,5 +164,5 @@ def test_lines_without_a_time_inherit_their_ranks_last_one(read_lines: ReadLines
 
 
 def test_live_lines_have_the_time_of_reading(read_lines: ReadLines) -> None:
-    """A logger's stamp has no time zone, the clock that other lines are measured by has."""
+    """A logger's timestamp has no time zone; the clock that measures other lines has one."""
     assert [line.time for line in read_lines(b"x\n[2026-11-20 23:56:32] y\n", time=5.0)] == [5.0, 5.0]

@@ -1,4 +1,4 @@
-"""A page is ``stable`` where something proves its message, and only there."""
+"""A page is ``stable`` only if evidence proves its message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that a signal from outside ended, after one of its ranks had died unnoticed."""
+"""A run that a signal from outside ended after one of its ranks had died unnoticed."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_the_cause_is_found_whatever_is_flushed_first(known: Catalogue, cause: s
 def test_what_a_process_lost_is_the_cause_only_of_what_nothing_else_explains(
     known: Catalogue, noise: str
 ) -> None:
-    """A destructor's failure ends no program; what a thread or a child lost may have."""
+    """A failure in a destructor ends no program; the loss of a thread or child may."""
     alone = diagnosed(known, steps(1, 40) + PARTS[noise])
     killed = RunReading(known)
     killed.feed(lines_of(steps(1, 40) + PARTS[noise]))
@@ -101,7 +101,7 @@ OSError: image file is truncated (12 bytes not processed)
 
 
 def test_what_a_message_says_is_skipped_is_not_the_cause(known: Catalogue) -> None:
-    """The end comes right after it: nothing but the message says that the program went on."""
+    """The end follows at once: only the message shows that the program continued."""
     assert root(diagnosed(known, steps(1, 40) + SKIPPED + raised("KeyError: 'loss'"))) == "KeyError"
     assert primary(diagnosed(known, steps(1, 40) + SKIPPED)) is None
     tee = "".join(f"[default3]:{line}\n" for line in (SKIPPED + raised("KeyError: 'loss'")).splitlines())
@@ -142,7 +142,7 @@ def in_thread(last: str, file: str = "/srv/run/monitor.py") -> str:
     ],
 )
 def test_what_the_main_thread_of_one_rank_lost_is_why_its_peers_lost_it(known: Catalogue, cause: str) -> None:
-    """Nor is it excused by Ctrl-C, which ends the rank that waits for it later."""
+    """It is not excused by Ctrl-C either, which ends the waiting rank later."""
     failed = steps(1, 40) + in_rank(1, cause)
     exception = cause.partition(":")[0]
     peer = diagnosed(known, failed + in_rank(0, CLOSED))

@@ -1,4 +1,4 @@
-"""The messages of a stream by wording: counted, bounded, and never called new when they are not."""
+"""Templates of the messages of a stream: counted, bounded, and never wrongly reported as new."""
 
 from __future__ import annotations
 

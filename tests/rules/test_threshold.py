@@ -1,4 +1,4 @@
-"""How long is too long: three times the usual where steps are even, and longer where they vary by nature."""
+"""The stall threshold: three times the usual for even steps, and longer for steps that vary by nature."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_fast_steps_stay_below_the_floor() -> None:
 
 @pytest.mark.parametrize("count", [20, 240, 599])
 def test_from_few_steps_no_more_than_twice_the_plain_rule_is_concluded(count: int) -> None:
-    """A hang of a young run is told within a minute or so, not after half an hour."""
+    """A hang of a young run is reported within about a minute, not after half an hour."""
     waits = [wait / 10 for wait in drawn(0.6, count)]  # around a second, like the recorded stall of the demo
     p99 = sorted(waits)[math.ceil(0.99 * count) - 1]
     assert threshold_after(waits, cap=1800.0, factor=3.0, floor=30.0) <= 2 * max(30.0, 3 * p99)
@@ -84,7 +84,7 @@ def test_from_few_steps_no_more_than_twice_the_plain_rule_is_concluded(count: in
 
 @pytest.mark.parametrize("index", [2.0, 3.0, 4.0])
 def test_the_tail_of_a_pareto_distribution_is_carried_on(index: float) -> None:
-    """In nine of ten runs less than one step in a hundred thousand is slower than what was concluded."""
+    """In nine of ten runs, less than one step in a hundred thousand is slower than the limit."""
     draw = random.Random(7)
     beyond = []
     for _ in range(40):

@@ -1,4 +1,4 @@
-"""A rank whose steps end before the others', in runs that end well or just end."""
+"""A rank whose steps end before those of the others, in runs that finish or just end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exceptions in logs: which one ended the run, and which of them no rule knows."""
+"""Exceptions in logs: the one that ended the run, and those that no rule knows."""
 
 from __future__ import annotations
 

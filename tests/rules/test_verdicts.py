@@ -1,4 +1,4 @@
-"""The words for how a run went, and what schema 1 and lists of jobs make of them."""
+"""The words for verdicts, and how schema 1 and lists of jobs show them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
     [
         (END, {}, "finished", None, "healthy"),
         (MID, {"ending": FINISHED}, "finished", None, "healthy"),
-        (END + CTRL_C, {}, "finished", None, "healthy"),  # what it went on with is no training
+        (END + CTRL_C, {}, "finished", None, "healthy"),  # its later lines are no training
         (MID, {}, "unfinished", None, "healthy"),
         (MID, {"watched": True}, "healthy", None, "healthy"),
         (MID, {"now": 1.0}, "healthy", None, "healthy"),

@@ -1,4 +1,4 @@
-"""Is a rule's text still in the source that prints it?"""
+"""Checks whether the text of a rule is still in the source that prints it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_fixed_text_of_a_pattern(pattern: str, expected: list[tuple[str, ...
         (("RuntimeError: ", "ValueError"), []),
         (("[WARNING] ",), []),
         (("too", "short"), []),
-        (("OVERFLOW! ", "Skipping step"), []),  # both stand anywhere
+        (("OVERFLOW! ", "Skipping step"), []),  # both are anywhere
         (("has no attribute 'ds_rank",), []),
     ],
 )

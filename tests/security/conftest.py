@@ -1,4 +1,4 @@
-"""Attacks on Stallwatch: each test is one of them, with the refusal that it must meet."""
+"""Attacks on Stallwatch: each test is an attack that must be refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Attacked = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def eves() -> GiveToEve:
-    """Give files and folders to the attacker; links themselves, not what they lead to."""
+    """Give files and folders to the attacker; the links themselves, not their targets."""
     if sys.platform == "win32" or os.geteuid() != 0:
         pytest.skip("only root can give a file to another account")
 
@@ -34,7 +34,7 @@ def eves() -> GiveToEve:
 
 @pytest.fixture
 def attacked() -> Attacked:
-    """Run the command line as a process of its own in the folder that is attacked."""
+    """Run the command line in a process of its own, in the attacked folder."""
 
     def call(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, **options.pop("env", {})}

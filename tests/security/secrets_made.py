@@ -251,7 +251,7 @@ def _random(chance: random.Random, alphabet: str, length: int) -> str:
 
 
 def leaked(secret: str, text: str, size: int = 8) -> str:
-    """Return a run of so many characters of a secret that a text holds; a shorter secret as a whole."""
+    """Return a run of this many characters of a secret in a text; a shorter secret as a whole."""
     size = min(size, len(secret))
     runs = (secret[at : at + size] for at in range(len(secret) - size + 1))
     return next((run for run in runs if run in text), "")

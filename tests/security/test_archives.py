@@ -1,4 +1,4 @@
-"""Attacks by archives and compressed files: what they expand to, how many they hold, what they are called."""
+"""Attacks by archives and compressed files: by their expanded size, member count and names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stallwatch_logs.log_files import expand
 
 MIB = 1024 * 1024
 LINE = b"step 1/900 loss 1.5\n"
-# As much as the defaults allow, but for where they begin: a test need not expand a gigabyte.
+# The default limits, except for the size at which they begin: a test need not expand a gigabyte.
 SOON = Limits(ratio_from=MIB)
 
 
@@ -66,7 +66,7 @@ def tarred(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
     ],
 )
 def test_bomb_of_one_repeated_line(tmp_path: Path, ending: str, pack: Callable[[bytes], bytes]) -> None:
-    """A few megabytes that expand to gigabytes are read up to 200 times their size, and that is said."""
+    """A few megabytes that expand to gigabytes are read up to 200 times their size, with a note."""
     packed = pack(LINE * (8 * MIB // len(LINE)))
     path = tmp_path / f"train.log.{ending}"
     path.write_bytes(packed)
@@ -85,7 +85,7 @@ def test_bomb_spread_over_the_members_of_a_zip(tmp_path: Path) -> None:
 
 
 def test_bomb_before_the_log_in_a_tar(tmp_path: Path) -> None:
-    """What must be expanded to get to a log counts, though nobody asked for it."""
+    """Data that must be expanded to reach a log counts, even if it was not requested."""
     junk = tarfile.TarInfo("weights.bin")
     path = tarred(tmp_path / "logs.tar.gz", (junk, bytes(8 * MIB)), (tarfile.TarInfo("rank0.log"), LINE))
     sizes, problems = read(path)
@@ -129,7 +129,7 @@ def test_tar_whose_logs_are_larger_than_the_limit(tmp_path: Path) -> None:
 
 
 def test_tar_whose_list_of_holes_fills_memory(tmp_path: Path) -> None:
-    """The list of a sparse file's holes goes on for as long as it says so: it may take a megabyte."""
+    """The list of a sparse file's holes may claim any length: it may take a megabyte."""
     info = tarfile.TarInfo("rank0.log")
     info.type = tarfile.GNUTYPE_SPARSE
     block = bytearray(info.tobuf(tarfile.GNU_FORMAT))
@@ -145,7 +145,7 @@ def test_tar_whose_list_of_holes_fills_memory(tmp_path: Path) -> None:
 
 
 def test_tar_of_names_for_names(tmp_path: Path) -> None:
-    """Headers that each name the next one, which tarfile follows by recursion, end the list."""
+    """A chain of headers, which tarfile follows by recursion, ends the list."""
     path = tmp_path / "logs.tar"
     name = tarfile.TarInfo("././@LongLink")
     name.type, name.size = tarfile.GNUTYPE_LONGNAME, 8
@@ -209,7 +209,7 @@ def test_archive_within_an_archive(tmp_path: Path, outer: str, inner: str) -> No
 
 
 def test_folder_of_archives_alone(tmp_path: Path) -> None:
-    """A folder in which the logs are packed under other names says so."""
+    """A folder with logs packed under other names is reported."""
     zipped(tmp_path / "data.zip", {"rank0.log": LINE})
     sizes, problems = read(tmp_path)
     assert sizes == {}
@@ -220,7 +220,7 @@ def test_folder_of_archives_alone(tmp_path: Path) -> None:
 def test_member_that_climbs_out_of_the_archive(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is extracted: a member's path is a name that is shown, and no place on the disk."""
+    """Nothing is extracted: the path of a member is a displayed name, not a place on the disk."""
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     monkeypatch.chdir(folder)

@@ -191,7 +191,7 @@ def test_a_file_without_credentials_grants_no_access(
 def test_a_replaced_token_is_worth_nothing_at_once(
     ask: Callable[..., Answer], settings: ServerSettings
 ) -> None:
-    """A token that leaked and was replaced while the server was up."""
+    """A leaked token that was replaced while the server was running."""
     assert settings.token_file is not None
     settings.token_file.write_text("fresh\n")
     assert ask(f"Authorization: Bearer {TOKEN}").status == 401
@@ -220,7 +220,7 @@ def test_a_browser_that_is_logged_in_serves_no_other_site(ask: Callable[..., Ans
 def test_an_authenticated_caller_may_use_any_name(
     start: Callable[..., int], settings: ServerSettings
 ) -> None:
-    """A page of a stranger has no credentials, so the names of those who have are no matter."""
+    """A foreign page has no credentials, so the names of users do not matter."""
     port = start("metrics", settings)
     known = f"Authorization: Bearer {TOKEN}"
     assert request(port, "/metrics", "Host: any.example", known).status == 200
@@ -231,7 +231,7 @@ def test_an_authenticated_caller_may_use_any_name(
     "text", ['[server]\ntoken_flie = "t"\n', "[server]\ntoken_file = 7\n", '[servre]\ntoken_file = "t"\n']
 )
 def test_a_mistake_in_who_may_read_does_not_open(tmp_path: Path, text: str) -> None:
-    """A misspelt key must not serve to all what was to be for a few."""
+    """A misspelled key must not open to all what was meant for a few."""
     config = tmp_path / "stallwatch.toml"
     config.write_text(text)
     log = tmp_path / "train.log"

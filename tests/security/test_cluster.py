@@ -1,4 +1,4 @@
-"""Attacks on the ports at which agents of one run meet, and on what they send each other."""
+"""Attacks on the ports at which the agents of a run meet, and on their messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def send(
     path: str = REPORTS,
     **said: Any,
 ) -> Answer:
-    """Send what somebody who knows the secret could send."""
+    """Send what an attacker who knows the secret could send."""
     proof = Proof(**{"key": KEY, "agent": "eve", "number": 1, "to": "agent0", **said})
     header = Signer(secret.encode(), proof.key).sign(method, path, proof, body).header
     return request(port, path, f"Authorization: {header}", *headers, method=method, body=body)
@@ -104,7 +104,7 @@ def test_nothing_that_is_signed_can_be_changed(changed: dict[str, Any], two: Clu
 
 
 def test_a_post_is_taken_once(two: Cluster, victim: Host) -> None:
-    """Whoever records a post can send it again neither to its recipient, nor to who comes to its place."""
+    """A recorded post cannot be sent again, neither to its recipient nor to the successor."""
     assert statuses(two.port, POST) == [200]
     assert statuses(two.port, POST) == [401]
     assert victim.notes == ["refused a post of eve at 127.0.0.1: it was sent before"]
@@ -167,7 +167,7 @@ def test_other_compressions_and_broken_ones_are_refused(two: Cluster, victim: Ho
 
 
 def test_an_oversized_post_is_refused_unread(two: Cluster, victim: Host) -> None:
-    """Nothing of the body is sent: the answer comes all the same."""
+    """The answer comes although nothing of the body is sent."""
     signed = Signer(SECRET.encode(), KEY).sign("POST", REPORTS, Proof(KEY, "eve", 1, "agent0"), b"")
     for length in (str(MOST_BYTES + 1), "9" * 5000):
         headers = (f"Authorization: {signed.header}", f"Content-Length: {length}")
@@ -206,7 +206,7 @@ def test_another_secret_is_named_on_both_sides(two: Cluster, victim: Host) -> No
 
 
 def test_who_answers_in_the_place_of_the_coordinator_is_not_believed(two: Cluster) -> None:
-    """It answers everything as a coordinator would, and repeats the signature that it got."""
+    """It answers like a coordinator, and repeats the signature that it got."""
 
     class Fake(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -246,7 +246,7 @@ def test_a_reply_belongs_to_one_request() -> None:
 
 
 def test_an_answer_without_end_is_cut_off(two: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte within each timeout, for ever."""
+    """One byte within each timeout, indefinitely."""
     hasty(monkeypatch, 0.5)
     go_on = threading.Event()
 
@@ -297,7 +297,7 @@ def test_a_post_whose_sender_has_left_is_not_merged(
 def test_idle_connections_keep_no_agent_out(
     two: Cluster, victim: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than there is room for: whoever keeps the server waiting longest is ended."""
+    """If more connections come than there is room for, the slowest one is ended."""
     served = victim.backing._server
     assert served is not None
     served._server.most = 8
@@ -553,7 +553,7 @@ def test_a_stuck_agent_of_the_host_holds_up_no_other(two: Cluster) -> None:
 
 
 def test_a_service_merges_many_runs_apart(two: Cluster) -> None:
-    """One secret for all of them: a proof for one run is none for another, and nobody makes up runs."""
+    """One secret for all runs: the proof for one run is invalid for another, and no run can be invented."""
     merged: dict[str, Recorder] = {}
 
     def merges(key: str) -> Recorder | None:

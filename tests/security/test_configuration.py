@@ -151,14 +151,14 @@ def test_the_folder_is_mounted_from_another_account(attacked: Attacked, eves: Ev
 
 
 def test_a_file_lies_in_the_parent_of_the_folder(folder: Path) -> None:
-    """Parents are not searched, whoever owns them."""
+    """Parents are not searched, regardless of their owner."""
     planted(folder.parent)
     config = load(environ={}, cwd=folder)
     assert (config.file, config.ignored, config["stall.on_stall"]) == (None, [], "report")
 
 
 def test_a_link_of_another_account_leads_to_a_file_of_the_user(eves: Eves, folder: Path) -> None:
-    """Which of the user's files is read is not for others to choose."""
+    """Others cannot choose which of the user's files is read."""
     own = planted(folder.parent)
     link = folder / "stallwatch.toml"
     link.symlink_to(own)
@@ -196,7 +196,7 @@ def test_the_file_is_replaced_while_it_is_read(folder: Path, monkeypatch: pytest
 
 
 def test_a_named_pipe_takes_the_files_place(folder: Path) -> None:
-    """It is no file, and nobody waits for what is written to it."""
+    """It is not a file, and Stallwatch does not wait for what is written to it."""
     os.mkfifo(folder / "stallwatch.toml")
     assert load(environ={}, cwd=folder).file is None
     with pytest.raises(trusting.Untrusted, match="not a regular file"):
@@ -239,7 +239,7 @@ def test_a_member_of_the_private_group_writes_the_file(folder: Path, monkeypatch
 
 
 def test_a_trusted_file_is_changed_afterwards(eves: Eves, folder: Path) -> None:
-    """Trust is in the content: what was changed must be trusted anew."""
+    """Trust depends on the content: a changed file must be trusted again."""
     file = eves(planted(folder))
     trusting.trust(file)
     assert load(environ={}, cwd=folder).file == file
@@ -248,7 +248,7 @@ def test_a_trusted_file_is_changed_afterwards(eves: Eves, folder: Path) -> None:
 
 
 def test_a_trusted_file_is_copied_to_another_folder(folder: Path) -> None:
-    """Trust is in the path, too: relative paths mean something else in another folder."""
+    """Trust also depends on the path: relative paths have another meaning in another folder."""
     file = planted(folder)
     file.chmod(0o666)
     trusting.trust(file)
@@ -260,7 +260,7 @@ def test_a_trusted_file_is_copied_to_another_folder(folder: Path) -> None:
 
 @pytest.mark.parametrize("how", ["owner", "mode", "folder"])
 def test_a_list_of_trusted_files_is_planted(eves: Eves, folder: Path, how: str) -> None:
-    """The list counts only if nobody but the user can have written it."""
+    """The list counts only if no other account can have written it."""
     file = planted(folder)
     file.chmod(0o666)
     trusting.trust(file)

@@ -1,4 +1,4 @@
-"""Attacks on /metrics and the relay by connections that say little, say it slowly, or say two things."""
+"""Attacks on /metrics and the relay by connections that send little, send slowly, or send two requests."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_idle_connections_take_neither_threads_nor_the_next_answer(
 def test_a_request_that_dribbles_in_is_ended_at_one_deadline(
     driven: tuple[BoundedServer, list[float]], connect: Connect
 ) -> None:
-    """A byte within each timeout, for ever: the deadline is that of the request, not of its next byte."""
+    """One byte within each timeout, indefinitely: the deadline is that of the request."""
     server, now = driven
     slow = connect(server.server_port)
     server.handle_request()
@@ -160,7 +160,7 @@ def test_who_waits_longest_makes_room(driven: tuple[BoundedServer, list[float]],
 def test_where_all_are_being_answered_the_next_is_refused(
     monkeypatch: pytest.MonkeyPatch, connect: Connect
 ) -> None:
-    """Requests that take long are not ended for others: whoever comes now is."""
+    """Long requests are not ended for others: the new connection is refused."""
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     class Handler(BoundedHandler):
@@ -207,7 +207,7 @@ def test_a_reader_that_takes_nothing_is_ended(
     greedy.sendall(b"GET / HTTP/1.1\r\n\r\n")
     server.handle_request()
     assert writing.wait(120)
-    assert greedy.recv(1) == b"\0"  # so the write has begun, and its deadline stands
+    assert greedy.recv(1) == b"\0"  # so the write has begun, and its deadline is set
     now[0] += 11.0
     server.service_actions()
     assert ended.wait(120)
@@ -243,7 +243,7 @@ def test_a_slow_reader_is_served_as_long_as_it_takes_each_piece_in_time(
     pieces: int,
     is_whole: bool,
 ) -> None:
-    """A page over a slow line is no attack, unless it takes longer than a minute."""
+    """A page over a slow connection is no attack, unless it takes longer than a minute."""
     server, now = driven
     monkeypatch.setattr(BoundedServer, "piece", 4)
     send = socket.socket.sendall
@@ -275,7 +275,7 @@ def test_a_slow_notification_is_taken_as_long_as_each_piece_comes_in_time(
     pieces: int,
     is_whole: bool,
 ) -> None:
-    """A long body over a slow line is no attack, unless it takes longer than a minute."""
+    """A long body over a slow connection is no attack, unless it takes longer than a minute."""
     now = [0.0]
     setup = BoundedHandler.setup
     monkeypatch.setattr(BoundedServer, "clock", staticmethod(lambda: now[0]))
@@ -344,7 +344,7 @@ def test_a_server_that_closes_ends_its_idle_connections(
 def test_a_server_that_closes_does_not_wait_for_the_next_look_of_its_loop(
     driven: tuple[BoundedServer, list[float]],
 ) -> None:
-    """The end of a run is not held up; without this, the test's own limit ends it."""
+    """The end of a run is not delayed; otherwise, the test's own limit ends it."""
     server, _ = driven
     begun = threading.Event()
     server.service_actions = begun.set  # type: ignore[method-assign]
@@ -419,14 +419,14 @@ def test_a_connection_without_a_tls_handshake_blocks_no_other(
 def test_a_request_with_two_ends_is_refused_and_nothing_after_it_is_read(
     start: Callable[..., int], connect: Connect, headers: bytes
 ) -> None:
-    """What a proxy takes for the body must not be a second request to the relay."""
+    """What a proxy takes for the body must not become a second request to the relay."""
     ambiguous = b"POST /alertmanager HTTP/1.1\r\nHost: 127.0.0.1\r\n" + headers + b"\r\n\r\n{}" + FOLLOWER
     answers = raw(connect(start("relay")), ambiguous)
     assert answers.startswith(b"HTTP/1.1 400 ") and answers.count(b"HTTP/1.1 ") == 1
 
 
 def test_the_body_of_a_get_is_no_second_request(start: Callable[..., int], connect: Connect) -> None:
-    """A request within the body of one that has no business with a body goes unanswered."""
+    """A request within the body of one that must have no body goes unanswered."""
     smuggled = b"GET /-/healthy HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 43\r\n\r\n" + FOLLOWER
     answers = raw(connect(start("relay")), smuggled)
     assert answers.startswith(b"HTTP/1.1 200 ") and answers.count(b"HTTP/1.1 ") == 1

@@ -1,4 +1,4 @@
-"""Attacks on the dashboard by connections that say little, say it slowly, or take no answer."""
+"""Attacks on the dashboard by connections that send little, send slowly, or read no answer."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Driven:
         self._kept: list[asyncio.StreamWriter] = []  # a connection is closed with its writer
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer GET when it may go on, POST after the body, PATCH when both are so, and PUT with much."""
+        """Answer GET when allowed, POST after the body, PATCH after both, and PUT with much data."""
         if scope["method"] in ("GET", "PATCH"):
             await self.go_on.wait()
         while scope["method"] in ("POST", "PATCH"):
@@ -95,7 +95,7 @@ class Driven:
         return [peer for peer in self.state.connections if isinstance(peer, BoundedProtocol)]
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass, and look at every connection then."""
+        """Let time pass, then check every connection."""
         self.now[0] += seconds
         for peer in self.peers:
             peer.watch()
@@ -146,7 +146,7 @@ def attack(monkeypatch: pytest.MonkeyPatch) -> Attack:
 
 
 def test_a_head_that_dribbles_in_is_ended_at_one_deadline(attack: Attack) -> None:
-    """A byte each second, for ever: the deadline is that of the head, not of its next byte."""
+    """One byte each second, indefinitely: the deadline is that of the head, not of its next byte."""
 
     async def dribble(server: Driven) -> None:
         reader, writer = await server.connect()

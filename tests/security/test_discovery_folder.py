@@ -1,4 +1,4 @@
-"""Attacks on the folder in which endpoints announce themselves, which accounts of a host may share."""
+"""Attacks on the folder that announces endpoints, which accounts of a host may share."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_link_in_place_of_the_announcement_is_not_followed(tmp_path: Path) -> 
 
 
 def test_a_pipe_among_the_announcements_does_not_hang_the_agent(tmp_path: Path) -> None:
-    """Opening a pipe that nobody writes would hold up the start of the training's watcher for ever."""
+    """Opening a pipe without a writer would block the start of the watcher indefinitely."""
     os.mkfifo(tmp_path / "stallwatch-pipe.json")
     assert announce_and_close(tmp_path) == []
     assert (tmp_path / "stallwatch-pipe.json").exists()
@@ -62,7 +62,7 @@ def test_a_link_among_the_announcements_leads_to_no_removal(tmp_path: Path) -> N
     ids=["nested", "infinite"],
 )
 def test_an_announcement_that_cannot_be_read_stops_no_other(tmp_path: Path, text: str) -> None:
-    """It is nested too deeply, or its process has no number; the endpoint is announced all the same."""
+    """It is nested too deeply, or its process has no number; the endpoint is announced anyway."""
     namespace = f'"__meta_stallwatch_namespace": "{process_namespace()}", "__meta_stallwatch_pid"'
     strange = tmp_path / "stallwatch-strange.json"
     strange.write_text(text.replace("HOST", json.dumps(socket.gethostname())).replace("PID", namespace))

@@ -1,4 +1,4 @@
-"""Attacks by bytes that nobody meant: nesting, huge numbers, halves of characters, odd dates, pickles."""
+"""Attacks by unexpected bytes: nesting, huge numbers, halves of characters, odd dates, pickles."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_nested_webhook_is_refused_for_good() -> None:
 
 
 def test_a_nested_journal_line_hides_no_other_incident(tmp_path: Path, incident: Incident) -> None:
-    """Whoever can add a line to a run's journal must not blind those who read it."""
+    """An account that can add a line to a run's journal must not blind its readers."""
     (tmp_path / "incidents.jsonl").write_bytes(DEEP + b"\n" + msgspec.json.encode(incident) + b"\n")
     assert [one.id for one in read_incidents(tmp_path)] == [incident.id]
 
@@ -142,7 +142,7 @@ def test_a_nested_error_file_is_a_line_like_any_other() -> None:
     ids=["nested", "digits", "dotted"],
 )
 def test_a_configuration_that_cannot_be_read_is_named(value: str, tmp_path: Path) -> None:
-    """A command goes on with the defaults and names the file, whatever the file holds."""
+    """A command continues with the defaults and names the file, for any content of the file."""
     file = tmp_path / "stallwatch.toml"
     file.write_text(f"[alerts]\nurls = {value}\n")
     config = load(file, {}, {"STALLWATCH_HOME": str(tmp_path)}, tmp_path)

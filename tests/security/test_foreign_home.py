@@ -118,7 +118,7 @@ def test_another_name_of_the_own_home_is_not_reported(
 
 
 def test_a_folder_that_was_named_stays(home: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever names it has decided: a group may share it."""
+    """The user who names it has decided: a group may share it."""
     monkeypatch.setenv("STALLWATCH_HOME", "~/state")
     monkeypatch.setenv("STALLWATCH_CACHE", str(home / "cache"))
     assert (state_home(), cache_home()) == (home / "state", home / "cache")

@@ -1,4 +1,4 @@
-"""Attacks by what stands in a folder of logs: names that terminals obey, and files that are none."""
+"""Attacks by the content of a folder of logs: names that terminals obey, and files that are no files."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_link_to_itself(tmp_path: Path, diagnosed: Diagnose) -> None:
 
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
 def test_pipe_or_socket_named_like_a_log(tmp_path: Path, diagnosed: Diagnose, kind: str) -> None:
-    """It is skipped with the reason, and nobody waits for what will never come."""
+    """It is skipped with the reason, and Stallwatch does not wait for it."""
     (tmp_path / "rank0.log").write_bytes(LOG)
     special = tmp_path / "rank1.log"
     if kind == "pipe":
@@ -103,7 +103,7 @@ def test_pipe_or_socket_named_like_a_log(tmp_path: Path, diagnosed: Diagnose, ki
 @pytest.mark.skipif(not Path("/dev/zero").exists(), reason="there is no such device")
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
 def test_device_without_an_end(diagnosed: Diagnose, device: str) -> None:
-    """What it gives is no text, and that is seen by its beginning."""
+    """Its output is no text, which its beginning shows."""
     diagnosis, problems = diagnosed(device)
     assert diagnosis.stats.bytes == 0
     assert [problem.message for problem in problems] == ["is a binary file, not a log"]
@@ -154,9 +154,9 @@ def test_path_longer_than_the_system_takes(deep: Path, diagnosed: Diagnose) -> N
 
 @pytest.fixture
 def somebody() -> Iterator[Path]:
-    """A folder of a process that may not read everything: root becomes somebody else."""
+    """A folder of a process that may not read everything: root becomes another account."""
     user = os.geteuid()
-    with tempfile.TemporaryDirectory() as name:  # nobody else may enter those of pytest
+    with tempfile.TemporaryDirectory() as name:  # other accounts may not enter those of pytest
         folder = Path(name)
         folder.chmod(0o755)
         yield folder
@@ -184,7 +184,7 @@ def test_log_that_may_not_be_read(somebody: Path, diagnosed: Diagnose) -> None:
 
 @pytest.mark.parametrize("mode", [0o000, 0o444])
 def test_folder_that_may_not_be_entered(somebody: Path, diagnosed: Diagnose, mode: int) -> None:
-    """The command says so and ends well, also where the names in the folder can be seen."""
+    """The command reports it and ends well, also if the names in the folder are visible."""
     folder = somebody / "logs"
     folder.mkdir()
     (folder / "rank0.log").write_bytes(LOG)
@@ -197,7 +197,7 @@ def test_folder_that_may_not_be_entered(somebody: Path, diagnosed: Diagnose, mod
 
 @pytest.mark.parametrize("what", ["removed", "cut", "grown", "replaced"])
 def test_log_that_changes_while_it_is_read(tmp_path: Path, catalogue: Catalogue, what: str) -> None:
-    """Whatever becomes of one file, the others are read, and nothing is waited for."""
+    """Whatever happens to one file, the others are read, and nothing is awaited."""
     size = 3 * 1024 * 1024
     log = tmp_path / "rank0.log"
     log.write_bytes(b"loading a shard of the data\n" * (size // 28))

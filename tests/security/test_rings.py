@@ -1,4 +1,4 @@
-"""A rank, or whoever runs as its user, puts hostile files where the agent looks for what ranks say."""
+"""A rank, or another process of its user, puts hostile files where the agent looks for reports of ranks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def notes(probing: Probing) -> int:
 
 
 def test_pipe_in_the_place_of_a_ring_or_side_file(tmp_path: Path, ring: Path) -> None:
-    """Nobody writes to it, and nobody waits for that: the other ranks are read."""
+    """It has no writer and is not awaited: the other ranks are read."""
     os.mkfifo(tmp_path / "9-9-9.ring")
     probing = Probing(tmp_path)
     probing.read()
@@ -60,7 +60,7 @@ def test_side_file_that_never_ends_its_line(tmp_path: Path, ring: Path) -> None:
 
 
 def test_side_file_with_countless_events(tmp_path: Path, ring: Path) -> None:
-    """What is more than any probe writes is not read, and so is in no folder of a run either."""
+    """Data beyond what any probe writes is not read, and so is in no run folder either."""
     line = json.dumps({"kind": "note", "text": "x" * 1000}).encode() + b"\n"
     with ring.with_suffix(".jsonl").open("ab") as out:
         for _ in range(10):
@@ -107,7 +107,7 @@ def looked_at(folder: Path) -> tuple[Probing, dict[int, dict[str, float]]]:
 
 @pytest.mark.parametrize("pid", [0, -1, -(2**63), 2**31, 2**63 - 1])
 def test_ring_of_an_impossible_process_hides_no_other(tmp_path: Path, pid: int) -> None:
-    """What asks for such a process raises errors; the ring is none, and the next rank's is read."""
+    """Queries about such a process raise errors; its ring is ignored, and the next rank's is read."""
     bad = write_ring(tmp_path, 3, {"step": 7.0})
     header = Header(record_struct(FIELDS).size, 4096, 3, -1, pid, time.time(), FIELDS)
     bad.write_bytes(pack_header(header)[:128] + bad.read_bytes()[128:])
@@ -155,7 +155,7 @@ def test_record_of_an_impossible_time_is_lost(tmp_path: Path, at: float) -> None
     ids=["lists", "cut", "maps"],
 )
 def test_nested_side_file_hides_no_other(tmp_path: Path, value: str) -> None:
-    """What masks secrets goes down with the nesting; such an event is none, and all others are read."""
+    """Masking recurses into the nesting; such an event is ignored, and all others are read."""
     for rank in (3, 5):
         note = f'{{"kind": "note", "text": "of {rank}"}}\n'
         deep = f'{{"kind": "note", "deep": {value}}}\n' if rank == 3 else ""

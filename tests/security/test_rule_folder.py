@@ -54,7 +54,7 @@ def test_a_folder_of_the_users_own_is_read(rules: Path) -> None:
 
 
 def test_a_page_of_another_account_hides_a_failure(attacked: Attacked, eves: Eves, rules: Path) -> None:
-    """The failure is found all the same, and the folder that was left out is named."""
+    """The failure is found anyway, and the ignored folder is named."""
     (rules.parent / "a.log").write_text(f"step 1 loss 2.0\n{OOM}\n")
     eves(rules / "memory" / "cuda-oom.md")
     done = attacked(rules.parent, "diagnose", "a.log", "--json")
@@ -65,7 +65,7 @@ def test_a_page_of_another_account_hides_a_failure(attacked: Attacked, eves: Eve
 
 
 def test_the_whole_folder_is_another_accounts(eves: Eves, rules: Path) -> None:
-    """A shared folder of rules is one of its owner's, whoever names it in a file."""
+    """A shared folder of rules belongs to its owner, regardless of the file that names it."""
     eves(rules)
     refused(rules, "it belongs to another account")
 
@@ -78,7 +78,7 @@ def test_every_account_can_write_a_page_or_its_folder(rules: Path, where: str) -
 
 
 def test_the_folder_lies_where_others_can_replace_it(rules: Path) -> None:
-    """Whoever can rename the folder can put another one in its place."""
+    """An account that can rename the folder can put another one in its place."""
     rules.parent.chmod(0o777)
     config = load(rules.parent / "stallwatch.toml", environ={})
     assert config["rules.dirs"] == () and "every account can write its folder" in config.ignored[0].message
@@ -103,7 +103,7 @@ def test_a_folder_of_pages_is_a_link_to_that_of_another_account(
 
 @pytest.mark.parametrize("lost", ["a.md", "memory/a.md", "memory/a"])
 def test_a_link_to_nothing_keeps_the_other_pages_from_being_checked(rules: Path, lost: str) -> None:
-    """What cannot be checked is no reason to read the rest, nor to wait until somebody puts a page there."""
+    """An unverifiable page is no reason to read the others, nor to wait for another page."""
     (rules / "memory" / "cuda-oom.md").chmod(0o666)
     (rules / lost).symlink_to(rules / "gone")
     refused(rules, "")

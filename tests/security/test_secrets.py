@@ -85,7 +85,7 @@ def reports_of(found: Diagnosis) -> Iterator[str]:
 
 
 def read(text: str, catalogue: Catalogue, matcher: Matcher, portions: int = 0) -> RunReading:
-    """Read a log, at once or in portions of so many lines."""
+    """Read a log, at once or in portions of this many lines."""
     reader = LineReader("run.log")
     lines = [*reader.feed(text.encode()), *reader.finish()]
     reading = RunReading(catalogue, matcher)
@@ -453,7 +453,7 @@ def test_site_patterns_come_from_the_environment_one_a_line() -> None:
 
 
 def test_a_site_pattern_that_is_no_utf_8_ends_nothing(site: Any) -> None:
-    """A variable may hold any bytes: masking goes on, with the pattern."""
+    """A variable may hold any bytes: masking continues, with the pattern."""
     pattern = b"geheim\xff".decode("utf-8", "surrogateescape")
     assert redacting.pattern_problem(pattern) == ""
     site([pattern])

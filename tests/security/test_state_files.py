@@ -1,4 +1,4 @@
-"""Another account of the host looks for logs, numbers and secrets in what Stallwatch keeps."""
+"""Another account of the host searches for logs, numbers and secrets in the files of Stallwatch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def mode(path: Path) -> int:
 
 
 def open_to_others(folder: Path) -> list[tuple[str, str]]:
-    """What in a folder anybody else has a right to, by its mode."""
+    """The entries of a folder to which other accounts have access, by their mode."""
     paths = [folder, *folder.rglob("*")]
     return [(str(path.relative_to(folder)), oct(mode(path))) for path in paths if mode(path) & 0o077]
 
@@ -142,7 +142,7 @@ def test_files_of_an_earlier_version(tmp_path: Path, python: Python) -> None:
 
 
 def test_folder_that_a_group_shares(tmp_path: Path, python: Python) -> None:
-    """A folder that somebody opened to their group stays so, and closed to all others."""
+    """A folder that its user opened to a group stays open to it, and closed to all others."""
     home = tmp_path / "home"
     home.mkdir()
     home.chmod(0o750)

@@ -1,4 +1,4 @@
-"""Another account waits where Stallwatch writes: in shared folders, and for names that can be guessed."""
+"""Another account prepares attacks where Stallwatch writes: in shared folders, and under guessable names."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_ranks_rings_go_to_a_folder_that_others_prepared(
 def test_the_folder_of_a_run_in_tmpdir_is_swapped(
     eves: Eves, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Whoever can rename what lies in ``$TMPDIR`` could put another folder there: it is not used then."""
+    """An account that can rename entries of ``$TMPDIR`` could replace the folder: it is not used then."""
     place, home = tmp_path / "tmp", tmp_path / "home"
     place.mkdir()
     place.chmod({"writable": 0o777, "another's": 0o755}.get(how, 0o1777))
@@ -161,7 +161,7 @@ def test_the_state_folder_is_made_while_the_umask_is_open(attacked: Attacked, tm
 def test_the_secret_of_the_dashboards_cookies_is_planted(
     eves: Eves, tmp_path: Path, victim: Path, how: str
 ) -> None:
-    """In a state folder that a team shares, whoever knows the secret could sign in as anybody."""
+    """In a state folder that a team shares, an account that knows the secret could sign in as any user."""
     from stallwatch_dashboard.access import kept_cookie_secret
 
     path = tmp_path / "home" / "dashboard-cookie-secret"

@@ -1,4 +1,4 @@
-"""Text of others on the terminal of whoever lists runs and incidents, and text that nobody sees."""
+"""Foreign text on the terminal of a user who lists runs and incidents, and invisible text."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ MIB = 1024 * 1024
 STEPS = "".join(f"step {step}/900 loss {2 / step:.4f}\n" for step in range(1, 60))
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 QUICK = {"STALLWATCH_STALL_FLOOR_SECONDS": "0.5", "STALLWATCH_STALL_START_SECONDS": "0.5"}
-#: Trains, hangs until a file is there, for so many seconds at most, and runs out of memory.
+#: Trains, hangs until a file exists, for this many seconds at most, and runs out of memory.
 TRAINING = f"""
 import sys, time
 from pathlib import Path
@@ -159,7 +159,7 @@ def wait_until(answer: Callable[[], Any]) -> Any:
 
 
 def test_the_configuration_of_others_is_not_obeyed(tmp_path: Path, chat: Chat) -> None:
-    """It named a command, an address, a state folder and a chat; nothing said which file had been read."""
+    """It named a command, an address, a state folder and a chat, but not the file that was read."""
     folder = tmp_path / "project"
     folder.mkdir()
     file = folder / "stallwatch.toml"
@@ -193,7 +193,7 @@ def test_the_configuration_of_others_is_not_obeyed(tmp_path: Path, chat: Chat) -
 # ---- 2 and 5: secrets
 
 SECRETS = {one.kind: one for one in made(20261126)}
-#: 0.1 masked these, but for the template of the line.
+#: 0.1 masked these, except in the template of the line.
 IN_TEMPLATES = [
     *("huggingface", "openai", "openai-project", "anthropic", "nvidia", "groq", "aws-session", "google-api"),
     *("google-client", "tencent", "github-classic", "github-app", "github-fine", "gitlab", "npm", "pypi"),
@@ -296,7 +296,7 @@ Servers = dict[str, tuple[int, str]]
 
 @pytest.mark.parametrize("name", ["metrics", "relay", "dashboard"])
 def test_a_name_that_was_rebound_to_this_machine_is_refused(servers: Servers, name: str) -> None:
-    """A page of evil.example read all three through the browser of whoever opened it."""
+    """A page of evil.example read all three through the browser of its visitor."""
     assert request(*servers[name], "Host: evil.example", "Connection: close").status == 421
     assert request(*servers[name], "Host: 127.0.0.1", "Connection: close").status == 200
 
@@ -309,7 +309,7 @@ def test_a_websocket_under_a_rebound_name_is_refused(servers: Servers) -> None:
 
 
 def test_metrics_can_be_guarded_by_a_token(servers: Servers) -> None:
-    """But for certificates of clients, everybody could read them."""
+    """Except for certificates of clients, everybody could read them."""
     headers = ("Host: 127.0.0.1", "Connection: close")
     assert request(*servers["guarded"], *headers).status == 401
     assert request(*servers["guarded"], *headers, "Authorization: Bearer a token").status == 200
@@ -414,7 +414,7 @@ def test_what_a_packed_log_may_expand_to_is_bounded(attacked: Attacked, tmp_path
 
 
 def test_an_archive_within_an_archive_is_named_with_what_to_do(attacked: Attacked, tmp_path: Path) -> None:
-    """There were no log files, it said."""
+    """It reported that there were no log files."""
     with zipfile.ZipFile(tmp_path / "all.zip", "w") as archive:
         archive.writestr("data.zip", b"PK")
         archive.writestr("more.tar.gz", b"x")

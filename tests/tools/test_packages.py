@@ -1,4 +1,4 @@
-"""Packages that are downloaded: wheels by pip, source archives from an index; nothing of them is run."""
+"""Downloaded packages: wheels by pip, source archives from an index; nothing of them is executed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def index(monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def pip(monkeypatch: pytest.MonkeyPatch, **wheels: dict[str, bytes]) -> list[list[str]]:
-    """Let pip leave wheels of these versions of cargo; what it was asked."""
+    """Let pip leave wheels of these versions of cargo; yield the requested ones."""
     asked: list[list[str]] = []
 
     def run(command: list[str], **_: Any) -> None:

@@ -1,4 +1,4 @@
-"""Neighbouring words in source: with hyperscan and without."""
+"""Adjacent words in source: with hyperscan and without."""
 
 from __future__ import annotations
 

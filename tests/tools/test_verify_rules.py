@@ -1,4 +1,4 @@
-"""``tools/verify_rules.py``: the strings of a package's source, and what is told of them."""
+"""``tools/verify_rules.py``: the strings of a package's source, and the report about them."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_found_and_missing(verifying: Verify, cargo: Path) -> None:
 def test_a_file_that_holds_the_whole_text_is_read_first(
     verifying: Verify, cargo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nothing is missing any more, files that hold less need no parsing."""
+    """If nothing is missing, files with fewer pieces need no parsing."""
     (cargo / "crane.py").write_text('raise OSError(f"the crane {what} in two, and sank into the sea")\n')
     (cargo / "quay.py").write_text('print("the crane broke in two")\nprint("the crane sank into the sea")\n')
     parsed: list[str] = []

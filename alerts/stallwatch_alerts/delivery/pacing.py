@@ -84,8 +84,8 @@ _FIRST, _LONGEST = 1.0, 60.0
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
     """Return the seconds until the next attempt: doubling up to a minute, or longer if the chat requests it.
 
-    `chance` in 0..1 spreads messages refused together; it never shortens the `requested` seconds that the chat
-    requests.
+    `chance` in 0..1 spreads messages refused together; it never shortens the time that the
+    chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)

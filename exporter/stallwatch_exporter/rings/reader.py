@@ -1,9 +1,9 @@
 """Read the ring of a rank from outside: new records, the number of lost records, nothing half written.
 
 The writer never waits for a reader, so records may be overwritten while they are read. They are read first,
-and valid only after the counter was read again: records that the writer may have begun to overwrite by then
-count as lost. The reader reads the file, not a mapping: a truncated file gives short reads, but a mapping
-would end the reader with SIGBUS.
+and valid only after the counter was read again: records that the writer may have begun to overwrite
+meanwhile count as lost. The reader reads the file, not a mapping: a truncated file gives short reads, but a
+mapping would end the reader with SIGBUS.
 """
 
 from __future__ import annotations

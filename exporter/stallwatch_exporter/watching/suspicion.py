@@ -1,8 +1,8 @@
 """Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
 The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
-passed. The table in ``stallwatch_rules.stacks.quiet_periods`` judges the snapshots; this module keeps times and
-call sites.
+passed. The table in ``stallwatch_rules.stacks.quiet_periods`` judges the snapshots; this module keeps times
+and call sites.
 """
 
 from __future__ import annotations

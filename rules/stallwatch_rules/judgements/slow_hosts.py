@@ -27,9 +27,8 @@ WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the me
 OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
 LEAST = math.log(1.065)  #: the least relevant mean deviation
 Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
-POSITIVE = (
-    0.8  #: share of steps that must deviate upwards; less in long windows, see `required_positive_steps`
-)
+#: Share of steps that must deviate upwards; less in long windows, see `required_positive_steps`.
+POSITIVE = 0.8
 LEAST_COST = 0.01  #: the least relevant cost, as a share of the throughput
 _WARM_UP = 2  # steps at the start that compile, allocate and record
 FIRST = 16  #: steps before the first verdict

@@ -15,7 +15,7 @@ CUT = "\n"  #: marks omitted text in a line; occurs in no line
 GOES_ON = "…"  #: put before the end of a cut line, which is no start of a line
 
 
-def hold(held: bytearray, data: bytes) -> None:
+def append_bounded(held: bytearray, data: bytes) -> None:
     """Add the part of ``data`` that is to be kept to an unfinished line.
 
     One byte more than ``MAX_LINE`` shows that text was omitted.

@@ -108,9 +108,9 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # so many labeled lines in a row, by far fewer tasks, are no numbered list
-_SURE_TASKS = 4  # number of labeled lines in a row, by far fewer tasks, that are no numbered list
-_LABEL = lazy(r" {0,5}(\d{1,5}): ")  # labeled lines that suffice if the tasks count from 0 and take turns
+_SURE_NUMBERS = 12  # number of labeled lines in a row, by far fewer tasks, that are no numbered list
+_SURE_TASKS = 4  # number of labeled lines that suffice if the tasks count from 0 and take turns
+_LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
@@ -146,8 +146,8 @@ _LAUNCHER = lazy(
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # characters of a command that are searched
-_SURE_HOSTS = 20  # so many lines in a row, all labeled by a few hosts, are also a launcher's
-_BEGINNING = 64 * 1024  # number of lines in a row, all labeled by a few hosts, that show a launcher's labels
+_SURE_HOSTS = 20  # number of lines in a row, all labeled by a few hosts, that show a launcher's labels
+_BEGINNING = 64 * 1024  # bytes that are searched for the first label
 _FIRST_LINES = 1000  # lines that are searched: a launcher labels all lines or none
 
 

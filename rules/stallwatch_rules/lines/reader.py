@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.containers import Record, may_be_json, record_of
 from stallwatch_rules.lines.line_prefix import LinePrefix, first_lines, rank_in, time_in
-from stallwatch_rules.lines.long_lines import CUT, GOES_ON, MAX_LINE, decoded, hold, joined
+from stallwatch_rules.lines.long_lines import CUT, GOES_ON, MAX_LINE, append_bounded, decoded, joined
 from stallwatch_rules.lines.ranks import TaskLabels, may_have_labels, take_rank
 from stallwatch_rules.lines.stamps import CANCELLED, has_zone, time_of_line
 from stallwatch_rules.lines.unescape import (
@@ -197,10 +197,10 @@ class LineReader:
         out: list[Line] = []
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if not end:
-            hold(self._held, data)
+            append_bounded(self._held, data)
             return out
         complete = self._unfinished() + data[:end]
-        hold(self._held, data[end:])
+        append_bounded(self._held, data[end:])
         self._redrawn = data[end - 1 : end] == b"\r"
         *ended, last = complete.split(b"\n")
         for physical in ended:

@@ -119,7 +119,7 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool)
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Judge ranks that wait in a collective, but for no rank, while other ranks wait for them."""
+    """Judge ranks that wait in a collective, but not for a rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different

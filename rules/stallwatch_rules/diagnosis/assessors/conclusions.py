@@ -148,7 +148,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if run.by_hand and not any(stream.curves.main for stream in run.streams.values()):
-        return  # somebody stopped bars without a loss: they may show anything, such as a pool's last tasks
+        return  # bars without a loss were stopped: they may show anything, such as a pool's last tasks
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, now.facts)
     if slow is not None or not paces:
