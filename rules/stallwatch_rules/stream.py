@@ -32,6 +32,9 @@ MAX_TEMPLATES = 8  #: includes exemplars of other templates: one of them may be 
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: steps and lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
+#: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); other programs skip
+#: samples, too.
+_ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
 VERSION_LINES = 20_000  #: programs print their versions at startup
@@ -151,6 +154,8 @@ class StreamReading:
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
         #: the trainer's count of skipped steps, and the step at which it was printed
         self.skipped: tuple[float, int] | None = None
+        self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's own first count, and its step
+        self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
 
     @property
     def in_part(self) -> bool:
@@ -226,6 +231,11 @@ class StreamReading:
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
             if "skipped_steps" in values and sample.step is not None:
                 self.skipped = (values["skipped_steps"], sample.step)
+                if _ENGINES_COUNT.search(line.text):
+                    begun, last = self.skipped_first, self.skipped_last
+                    if begun is None or (last is not None and sample.step < last[1]):
+                        self.skipped_first = self.skipped
+                    self.skipped_last = self.skipped
         if progressed:
             self.last_advance, self.after_time, self.activity_now = line, None, None
             self.turned_back = 0.0

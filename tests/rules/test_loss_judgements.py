@@ -18,7 +18,7 @@ from stallwatch_rules.judgements.loss import (
     judge_zero_gradients,
     last_run,
 )
-from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
 from stallwatch_rules.locale import render
 from stallwatch_rules.progress.curve import Point
 
@@ -304,6 +304,26 @@ def test_a_loss_scale_in_free_fall() -> None:
     assert judge_falling_scale([65536.0, *falls], GOES_ON) is None, "how the scale is found"
     assert judge_falling_scale([65536.0, *falls], GOES_ON, excerpt=True) is not None
     assert judge_falling_scale([None] * 9, GOES_ON) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "harm"),
+    [
+        ((10.0, 10), (70.0, 70), "fatal"),
+        ((0.0, 0), (12.0, 12), None),  # how the scale is found
+        ((10.0, 10), (12.0, 200), None),
+        ((900.0, 910), (900.0, 970), None),  # of the attempt before
+        ((20.0, 10), (900.0, 70), None),  # of something else
+        (None, None, None),
+    ],
+)
+def test_the_engines_own_count_of_skipped_steps(
+    first: tuple[float, int] | None, last: tuple[float, int] | None, harm: str | None
+) -> None:
+    """DeepSpeed's ``step=70, skipped=70, lr=[1e-05]``, where no line says that a step overflowed."""
+    judgement = judge_skipped(first, last, [*WOBBLE, *WOBBLE, *WOBBLE[5:]], GOES_ON)
+    assert (judgement and judgement.harm) == harm
+    assert judge_skipped(first, last, falling(60), GOES_ON) is None
 
 
 def test_noisy_losses_raise_no_alarm() -> None:

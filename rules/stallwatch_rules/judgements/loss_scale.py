@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median
 
 import msgspec
 
@@ -11,6 +12,7 @@ from stallwatch_rules.messages import message
 
 CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
+NEARLY_ALL = 0.9  #: share of skipped steps above which the run does not train
 
 
 class ScaleFacts(msgspec.Struct, frozen=True):
@@ -68,6 +70,33 @@ def _begun_at(trace: Trace) -> int:
     numbered = [interval.step for interval, _ in trace.intervals if interval.step is not None]
     last = numbered[-1] if numbered else trace.steps
     return last - _row_at_end(trace)
+
+
+def judge_skipped(
+    first: tuple[float, int] | None, last: tuple[float, int] | None, losses: Sequence[float], facts: RunFacts
+) -> Judgement | None:
+    """Judge a run that skipped nearly all steps, by the engine's first and last printed (count, step).
+
+    The judgment is for logs that print the count of skipped steps but no overflows. A loss that falls proves
+    that steps are applied.
+    """
+    if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
+        return None
+    skipped, steps = last[0] - first[0], last[1] - first[1]
+    if steps <= 2 * CALIBRATION or skipped < NEARLY_ALL * steps or _fell(losses):
+        return None
+    note = message("diagnosis.overflow-mostly", share=f"{min(1.0, skipped / steps):.0%}")
+    return Judgement("degrading" if facts.complete else "fatal", note)
+
+
+def _fell(losses: Sequence[float]) -> bool:
+    """Return whether the last third of the losses is below the first third by more than their variation."""
+    third = len(losses) // 3
+    if not third:
+        return False
+    before, now = median(losses[:third]), median(losses[-third:])
+    usual = median(abs(loss - before) for loss in losses[:third])
+    return now < min(NEARLY_ALL * before, before - usual)
 
 
 def judge_falling_scale(

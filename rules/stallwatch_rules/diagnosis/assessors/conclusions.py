@@ -28,8 +28,9 @@ from stallwatch_rules.judgements.conclusions import (
     STEP_TIME,
     STRAGGLER,
 )
-from stallwatch_rules.judgements.facts import Judgement
+from stallwatch_rules.judgements.facts import Judgement, RunFacts
 from stallwatch_rules.judgements.loss import (
+    finite_losses,
     is_excerpt,
     judge_divergence,
     judge_frozen,
@@ -37,7 +38,7 @@ from stallwatch_rules.judgements.loss import (
     judge_zero_gradients,
     last_run,
 )
-from stallwatch_rules.judgements.loss_scale import judge_falling_scale
+from stallwatch_rules.judgements.loss_scale import judge_falling_scale, judge_skipped
 from stallwatch_rules.judgements.quality import OF_EVALUATIONS, OF_TRACKS, judge_quality
 from stallwatch_rules.judgements.standstill import (
     judge_evaluation,
@@ -59,7 +60,7 @@ from stallwatch_rules.judgements.step_time import (
 )
 from stallwatch_rules.locale import render
 from stallwatch_rules.messages import message
-from stallwatch_rules.progress.curve import Reading, leading_curve, leading_track
+from stallwatch_rules.progress.curve import Point, Reading, leading_curve, leading_track
 from stallwatch_rules.progress.rhythm import begins_in_mid_run
 from stallwatch_rules.progress.timeline import Timeline, longest_timeline
 from stallwatch_rules.records import Line
@@ -197,6 +198,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
         return
     scales = [point.loss_scale for point in points]
     falling = judge_falling_scale(scales, now.facts, excerpt=run.context.now is None and is_excerpt(points))
+    falling = falling or _skipped(run, points, now.facts)
     if falling is not None:
         yield rule(OVERFLOW), falling, {}
     latest = last_run(points)
@@ -254,6 +256,14 @@ def _results(readings: Sequence[Reading]) -> list[float]:
 def _not_a_number(finding: RuleFinding) -> bool:
     """Return whether a finding reports NaN or infinite losses or gradients."""
     return finding.tagged("nan-loss") or finding.tagged("nan-gradient")
+
+
+def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
+    """Judge the number of skipped steps in the stream that came farthest."""
+    counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
+    first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
+    losses = [point.loss for point in finite_losses(points) if point.loss is not None]
+    return judge_skipped(first, last, losses, facts)
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
