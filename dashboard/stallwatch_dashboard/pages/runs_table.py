@@ -18,7 +18,9 @@ from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name, title_of
 from stallwatch_dashboard.words import Reader, Say
+from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.stacks.sentences import located
 
 #: A shape and a word for each state, because color must never be the only sign.
 ICONS = {
@@ -144,11 +146,11 @@ def _column(column: Column, say: Say) -> dict[str, Any]:
 def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     say = reader.say
     numbers = [_number(column, row, reader.now) for column in COLUMNS]
-    incidents = _incidents(row, reader, pages)
+    titles = _titles(row, reader, pages)
     words = {
         "state": f"{ICONS[row.state]} {say(row.state)}",
         "run": cell(row.run),
-        "open_incidents": cell(incidents),
+        "open_incidents": cell(_located(row, reader) or titles),
         "phase": _phase(row.phase, say),
         "loss_course": _course(row.losses),
         "started": reader.clock(row.started_at),
@@ -162,7 +164,7 @@ def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str
             for column, value in zip(COLUMNS, numbers, strict=True)
         ],
         "values": [None if value is None or not math.isfinite(value) else value for value in numbers],
-        "found": plain(" ".join((*_searched(row), incidents)), _MOST_FOUND),
+        "found": plain(" ".join((*_searched(row), titles)), _MOST_FOUND),
     }
 
 
@@ -175,13 +177,23 @@ def _shown(column: Column, value: float | None) -> str:
     return formats.NOTHING if value is None else column.shown(value)
 
 
-def _incidents(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
-    """Return the titles of open incidents; for an ended run, its cause or the trouble at its end."""
-    known = row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
-    found = {title_of(one, pages.get(one.rule), reader) for one in known}
+def _shown_incidents(row: RunRow) -> Sequence[Incident]:
+    """Return the open incidents; for an ended run, the incident at its end."""
+    return row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
+
+
+def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
+    """Return the titles of the incidents; without any, the cause of the end of an ended run."""
+    found = {title_of(one, pages.get(one.rule), reader) for one in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
     return "; ".join(sorted(found))
+
+
+def _located(row: RunRow, reader: Reader) -> str:
+    """Return the ranks that hold up the run and their place, if that is known: the column is narrow."""
+    stalls = [one.stacks for one in _shown_incidents(row) if one.kind == "stall" and one.stacks is not None]
+    return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
 
 
 def _phase(phase: str, say: Say) -> str:

@@ -124,6 +124,15 @@ def blamed(stacks: StallStacks) -> Text:
     return message("stacks.who-at", who=who, place=place) if place else who
 
 
+def located(stacks: StallStacks) -> Text:
+    """Return only the ranks to blame and their place; empty if either is unknown.
+
+    Example: ``rank 1 at train.py:30 in main``.
+    """
+    place = place_of(stacks)
+    return message("stacks.who-at", who=_ranks(stacks.odd), place=place) if stacks.odd and place else ""
+
+
 def place_of(stacks: StallStacks) -> Text:
     """Return the place of the ranks to blame; empty if it is unknown, or if there are several."""
     places = {group.place for group in suspects(stacks)}
