@@ -68,20 +68,21 @@ def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "sign", "shown"),
+    ("kind", "sign", "recorded", "shown"),
     [
-        ("interrupted", "SIGINT", "interrupted"),
-        ("killed", "SIGTERM", "interrupted"),
-        ("time-limit", "SIGTERM", "interrupted"),
-        ("killed", "SIGKILL", "failed"),
-        ("finished", None, "finished"),
+        ("interrupted", "SIGINT", "failed", "interrupted"),  # as version 0.1 recorded it
+        ("killed", "SIGTERM", "finished", "interrupted"),
+        ("killed", "SIGTERM", "failed", "failed"),  # it had failed before
+        ("time-limit", "SIGTERM", "finished", "interrupted"),
+        ("killed", "SIGKILL", "failed", "failed"),
+        ("finished", None, "finished", "finished"),
     ],
 )
-def test_a_run_that_was_stopped_from_outside_did_not_fail(
-    kind: EndingKind, sign: str | None, shown: str
+def test_a_run_that_was_stopped_from_outside_is_interrupted_unless_it_had_failed(
+    kind: EndingKind, sign: str | None, recorded: str, shown: str
 ) -> None:
     ending = Ending(kind=kind, exit_code=143, signal=sign)
-    assert state(info(state="failed", ended_at=NOW, ending=ending)) == shown
+    assert state(info(state=recorded, ended_at=NOW, ending=ending)) == shown
 
 
 def test_a_scraped_run_that_was_stopped_by_hand_did_not_fail() -> None:

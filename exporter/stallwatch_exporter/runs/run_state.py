@@ -37,7 +37,7 @@ def state_of(
     `late`: the seconds after which that report of an agent on another host is out of date.
     """
     if info.ended_at is not None:
-        if info.ending is not None and info.ending.stopped:
+        if info.ending is not None and info.ending.stopped and info.state != "failed":
             return "interrupted"
         kind = info.ending.kind if info.ending is not None else ""
         return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")

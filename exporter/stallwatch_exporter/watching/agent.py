@@ -413,7 +413,9 @@ class Agent:
         diagnose = functools.partial(self._diagnosis, present)
         read_reports = functools.partial(self._read_last_reports, now)
         self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, read_reports)
-        shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
+        is_failure = not self.ending.stopped or diagnosis.verdict in ("failed", "unknown-failure")
+        ended_well = self.ending.kind in ("finished", "unknown")
+        shown: State = "failed" if is_failure and not ended_well else "finished"
         masked = redacted(self.ending)
         with self._guarded("the run's record"):  # this comes first: the disk may be too full for later writes
             ended_at = steady.wall(now)
