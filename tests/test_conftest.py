@@ -158,7 +158,7 @@ def test_lanes_report_the_same(tmp_path: Path, root: Path) -> None:
         ("tests/cluster/test_hosts.py::test_a", "acceptance", 0),
         ("tests/bench/test_live.py::test_a", "tests/bench/test_live.py", 1),
         ("tests/repro/test_versions.py::test_a", "tests/repro/test_versions.py", 2),
-        ("tests/rules/test_pages.py::test_a[browser/x]", "tests/rules/test_pages.py", 2),
+        ("tests/rules/pages/test_pages.py::test_a[browser/x]", "tests/rules/pages/test_pages.py", 2),
     ],
 )
 def test_no_two_tests_with_a_browser_or_with_trainings_meet(test: str, lane: str, at: int) -> None:

@@ -60,7 +60,7 @@ def test_a_stored_message_is_shown_in_either_language_with_newer_values() -> Non
         "No step for 4.9 s; this run's threshold is 5.0 s. The messages continued up to that point."
     )
     assert render(with_params(note, silence="7 min"), "zh-CN") == (
-        "已经 7 min 没有新的 step，本次训练的卡住阈值为 5.0 s。在此之前一直有这些消息。"
+        "已经 7 min没有新的 step，本次训练的卡住阈值为 5.0 s。在此之前一直有这些消息。"
     )
     assert rendered(stored, "zh").lines == ["as it was"]
     assert has(note, "diagnosis.last-came-then")

@@ -8,7 +8,7 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -30,17 +30,20 @@ def has_arrow() -> bool:
 
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
     """Write all samples as CSV; return their number."""
-    text = io.TextIOWrapper(out, "utf-8", newline="", write_through=True)
-    try:
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        count = 0
-        for rows in sampling.rows(for_spreadsheet):
-            count += len(rows)
-            writer.writerows(map(cells, rows))
-        return count
-    finally:
-        text.detach()
+    count = 0
+    heading: list[Sequence[object]] = [COLUMNS]
+    for rows in sampling.rows(for_spreadsheet):
+        count += len(rows)
+        out.write(_csv([*heading, *map(cells, rows)]))
+        heading = []
+    out.write(_csv(heading))
+    return count
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> bytes:
+    text = io.StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:

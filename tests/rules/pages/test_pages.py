@@ -242,7 +242,7 @@ def test_explanations_do_not_go_round_in_circles() -> None:
 
 
 def test_the_example_of_the_documentation_is_a_sound_page() -> None:
-    text = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/rules.md").read_text(encoding="utf-8")
     example = re.search(r"^````markdown\n(.*?)\n````$", text, re.DOTALL | re.MULTILINE)
     assert example
     page = parse_page(example[1], "collectives/nccl-duplicate-gpu.md")
@@ -251,7 +251,7 @@ def test_the_example_of_the_documentation_is_a_sound_page() -> None:
 
 
 def test_every_family_is_documented() -> None:
-    text = (Path(__file__).parents[2] / "docs/rules.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs/rules.md").read_text(encoding="utf-8")
     assert {page.family for page in CATALOGUE.pages.values()} <= set(re.findall(r"`([a-z0-9-]+)`", text))
 
 

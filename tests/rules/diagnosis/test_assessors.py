@@ -108,7 +108,7 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "explanations": (ENDED_STALL, {}, "silent-hang-no-error explains slurm-time-limit"),
 }
-ARCHITECTURE = Path(__file__).parents[2] / "docs" / "verdict.md"
+ARCHITECTURE = Path(__file__).parents[3] / "docs" / "verdict.md"
 
 
 def found(rule: str = "cuda-oom") -> RuleFinding:

@@ -28,7 +28,7 @@ from stallwatch_rules.scan.patterns import scan_engine
 from stallwatch_rules.scan.sampled import ScanEngine, ScanSizes
 from stallwatch_rules.scan.sources import SourceReading
 
-RECORDINGS = Path(__file__).parents[1] / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "recordings"
 
 #: So small that even a few hundred lines are read in part only.
 SMALL = ScanSizes(

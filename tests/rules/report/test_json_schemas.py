@@ -31,7 +31,7 @@ from stallwatch_rules.records import (
 from stallwatch_rules.report.json import to_json
 from stallwatch_rules.stacks.records import Collectives, StackGroup
 
-DOCS = Path(__file__).parents[2] / "docs" / "json.md"
+DOCS = Path(__file__).parents[3] / "docs" / "json.md"
 TITLE = bilingual("Out of memory", "显存不足")
 NOTE = message("diagnosis.silent", silence="9 s", threshold="3 s") + message("diagnosis.nothing-says-why")
 PLACE = Place(0, "/home/ada/run.log", 7, None, 3, "token=hf_abcdefghijklmnopqrstuvwxyzabcdefgh")

@@ -15,7 +15,7 @@ from stallwatch_rules.samples.bulk import BulkReader
 from stallwatch_rules.samples.table import Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parent.parent.parent
 
 
 def _contained(path: Path) -> bool:
@@ -72,8 +72,8 @@ def test_recorded_logs(path: Path, numbers: re.Pattern[bytes]) -> None:
 
 def frameworks() -> list[str]:
     """The lines for which other tests hold the expected samples."""
-    fields = runpy.run_path(str(TESTS / "rules/test_sample_fields.py"))
-    samples = runpy.run_path(str(TESTS / "rules/test_samples.py"))
+    fields = runpy.run_path(str(TESTS / "rules/samples/test_sample_fields.py"))
+    samples = runpy.run_path(str(TESTS / "rules/samples/test_samples.py"))
     lines = [line for line, *_ in fields["LINES"]]
     for name, value in samples.items():
         for mark in getattr(value, "pytestmark", []) if name.startswith("test_") else []:

@@ -13,7 +13,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 
 WritePage = Callable[..., Path]
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PACKAGES = ("alerts", "dashboard", "exporter", "lint", "logs", "rules", "stallwatch")
 MOST_NAMED = 20  #: largest number of rules that code may name by their ids: rules that it raises itself
 

@@ -11,7 +11,7 @@ from wordings.search import same_package
 
 from stallwatch_rules.pages.catalogue import Catalogue
 
-PROVING = runpy.run_path(str(Path(__file__).with_name("proving.py")))
+PROVING = runpy.run_path(str(Path(__file__).parents[1] / "proving.py"))
 LOGS: dict[str, Path] = PROVING["own_logs"]()
 PROOFS: dict[str, list[str]] = json.loads(PROVING["FILE"].read_text(encoding="utf-8"))
 LEAST_STABLE = 120

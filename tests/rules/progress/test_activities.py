@@ -112,7 +112,7 @@ def test_interleaved_ranks_with_times(catalogue: Catalogue, matcher: Matcher) ->
     one = cause(diagnose(catalogue, matcher, {"run.log": log + "\n".join(rows) + "\n"}))
     english = "Rank 0 was still saving a checkpoint, for 31 min, when the others' ALLREDUCE timed out"
     assert render(one.title) == english
-    assert "rank 0 还在保存 checkpoint，已持续 31 min" in render(one.title, "zh")
+    assert "rank 0 还在保存 checkpoint，已持续 31 分钟" in render(one.title, "zh")
     assert (one.rank, one.step) == (0, 20)
     assert one.captures["activity"] == "saving" and one.captures["activity_seconds"] == "1860"
     assert "before the launch" in render(one.fixes[0]) and "checkpoint-20" in one.evidence[0]
@@ -125,7 +125,7 @@ def test_bars_without_times_and_a_single_rank_that_waited(
     log = [prefix + SPLIT.format(done=done, clock=clock) for done, clock in ((0, "00:00"), (9000, "31:02"))]
     log.insert(1, "[rank1]: " + TIMED_OUT.format(rank=1))
     one = cause(diagnose(catalogue, matcher, {"run.log": "\n".join([*log, ""])}))
-    assert render(one.title).startswith("Rank 0 was still generating the train split, for 31 min, when")
+    assert render(one.title).startswith("Rank 0 was still generating the train split, for 31 min 2 s, when")
 
 
 def test_without_any_clock_the_timeouts_own_duration_is_named(catalogue: Catalogue, matcher: Matcher) -> None:
@@ -134,7 +134,7 @@ def test_without_any_clock_the_timeouts_own_duration_is_named(catalogue: Catalog
     one = cause(diagnose(catalogue, matcher, files))
     expected = "Rank 0 was still saving a checkpoint when the others' ALLREDUCE timed out after 30 min"
     assert render(one.title) == expected
-    assert "等待 30 min 后超时" in render(one.title, "zh")
+    assert "等待 30 分钟后超时" in render(one.title, "zh")
 
 
 def test_no_activity_is_named_where_steps_followed_or_all_ranks_waited(
