@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
 _KINDS: dict[KindName, _Kind] = {
     "text": _Kind("a string", '"…"'),
-    "web": _Kind("a string", '"https://stallwatch.example.org"'),
+    "web": _Kind("a string", '"https://…"'),
     "path": _Kind("a string", '"folder/file"'),
     "choice": _Kind("a string"),
     "reaction": _Kind("a string", _REACTIONS),

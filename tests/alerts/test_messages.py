@@ -101,7 +101,7 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
 
 
 def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -> None:
-    incident = stall(stalled_seconds=3.04, threshold_seconds=3.0)
+    incident = stall(stalled_seconds=3.004, threshold_seconds=3.0)
     assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
     assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
 

@@ -24,9 +24,9 @@ from stallwatch_rules.pages.fixes import fixes_for
     [
         (None, "–"),
         (math.nan, "–"),
-        (0.0834, "0.083 s"),
+        (0.0834, "83 ms"),
         (0.9999, "1 s"),
-        (2.3149, "2.3 s"),
+        (2.3149, "2.31 s"),
         (59.4, "59 s"),
         (59.6, "1 min"),
         (250, "4 min 10 s"),
@@ -38,6 +38,10 @@ from stallwatch_rules.pages.fixes import fixes_for
 )
 def test_durations(value: float | None, shown: str) -> None:
     assert formats.seconds(value) == shown
+
+
+def test_durations_have_the_units_of_the_language() -> None:
+    assert [formats.seconds(value, "zh") for value in (None, -0.083, 250)] == ["–", "−83 毫秒", "4 分 10 秒"]
 
 
 @pytest.mark.parametrize(

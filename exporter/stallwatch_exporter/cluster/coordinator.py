@@ -112,13 +112,7 @@ class _Agent:
 
 
 class Coordinator:
-    """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once.
-
-    Optional methods of a sink: ``adopt(incident)``: another coordinator reported the incident;
-    ``release(id)``: another coordinator escalates the incident from now on; ``escalates(id)``: return whether
-    the sink has planned its escalation; ``has_sent(id)``: return whether its notifications were sent.
-    ``is_shared``: whether other coordinators write to the same place.
-    """
+    """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once."""
 
     def __init__(
         self,
@@ -246,7 +240,7 @@ class Coordinator:
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         self._each_sink("adopt", closed)
         for sink in self._sinks:
-            if has_it and not (optional_methods((sink,), "adopt") or getattr(sink, "is_shared", False)):
+            if has_it and not (hasattr(sink, "adopt") or getattr(sink, "is_shared", False)):
                 with self._guarded("reporting an incident"):
                     sink(closed)
 
