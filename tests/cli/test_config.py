@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stallwatch.config.handover import alert_settings, dashboard_settings, exporter_settings
-from stallwatch.config.keys import KEYS
+from stallwatch.config.keys import KEYS, Key
 from stallwatch.config.loading import Config, Setting, load
 from stallwatch.config.values import from_text, from_toml
 
