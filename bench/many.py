@@ -7,7 +7,7 @@ rank runs out of memory, and a collective of the other ranks times out ten minut
 version: logs of some megabytes against one of 20 kB; then N logs of 1 MB each against one log that holds all
 of them, with the peak of resident memory, and whether the rank that failed first is named; then, in the same
 way, N logs of 2 kB each, one of which runs out of memory. Versions run in turns, each with its own caches,
-which a first call fills; each figure is the least of ``--rounds`` calls.
+which a first call fills; each figure is the minimum of ``--rounds`` calls.
 """
 
 from __future__ import annotations

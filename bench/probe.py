@@ -207,7 +207,7 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 
 
 def import_milliseconds(folder: Path) -> tuple[float, float]:
-    """Return the milliseconds that the bootstrap adds to Python's start, by Python's count: median, least."""
+    """Return the milliseconds that the bootstrap adds to Python's start, by Python's count: median, minimum."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
     rings = folder / f"{os.getpid()}-1"  # the command itself does more than the processes that it starts
     rings.mkdir(exist_ok=True)

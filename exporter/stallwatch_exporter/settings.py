@@ -189,7 +189,7 @@ class ExporterSettings:
     on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
-    keep_gb: float = 10.0  #: most space of ended runs; the oldest runs are removed first
+    keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 

@@ -73,7 +73,7 @@ def enters_folder(name: str) -> bool:
 
 
 HEAD = 64 * 1024  #: number of bytes searched in each file
-MOST_FILES = 4096  #: most files with names that differ only in their numbers
+MOST_FILES = 4096  #: maximum number of files with names that differ only in their numbers
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
 # Ranks in the form of loggers and Ascend's CANN; the rank in a LoRA configuration has another form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")

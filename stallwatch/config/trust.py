@@ -86,7 +86,7 @@ def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
     """Return why another account can write a folder of rule pages or any of its entries that are read.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account may
-    create its target later. A folder to which several links lead, perhaps from within, is checked once
+    create its target later. A folder is checked once, even if several links point to it
     (`seen`).
     """
     seen = set() if seen is None else seen

@@ -35,7 +35,7 @@ _MOST_GAPS = 16
 # Space left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: most files that a diagnosis of the folder reads; a log may claim any number of ranks
+MOST_FILES = 20_000  #: maximum number of files that a diagnosis of the folder reads; a log may claim any number of ranks
 _UNRANKED = "output.log"
 
 

@@ -18,7 +18,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point
 
 JUMP = 2.0  #: a loss above this multiple of its baseline has jumped
-JUMP_BY = 1.0  #: minimum rise of a loss that jumped, because small losses vary by multiples
+JUMP_BY = 1.0  #: minimum rise that counts as a jump, because small losses vary by multiples
 RISE, RISE_BY = 1.5, 0.5  #: multiple and minimum rise for a loss that stays high
 NATS = 1.5  #: rise that is enough for an excerpt: a cross-entropy e^1.5 times less certain
 BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence

@@ -172,7 +172,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
 
 
 def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[Traversable]:
-    """Yield the pages in a folder; a folder to which several links lead, perhaps from within, only once."""
+    """Yield the pages in a folder; visit each folder once, even if several links point to it."""
     seen = set() if seen is None else seen
     if isinstance(folder, Path):
         place = folder.resolve()

@@ -156,7 +156,7 @@ class PhaseWaits:
 
     @property
     def longest_pause(self) -> float:
-        """The longest of the stalls that ended by themselves and are no habit yet."""
+        """The longest stall that ended by itself and is not yet part of a recurring pattern."""
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:

@@ -72,7 +72,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Record a line such as programs print at their end."""
+        """Record a line of the kind that programs print when they finish."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
