@@ -98,7 +98,7 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether jobs, given with the paths of their files, are ranks or nodes of one training.
+    """Return whether jobs, given with the paths of their files, are ranks or nodes of one run.
 
     This is the case if the lines of each job name its own ranks, no two jobs name the same rank, and the
     ranks together count from 0 without a gap. No more files than necessary are read.

@@ -348,7 +348,7 @@ class Starts:
 
     @property
     def is_of_training(self) -> bool:
-        """True if at least one start is known to be a training."""
+        """True if at least one start is known to be of a training job."""
         return any(verdict != "no-training-log" for verdict, _ in self.verdicts)
 
     def __iter__(self) -> Iterator[Start]:

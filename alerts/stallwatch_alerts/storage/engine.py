@@ -139,7 +139,7 @@ def migrate(engine: Engine) -> None:
     """Run the missing migrations. A database of a newer Stallwatch is left unchanged.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
-    imported only if a migration is missing, because this code runs beside a training.
+    imported only if a migration is missing, because this code runs alongside training.
     """
     with engine.connect() as connection:
         if is_migrated(connection):

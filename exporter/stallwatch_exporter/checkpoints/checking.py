@@ -39,7 +39,7 @@ _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds of faults with their own reason
-MOST_NAMES = 200_000  #: maximum number of files and folders below a path: beyond any checkpoint, listed in seconds
+MOST_NAMES = 200_000  #: maximum number of files and folders below a path: above any checkpoint's
 _REPORT_EVERY = 20_000  #: number of names between two calls
 
 

@@ -24,7 +24,7 @@ NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run t
 
 
 class Finish(NamedTuple):
-    """The evidence that a training is complete."""
+    """The evidence that training is complete."""
 
     #: Kind of evidence: "total", a counter reached its total; "words", the training reported its end;
     #: "likely", a
@@ -274,7 +274,7 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """True if a line showed progress of a training, not of an evaluation or an unknown loop."""
+        """True if a line showed training progress, not that of an evaluation or an unknown loop."""
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -368,7 +368,7 @@ class ProgressTracker:
         return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
-        """Clear the paces, because another training begins in the run whose paces are not comparable."""
+        """Clear the paces, because another training phase begins, whose paces are not comparable."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()

@@ -48,7 +48,7 @@ SERIES = "series"  #: first word of the names of learned series
 ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
 ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
 WEAK = (
-    #: name of such series in logs that never mention a training, to which they may not belong
+    #: name of such series in logs that never mention training; they may not belong to it
     f"{ROWS} alone"
 )
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
@@ -119,7 +119,7 @@ class _Kind:
         self.series = ""  #: name of the series, once it is accepted
         self.names: list[str] | None = None  #: names of the columns
         self.fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
-        self.weak = False  #: True if no word in the lines marks them as a training's
+        self.weak = False  #: True if no word in the lines marks them as training output
 
 
 class _Heading(NamedTuple):
@@ -153,7 +153,7 @@ class _Stream:
         self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
         self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
         self.tried = 0  #: number of examined templates
-        self.trains = False  #: a line mentions a training
+        self.trains = False  #: a line mentions training
         self.heading: _Heading | None = None  #: the last heading of the stream
         self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's

@@ -304,7 +304,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return _whose(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    named = lower[: found.end()]  # a mean of a training's part; other means may be of a benchmark
+    named = lower[: found.end()]  # a mean over a part of the training; other means may be of a benchmark
     return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 

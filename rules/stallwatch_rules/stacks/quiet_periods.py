@@ -128,7 +128,7 @@ def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", spell.suspicion, condition, found[0].rank)
     if spell.phase == "idle" and not all(one.waits for one in doing.values()):
-        return None  # work after a training may take hours
+        return None  # work after training may take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
