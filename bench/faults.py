@@ -114,23 +114,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=3, help="trials at a time")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="a part of its name")
-    parser.add_argument("--trial", type=int, metavar="K", help="run only trial K of the schedule that --seed
-    and --only define") parser.add_argument("--once", action="store_true", help="the first trial of each fault
-    only") parser.add_argument("--minutes", type=float, help="begin nothing after so long")
-    parser.add_argument( "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from
-    there" ) given = parser.parse_args(arguments) planned = schedule(given.trials if given.trial is None else
-    given.trial + 1, given.only) if given.trial is not None: planned = planned[-1:] if given.once: planned =
-    [one for one in planned if one[2] == 0] results: list[Result] = [] if given.resume and
-    given.resume.exists(): results = [Result(**json.loads(line)) for line in
-    given.resume.read_text().splitlines()] done = {(one.trial, one.seed, one.fault) for one in results} left =
-    [one for one in planned if (one[0], given.seed, one[1]) not in done] try: for result in run(left,
-    given.seed, given.jobs, given.minutes): results.append(result) if given.resume: with
-    given.resume.open("a") as out: out.write(json.dumps(asdict(result)) + "\n") if result.broken:
-    print(_broken(result, given.only), flush=True) except KeyboardInterrupt: print("interrupted",
-    file=sys.stderr) finally: close_servers() print(table(results)) for name, lacks in left_out().items():
-    print(f"left out: {name} needs {lacks}") bad = [one for one in results if one.broken] low, _ =
-    wilson(len(results) - len(bad), len(results)) print(f"\n{len(results) - len(bad)} of {len(results)} trials
-    kept every promise (≥ {low:.1%} at 95 %)") return 1 if bad else 0
+    parser.add_argument("--trial", type=int, metavar="K", help="run only trial K of the selected faults")
+    parser.add_argument("--once", action="store_true", help="the first trial of each fault only")
+    parser.add_argument("--minutes", type=float, help="begin nothing after so long")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FILE.jsonl", help="add the results, and continue from there"
+    )
+    given = parser.parse_args(arguments)
+    planned = schedule(given.trials if given.trial is None else given.trial + 1, given.only)
+    if given.trial is not None:
+        planned = planned[-1:]
+    if given.once:
+        planned = [one for one in planned if one[2] == 0]
+    results: list[Result] = []
+    if given.resume and given.resume.exists():
+        results = [Result(**json.loads(line)) for line in given.resume.read_text().splitlines()]
+    done = {(one.trial, one.seed, one.fault) for one in results}
+    left = [one for one in planned if (one[0], given.seed, one[1]) not in done]
+    try:
+        for result in run(left, given.seed, given.jobs, given.minutes):
+            results.append(result)
+            if given.resume:
+                with given.resume.open("a") as out:
+                    out.write(json.dumps(asdict(result)) + "\n")
+            if result.broken:
+                print(_broken(result, given.only), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+    finally:
+        close_servers()
+    print(table(results))
+    for name, lacks in left_out().items():
+        print(f"left out: {name} needs {lacks}")
+    bad = [one for one in results if one.broken]
+    low, _ = wilson(len(results) - len(bad), len(results))
+    print(f"\n{len(results) - len(bad)} of {len(results)} trials kept every promise (≥ {low:.1%} at 95 %)")
+    return 1 if bad else 0
 
 
 def _broken(result: Result, only: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
 
 
 def memory_engine() -> Engine:
-    """Return an empty SQLite database in memory, whose single connection the threads share in turn."""
+    """Return an empty SQLite database in memory, whose single connection the threads share."""
     shared = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     return _made(make_url("sqlite://"), connect_args={"check_same_thread": False}, **shared)
 

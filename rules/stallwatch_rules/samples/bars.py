@@ -124,7 +124,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Read a bar whose label is not that of training; return its numbers if it is an evaluation with a loss."""
+    """Read a bar without a training label; return its numbers if it is an evaluation with a loss."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
