@@ -72,7 +72,7 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 class Judge:
     """Judge the processor time of an input by the target's median time per byte of effective size.
 
-    The time of an empty input is subtracted, because it dominates short inputs. If a parser refuses most
+    The time of an empty input is subtracted, because it dominates short inputs. If a parser rejects most
     inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read
     whole, is used instead.
     """

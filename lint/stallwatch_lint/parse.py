@@ -1,6 +1,6 @@
 """Parse text into a configuration, or report the problem with the text and its line.
 
-DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key that occurs twice (0.9.0 to
+DeepSpeed reads its file as Hjson (comments, trailing commas) and rejects a key that occurs twice (0.9.0 to
 0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
 ``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last of two equal keys.
 

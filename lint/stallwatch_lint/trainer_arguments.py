@@ -1,4 +1,4 @@
-"""Check training arguments that transformers and TRL refuse, alone or with the DeepSpeed configuration.
+"""Check training arguments that transformers and TRL reject, alone or with the DeepSpeed configuration.
 
 transformers 5.23.0: ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16;
 ``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and

@@ -211,7 +211,7 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
     """Compile the matcher's patterns all at once; check page by page only if that fails.
 
-    The check starts with the last pages, which are the user's own, and stops when no pattern is refused:
+    The check starts with the last pages, which are the user's own, and stops when no pattern is rejected:
     checking the packaged pages takes seconds.
     """
     refused = not is_matchable(scanned_patterns(pages.values()), store)
