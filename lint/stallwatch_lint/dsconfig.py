@@ -83,7 +83,7 @@ class DsConfig:
     def with_valid_stage(self) -> DsConfig:
         """The configuration with stage 3 instead of a higher stage, which has its own diagnostic.
 
-        Conflicts with ZeRO-3 are thus reported at the same time, not only after the stage is fixed.
+        Therefore conflicts with ZeRO-3 are reported at the same time, not only after the stage is fixed.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self

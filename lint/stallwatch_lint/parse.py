@@ -136,7 +136,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Return the values that Hjson reads from text that is no JSON, and a diagnostic."""
+    """Return the values that Hjson reads from text that is not JSON, and a diagnostic."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)

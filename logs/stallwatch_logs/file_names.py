@@ -1,8 +1,8 @@
 """Recognize logs in a folder by their names, and ranks by the numbers in names.
 
 A file that the user names is always read. The number in ``worker-3.log`` may be that of a node, a pod or a
-rank. If several files are numbered alike, and the first lines of each file name only its own number as the
-rank, each file contains that rank's output.
+rank. If several files are numbered in the same way, and the first lines of each file name only its own number
+as the rank, each file contains that rank's output.
 """
 
 from __future__ import annotations

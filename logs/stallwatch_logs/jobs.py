@@ -202,7 +202,7 @@ def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Predicate) -> dict[str, str]:
-    """Group files by schedulers' numbers, in certain forms of names or in names that are otherwise alike."""
+    """Group files by schedulers' numbers, in certain forms of names or in otherwise equal names."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
     counted: set[tuple[str, str]] = set()

@@ -2,8 +2,8 @@
 
 The files are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as
 pickles or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
-``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets another name (torch
-2.13, FlightRecorder.cpp).
+``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets a different name
+(torch 2.13, FlightRecorder.cpp).
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Answer:
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body; empty if the body is no JSON object."""
+        """Return the JSON object in the body; empty if the body is not a JSON object."""
         try:
             found = read_json(self.text)
         except ValueError:

@@ -63,7 +63,7 @@ def listed(
     """Return the folders below a path with their files, the path itself first; for a file, that file.
 
     Links to folders are not followed. The listing stops after `most` names, because a path such as /home is
-    no checkpoint. `on_count` is called with the number of names at intervals.
+    not a checkpoint. `on_count` is called with the number of names at intervals.
 
     Raises:
         FileNotFoundError: The path does not exist.

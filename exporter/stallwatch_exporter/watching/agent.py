@@ -400,7 +400,7 @@ class Agent:
         present = min(now, self._fed_at) if self._unread else now  # the unread lines may show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # The line keeps its own time: the end of the file is no sign of progress.
+                # The line keeps its own time: the end of the file is not a sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)

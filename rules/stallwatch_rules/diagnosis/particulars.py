@@ -350,7 +350,7 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause with the rank that a collective waited for in vain, if it is known.
+    """Return the primary cause with the rank that did not join a collective, if it is known.
 
     The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
     evidence to inspect.

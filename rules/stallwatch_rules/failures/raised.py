@@ -126,7 +126,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def lost_something(self) -> bool:
-        """True if the main thread lost a peer or waited in vain, which may be the cause."""
+        """True if the main thread lost a peer or its wait timed out, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
     @property

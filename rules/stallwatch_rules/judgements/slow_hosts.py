@@ -161,7 +161,7 @@ class Comparison(Generic[_Key]):
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Judge these keys anew, because their former lag has ended; keep the estimates of their noise."""
+        """Judge these keys from the start, as their lag has ended; keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0

@@ -1,6 +1,6 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is judged repeatedly, so a rule of thumb would fire by chance sooner or later. Each time, the
+A live run is judged repeatedly, so a rule of thumb would eventually fire by chance. Each time, the
 latest steps are compared with all steps before them by their ranks (the Mann-Whitney test, which assumes no
 distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
 any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
@@ -118,7 +118,7 @@ def as_quick(rates: Sequence[float]) -> bool:
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
     """Return the index of the first final pace that is nearer to the present pace than to the former.
 
-    Three paces are read together, because a single step may be quick and clocks count whole seconds.
+    Three paces are read together, because a single step may be fast and clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)

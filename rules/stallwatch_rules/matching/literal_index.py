@@ -31,7 +31,7 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened_pattern
 from stallwatch_rules.text.lazy import lazy
 
-# Python's own parser of expressions, which has no public name, and has had another name since 3.11.
+# Python's own parser of expressions, which has no public name, and has had a different name since 3.11.
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 

@@ -55,7 +55,7 @@ class _Stream:
         self.rounds = 0  # number of rounds at that end: other counters may count the last round, too
         self.left = False  # a process of the stream ended with success
         self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
-        self.passed: set[str] = set()  # seeming ends before earlier steps, which were no end
+        self.passed: set[str] = set()  # seeming ends before earlier steps, which were not an end
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 

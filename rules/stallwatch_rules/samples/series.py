@@ -12,7 +12,7 @@ lines needed for certainty depends on the words (``series.json`` lists them):
 * columns without names, or unknown words: twelve lines at even distances, in which another number falls or
   rises
   overall, as a loss does.
-Numbers with a unit of time or size are no losses. Lines about loading, ranks, layers, requests and so on
+Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and so on
 belong to no training, except in the first case. A template that does not become a series is not examined
 again.
 """
@@ -54,7 +54,7 @@ WEAK = (
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
 MAX_TEXT = 400  #: maximum number of characters of a row of a series
 _MOST_KINDS = 256  # templates of one source and rank that are followed, and new templates that are examined
-_MOST_NONE = 1024  # hashes of templates that are no series, and of templates that occurred once
+_MOST_NONE = 1024  # hashes of templates that are not series, and of templates that occurred once
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # lines after which a template that is not a series yet is rejected
 _FEW, _SOME, _MANY = 2, 3, 12  # lines needed, depending on how conclusive their words are
@@ -62,7 +62,7 @@ _TREND = 0.5  # share of all pairs of values by which falls must exceed rises, o
 _NEAR = 3  # maximum number of lines from the names of columns to the first row
 _SHORT = 80  # maximum number of characters of a line that contains only a counter
 
-# A date, a clock, a path, an address or a hash, whose digits are no numbers.
+# A date, a clock, a path, an address or a hash, whose digits are not numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
@@ -293,7 +293,7 @@ def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
 
 
 def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
-    """Remember that a template is no series."""
+    """Remember that a template is not a series."""
     if len(stream.none) >= _MOST_NONE:
         stream.none.clear()
         stream.metrics.clear()
@@ -301,7 +301,7 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Record a line with a loss, a score or the like that is no row of a series."""
+    """Record a line with a loss, a score or a similar number that is not a row of a series."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
@@ -386,7 +386,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Return whether a number other than the counter falls or rises overall, and is no sum."""
+    """Return whether a number other than the counter falls or rises overall, and is not a sum."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue

@@ -190,7 +190,8 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks at a place where others have joined another number of collectives of the same kind.
+    """Return the ranks at a place where others have joined a different number of collectives of the same
+    kind.
 
     Ranks of one stage run one program. Other stages count only if they confirm all other ranks of `among`.
     """

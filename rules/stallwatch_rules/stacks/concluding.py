@@ -84,7 +84,7 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause of ranks that waited in vain, with the rank that holds up the run."""
+    """Return the primary cause of ranks whose wait timed out, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)

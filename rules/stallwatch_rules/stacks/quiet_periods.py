@@ -290,7 +290,7 @@ def _patience(
 ) -> Ruling:
     """Return the ruling to wait: `floors` floors at a new call site, else a multiple of its known length.
 
-    If the length `varies` between calls, a short earlier call is no evidence.
+    If the length `varies` between calls, a short earlier call is not evidence.
     """
     site = "" if reason == "first-steps" else _site(doing)  # a step's length is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]

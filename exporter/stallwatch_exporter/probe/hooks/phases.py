@@ -20,7 +20,7 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are no checkpoints
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are not checkpoints
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
@@ -29,7 +29,7 @@ _EVALUATES = (
     "predict",
     "prediction_step",
     "eval_batch",
-)  # sampling in these functions is no rollout
+)  # sampling in these functions is not a rollout
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -122,7 +122,7 @@ class PhaseTracker:
     def switched(self, training: bool, frame: FrameType) -> None:
         """Handle a switch of the training model's mode by the code at `frame`.
 
-        Code that samples or saves may also switch the mode, and the phase stays the same.
+        Code that samples or saves may also switch the mode; the phase then stays the same.
         """
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
             return

@@ -64,7 +64,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, maybe of another size
+                    probe.event("training")  # a fold or a trial, maybe of a different size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)

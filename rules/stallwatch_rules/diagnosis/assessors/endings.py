@@ -147,7 +147,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
-    # If a signal from outside came first, the command's reaction to it is no separate finding.
+    # If a signal from outside came first, the command's reaction to it is not a separate finding.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):

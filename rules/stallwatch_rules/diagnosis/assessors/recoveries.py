@@ -169,7 +169,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
     Start scripts load modules that a machine lacks, and print programs' help. A start counts as failed only
-    if this is the last output, and a requested help text is no failure.
+    if this is the last output, and a requested help text is not a failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
