@@ -108,7 +108,7 @@ def planned(
         kinds = draw.sample(healed, min(each - 1, len(healed))) + draw.sample(last, min(1, len(last)))
         if each == 1:
             kinds = [draw.choice(healed + last)]
-        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself gives up a host after 15 s
+        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself gives up on a host after 15 s
             kinds = [kind for kind in kinds if kind in HEALED and kind != "link"] + ["link"]
         kinds = kinds[: hangs - count]
         ranks = tuple(draw.randrange(hosts) for _ in kinds)

@@ -1,4 +1,4 @@
-"""Measure how soon a slow host is found, and how often a healthy host is called slow.
+"""Measure how soon a slow host is found, and how often a healthy host is reported as slow.
 
     python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 

@@ -73,7 +73,7 @@ def _report_folders_used(foreign: Path, own: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Create the state folder, which contains logs, for its user alone; an existing folder keeps its mode."""
+    """Create the state folder, which contains logs, for its user only; an existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 

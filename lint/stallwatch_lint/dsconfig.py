@@ -40,7 +40,7 @@ class DsConfig:
         return default if value is None else value
 
     def has(self, *path: str) -> bool:
-        """Return whether the key is present, whatever its value."""
+        """Return whether the key is present, regardless of its value."""
         parent = self.get(*path[:-1], default={}) if len(path) > 1 else self.values
         return isinstance(parent, Mapping) and path[-1] in parent
 

@@ -231,7 +231,7 @@ class OtherHosts:
             self._runs.pop(key, None)
 
     def _of(self, key: str) -> Run:
-        """Return the run with this key, which its first report creates. Raises `Malformed`."""
+        """Return the run with this key; its first report creates it. Raises `Malformed`."""
         with self._lock:
             run = self._runs.get(key)
             if run is None:

@@ -29,7 +29,7 @@ _NUMBER = lazy(r"\d+")
 
 def is_recorded(folder: str | os.PathLike[str]) -> bool:
     """Return whether Stallwatch stored a run, or one host of a run, in this folder."""
-    # Path.is_file raises an error if the folder may not be entered.
+    # Path.is_file raises an error if the folder cannot be entered.
     return any(os.path.isfile(Path(folder) / name) for name in ("agent.json", NAME))  # noqa: PTH113
 
 

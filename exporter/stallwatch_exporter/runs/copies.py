@@ -125,7 +125,7 @@ class RankCopies:
         state.held = text[start:]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Write pieces that have been unfinished for a while (or all), and empty the buffer to disk."""
+        """Write pieces that have been unfinished for a while (or all), and flush the buffer to disk."""
         for state in self._streams.values():
             overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
             if not state.held or not (everything or overdue):

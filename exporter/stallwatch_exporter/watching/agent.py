@@ -1,7 +1,7 @@
 """The agent of one run: read log lines; produce metrics, log copies and incidents.
 
-The agent has no thread or clock of its own: ``feed`` receives bytes, ``tick`` receives the time. Errors in
-the agent do not reach the caller (see ``guard``).
+The agent has neither its own thread nor its own clock: ``feed`` receives bytes, ``tick`` receives the time.
+Errors in the agent do not reach the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -488,7 +488,7 @@ class Agent:
             self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:
-        """Report a rank's warning of a failure to come."""
+        """Report a rank's warning of an upcoming failure."""
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())

@@ -150,7 +150,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """Return the primary cause with the ranks that waited in another collective than most ranks."""
+    """Return the primary cause with the ranks that waited in a different collective than most ranks."""
     odd = mismatched_ranks(watchdog_positions(streams))
     if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
         return primary

@@ -403,7 +403,7 @@ def unknown_in(
 ) -> list[CountedException]:
     """Return the failures of a stream in which none of the known rules matched.
 
-    ``aborts``: those that only name the SIGABRT by which a crash ends, whatever its reason.
+    ``aborts``: those that only name the SIGABRT by which a crash ends, regardless of its reason.
     """
     return [
         seen

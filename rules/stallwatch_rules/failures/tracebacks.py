@@ -155,7 +155,7 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove a logger's prefix like the header's from a text, whatever its digits."""
+    """Remove a logger's prefix like the header's from a text, regardless of its digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text

@@ -159,8 +159,8 @@ class _Stream:
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
         self.head_at = 0  #: line of these names
         self.metric_at = 0  #: the last line with a loss, a score or the like
-        self.block: Sample | None = None  #: the latest counter in a line of its own
-        self.based = False  #: True if counters in a line of their own begin at zero
+        self.block: Sample | None = None  #: the latest counter on a separate line
+        self.based = False  #: True if counters on separate lines begin at zero
         self.closed = False  #: a measure followed the latest counter
         self.metrics: dict[int, int] = {}  #: hash of a template → its measures since the first counter
 

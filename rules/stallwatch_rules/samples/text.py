@@ -200,8 +200,8 @@ def from_text(text: str) -> Found | None:
 def _whose(found: Found, before: str) -> Found:
     """Return the numbers after this text, assigned to the evaluation if the text marks one.
 
-    An evaluation's loss is never the training's, whatever its name. Batches of an evaluation show that the
-    run continues, but are none of its steps.
+    An evaluation's loss is never the training loss, regardless of its name. Batches of an evaluation show
+    that the run continues, but are not steps of the run.
     """
     if not evaluates(before):
         return found

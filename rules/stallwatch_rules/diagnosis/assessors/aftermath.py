@@ -196,7 +196,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding only show that some process ended, perhaps not the training's."""
+    """Return whether all lines of a finding only show that some process ended, maybe not the training's."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
     return is_of_other_program(finding)
