@@ -165,7 +165,7 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcom
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with a different last digit in this number (neither in its exponent nor rounded away)."""
+    """Return the line with a different last digit in this number, which rounding keeps; not in the exponent."""
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]
