@@ -1,8 +1,8 @@
 """Learn series of unknown formats: numbers that recur at one place of one template and advance are steps.
 
 A line's template is the line without its numbers (``text.masking.template_key``). One of its numbers is the
-counter: it is whole, rises from line to line, and a word beside it names it, or it comes first. The number of
-lines needed for certainty depends on the words (``series.json`` lists them):
+counter: it is an integer that rises from line to line, and a word next to it names it, or it comes first. The
+number of lines needed for certainty depends on the words (``series.json`` lists them):
 * a counter by its name, in a line that mentions a loss, a score or the like: one line;
 * a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
   and

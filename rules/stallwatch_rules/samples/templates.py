@@ -165,7 +165,10 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcom
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with a different last digit in this number, which rounding keeps; not in the exponent."""
+    """Return the line with a different last digit in this number.
+
+    The digit is not in the exponent, and rounding does not remove it.
+    """
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]

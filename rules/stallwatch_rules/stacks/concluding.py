@@ -119,7 +119,7 @@ def _all_join(stacks: StallStacks) -> bool:
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that occur beside a stall of `rule` but do not explain a rank's own hang."""
+    """Return the rules that occur with a stall of `rule` but do not explain a rank's own hang."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 

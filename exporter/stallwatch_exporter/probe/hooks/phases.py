@@ -100,7 +100,7 @@ class PhaseTracker:
     ) -> None:
         """Begin or continue a phase other than training, in a function with the name `within`.
 
-        Threads beside the training also write checkpoints, and servers sample in their threads.
+        Threads other than the training thread also write checkpoints, and servers sample in their threads.
         """
         self._look()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:

@@ -137,7 +137,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add the rule of a signal that ended the run, if no line in the log explains the signal.
 
     Reports of other ranks that they lost the signaled rank do not explain it.
-    Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
+    Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
     ending = context.ending

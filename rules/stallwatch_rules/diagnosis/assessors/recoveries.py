@@ -45,7 +45,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        # the exit status is of a program before or beside the run
+        # the exit status is of a program before the run or in parallel to it
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
