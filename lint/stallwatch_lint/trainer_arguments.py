@@ -50,7 +50,7 @@ def _settings(script: Script) -> Iterator[Call]:
 
 
 def _trains(call: Call) -> bool:
-    """Return whether the call makes the configuration of a trainer (``SFTConfig``), and not of a model."""
+    """Return whether the call creates the configuration of a trainer (``SFTConfig``), not of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
 

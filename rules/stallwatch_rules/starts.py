@@ -22,7 +22,7 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.reading import SkippedCount
 
-HEAD_LINES = 48  #: different lines of a head that are learned
+HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
 HEAD_REACH = 400  #: lines that are searched for the head
 FIRST_WITHIN = 16  #: lines among which the first line of the head must be
 MOST_HEADS = 4  #: heads of one source that are kept

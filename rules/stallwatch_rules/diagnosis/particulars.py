@@ -152,7 +152,7 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
     """Return the primary cause with the ranks that waited in a different collective than most ranks."""
     odd = mismatched_ranks(watchdog_positions(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
+    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took a different path
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)

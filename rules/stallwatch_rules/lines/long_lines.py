@@ -16,7 +16,7 @@ GOES_ON = "…"  #: put before the end of a cut line, which is not a start of a 
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Add the part of ``data`` that is to be kept to an unfinished line.
+    """Add the part of ``data`` that should be kept to an unfinished line.
 
     One byte more than ``MAX_LINE`` shows that text was omitted.
     """

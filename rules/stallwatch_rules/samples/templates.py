@@ -55,7 +55,7 @@ class Template:
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Read lines, each by itself; ``None`` for a line with a number of another form than was learned."""
+        """Read lines, each by itself; ``None`` for a line with a number in an unknown form."""
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)

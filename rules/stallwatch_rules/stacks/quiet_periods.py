@@ -87,7 +87,7 @@ class Ruling(msgspec.Struct, frozen=True):
 
 
 class QuietPeriod(msgspec.Struct, frozen=True):
-    """Facts about a quiet period in addition to the looks. Durations are in seconds."""
+    """Facts about a quiet period in addition to the snapshots. Durations are in seconds."""
 
     phase: Phase
     floor: float
@@ -99,7 +99,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     sites: Mapping[str, float] = {}  #: call site → longest quiet time that ended by itself
     repeating: bool = False  #: a known message repeats that did not repeat while steps advanced
     suspended: bool = False  #: the whole command is stopped or frozen
-    run: Ruling | None = None  #: ruling on the run, by the looks of all its hosts
+    run: Ruling | None = None  #: ruling on the run, by the snapshots of all its hosts
 
 
 class HostView(msgspec.Struct, frozen=True):
@@ -174,7 +174,7 @@ def run_ruling(
 
 
 def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
-    """Return the answer of the same process in an earlier look, or ``None``."""
+    """Return the answer of the same process in an earlier snapshot, or ``None``."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
@@ -182,7 +182,7 @@ def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
 def _alive(
     before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], spell: QuietPeriod
 ) -> bool:
-    """Return whether a rank's counters advanced between two looks, or its bytes if it transfers data."""
+    """Return whether a rank's counters advanced between two snapshots, or its bytes if it transfers data."""
     for rank in now.ranks:
         earlier = _same(rank, before)
         if earlier is None:

@@ -346,7 +346,7 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Return the owner of the token or key of this name; ``None`` for a password or the like."""
+    """Return the owner of the token or key of this name; ``None`` for a password or a similar secret."""
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
     if last == b"id" and owners:
         *owners, last = owners
