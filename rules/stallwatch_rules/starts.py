@@ -22,7 +22,7 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.reading import SkippedCount
 
-HEAD_LINES = 48  #: different lines of a head that are learned
+HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
 HEAD_REACH = 400  #: lines that are searched for the head
 FIRST_WITHIN = 16  #: lines among which the first line of the head must be
 MOST_HEADS = 4  #: heads of one source that are kept
@@ -348,7 +348,7 @@ class Starts:
 
     @property
     def is_of_training(self) -> bool:
-        """True if at least one start is known to be a training."""
+        """True if at least one start is known to be of a training job."""
         return any(verdict != "no-training-log" for verdict, _ in self.verdicts)
 
     def __iter__(self) -> Iterator[Start]:

@@ -74,7 +74,7 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "This run's own rhythm" not in english
-    assert "The run is too young to have a known rhythm; until then, the limit is 1 min 30 s." in english
+    assert "enough steps to show its rhythm; until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "在此之前卡住阈值是 1 分 30 秒" in chinese
 
 

@@ -311,7 +311,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def _state_from_numbers(state: State, numbers: Numbers) -> State:
-    """Return the state of a run without a folder and perhaps without incidents here, from its numbers."""
+    """Return the state, from its numbers, of a run without a folder and possibly without incidents here."""
     if numbers.ended_at is not None:
         return ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state

@@ -49,7 +49,7 @@ _MOST_ABSENT = 4096
 _PER_SECOND = 48.0  # posts per second that a coordinator takes in a quiet spell: more hosts post less often
 _SLOWEST = BEAT_SECONDS / 2  # longest seconds between posts in a quiet spell, with any number of hosts
 _SKEWS = 32  # number of posts used to compare an agent's clock with the coordinator's
-_SHARED_SECONDS = 0.5  # least seconds for which the common part of a reply is reused
+_SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
 #: Takes the numbers of expected, reporting and silent hosts; each is ``None`` once another agent merges.
@@ -425,7 +425,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the ruling on the quiet spell from the reports of all hosts together."""
+        """Return the ruling on the quiet spell, based on the combined reports of all hosts."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
             return None

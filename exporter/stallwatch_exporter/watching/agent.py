@@ -1,7 +1,7 @@
 """The agent of one run: read log lines; produce metrics, log copies and incidents.
 
-The agent has no thread or clock of its own: ``feed`` receives bytes, ``tick`` receives the time. Errors in
-the agent do not reach the caller (see ``guard``).
+The agent has neither its own thread nor its own clock: ``feed`` receives bytes, ``tick`` receives the time.
+Errors in the agent do not reach the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ class Agent:
         present = min(now, self._fed_at) if self._unread else now  # the unread lines may show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # The line keeps its own time: the end of the file is no sign of progress.
+                # The line keeps its own time: the end of the file is not a sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)
@@ -490,7 +490,7 @@ class Agent:
             self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:
-        """Report a rank's warning of a failure to come."""
+        """Report a rank's warning of an upcoming failure."""
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())

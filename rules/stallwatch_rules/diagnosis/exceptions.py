@@ -27,7 +27,7 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
 SURVIVED = 2  #: steps after an exception that show that it did not end the run
-SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose steps are not recognized
+SURVIVED_LINES = 1000  #: lines after it that show the same in logs whose steps are not recognized
 SURVIVED_BUT_DIED = 10  #: steps that show this if the run is known to have failed: output may be unordered
 
 AT_ONCE = 60  #: lines outside of tracebacks within which parts that Ctrl-C ended report the end
@@ -65,7 +65,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def lost_something(self) -> bool:
-        """True if the exception shows that the main thread lost a peer or waited in vain."""
+        """True if the exception shows that the main thread lost a peer or its wait timed out."""
         return self.seen.raised.lost_something
 
     @property
@@ -146,9 +146,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is no cause if an exception of the main thread came before: ranks that wait in
-        vain for the failed rank are killed, too. Neither is the failure of a program that a script started
-        after another had failed: an evaluation lacks what the training did not save.
+        evidence is the signal is not a cause if an exception of the main thread came before: ranks that wait
+        for the failed rank are killed, too. Neither is the failure of a program that a script started after
+        another had failed: an evaluation lacks what the training did not save.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]

@@ -150,9 +150,9 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """Return the primary cause with the ranks that waited in another collective than most ranks."""
+    """Return the primary cause with the ranks that waited in a different collective than most ranks."""
     odd = mismatched_ranks(watchdog_positions(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
+    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took a different path
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
@@ -350,7 +350,7 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause with the rank that a collective waited for in vain, if it is known.
+    """Return the primary cause with the rank that did not join a collective, if it is known.
 
     The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
     evidence to inspect.

@@ -67,7 +67,7 @@ _BY_KEY = (
 )
 
 
-# Output of launchers, DeepSpeed, NCCL and trainers around a training.
+# Output of launchers, DeepSpeed, NCCL and trainers around the training itself.
 _RUN = lazy(
     r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
@@ -97,7 +97,7 @@ RUN_WORDS: tuple[str, ...] = (
 
 
 def belongs_to_a_run(text: str) -> bool:
-    """Return whether the line belongs to a training, though it shows no step."""
+    """Return whether the line is training output, even though it shows no step."""
     return _RUN.search(text[:2000]) is not None
 
 

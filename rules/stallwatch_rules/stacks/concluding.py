@@ -84,7 +84,7 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause of ranks that waited in vain, with the rank that holds up the run."""
+    """Return the primary cause of ranks whose wait timed out, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -119,7 +119,7 @@ def _all_join(stacks: StallStacks) -> bool:
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that occur beside a stall of `rule` but do not explain a rank's own hang."""
+    """Return the rules that occur with a stall of `rule` but do not explain a rank's own hang."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 

@@ -140,7 +140,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return the joint result of a run's hosts if no rank, or no certain rank, is to blame."""
+    """Return the combined result of a run's hosts if no rank is known to be to blame."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))

@@ -17,7 +17,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: maximum number of lines; more kinds of ends are no digest
+MAX_DIGEST = 12  #: maximum number of lines; more kinds of ends are not a digest
 MAX_TITLE = 160
 
 

@@ -137,7 +137,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add the rule of a signal that ended the run, if no line in the log explains the signal.
 
     Reports of other ranks that they lost the signaled rank do not explain it.
-    Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
+    Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
     ending = context.ending
@@ -147,7 +147,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
-    # If a signal from outside came first, the command's reaction to it is no separate finding.
+    # If a signal from outside came first, the command's reaction to it is not a separate finding.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):

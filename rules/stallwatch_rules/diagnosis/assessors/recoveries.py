@@ -45,7 +45,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        # the exit status is of a program before or beside the run
+        # the exit status is of a program before the run or in parallel to it
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
@@ -169,7 +169,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
     Start scripts load modules that a machine lacks, and print programs' help. A start counts as failed only
-    if this is the last output, and a requested help text is no failure.
+    if this is the last output, and a requested help text is not a failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
