@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from stallwatch_dashboard import formats, words
+from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.pages.incident import incident_table
+from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import load_catalogue
@@ -170,3 +172,17 @@ def test_the_first_sentence_of_a_fix(fix: str, first: str) -> None:
 def test_the_column_of_runs_is_named_for_runs_and_not_for_the_page_of_one() -> None:
     assert "Run" in incident_table([], words.Reader("en"), {})
     assert "任务" in incident_table([], words.Reader("zh"), {})
+
+
+def test_the_figures_of_the_chinese_runs_table_have_chinese_units() -> None:
+    row = RunRow(
+        "r",
+        "training",
+        step=100.0,
+        total_steps=350.0,
+        step_seconds=1.04,
+        stalled_seconds=90.0,
+        started_at=0.0,
+    )
+    (shown,) = table([row], words.Reader("zh", now=3600.0), {})["rows"]
+    assert {"1.04 秒", "4 分 20 秒", "1 分 30 秒", "1 小时"} <= set(shown["cells"])
