@@ -74,7 +74,7 @@ _RUN = lazy(
     r"|torch/distributed/(?:run|elastic/\S+)\.py:\d+\]|\*{5} Running training \*{5}"
     r"|Total optimization steps = |trainable params: [\d,]+ \|\||Loading checkpoint shards: +\d+%"
     r"|Loading extension module \w+|^LOCAL_RANK: \d+ - CUDA_VISIBLE_DEVICES: \["
-    r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+"
+    r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+|\bSignaling Trainer to stop\.$"
 )
 RUN_WORDS: tuple[str, ...] = (
     "DeepSpeed",
@@ -93,6 +93,7 @@ RUN_WORDS: tuple[str, ...] = (
     "extension module",
     "LOCAL_RANK: ",
     "odel checkpoint to",
+    "Signaling Trainer",
 )
 
 

@@ -117,7 +117,8 @@ class ExceptionChain(msgspec.Struct):
         outermost = self.frames[0] if self.frames else None
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
-        return re.split(r"[/\\]", outermost.path)[-1]
+        name = re.split(r"[/\\]", outermost.path)[-1]
+        return "" if name.startswith("<") else name  # "<string>" is a child process of any script
 
     @property
     def relays(self) -> bool:

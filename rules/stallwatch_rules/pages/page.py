@@ -52,7 +52,7 @@ Tag = Literal[
     "often-handled",
     "tried-at-start",
     "start-failed",
-    "start-refused",
+    "input-missing",
     "interrupt",
     "interrupted-with-rank",
     "nan-loss",
