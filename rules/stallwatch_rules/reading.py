@@ -288,8 +288,8 @@ class RunReading:
         (seconds without a step) come from the agent that watches or watched the run live. ``ended_at``: when
         the run ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other
         ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the ranks that the
-        others wait for, if stacks showed that they are in none of the collectives. ``watched``: an agent still
-        watches the run.
+        others wait for, if stacks showed that they are in none of the collectives. ``watched``: an agent
+        still watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
