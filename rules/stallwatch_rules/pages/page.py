@@ -48,6 +48,7 @@ Tag = Literal[
     "any-process",
     "exit-status",
     "peer-gone",
+    "awaits-peer",
     "flight-data",
     "often-handled",
     "tried-at-start",
