@@ -34,7 +34,7 @@ def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None
     app = upload(page("postmortem"), *recorded(root), ("junk.bin", bytes(range(256)) * 20))
     assert not app.exception
     told = texts(app, "markdown")
-    assert "Failed" in told and "trace cache" in told and "What to change" in told
+    assert "Failed" in told and "ZeRO" in told and "What to change" in told
     assert "junk" in texts(app, "warning")
     assert "zero3-trace-cache-invalidated" in list(app.dataframe[0].value["Rule"])
     assert "▶" in texts(app, "code")

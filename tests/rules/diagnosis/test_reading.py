@@ -61,7 +61,7 @@ def test_a_text_that_ends_in_a_loggers_error_tells_of_a_failure(
     assert diagnosis.verdict == verdict
     if verdict == "unknown-failure":
         assert [one.level for one in diagnosis.new_lines] == ["error"]
-        assert diagnosis.notes[0].startswith("No training output was recognised")
+        assert diagnosis.notes[0].startswith("No training output was recognized")
 
 
 def test_steps_alone_are_unfinished(diagnose: Diagnose) -> None:
