@@ -54,8 +54,10 @@ def state(told: AgentInfo | None, incidents: list[Incident] | None = None, **cha
 
 def test_plain_states() -> None:
     assert state(info()) == "training"
-    assert state(info(), step=None) == "starting"
-    assert state(info(), step=0.0) == "starting"
+    assert state(info(state="starting"), step=None) == "starting"
+    assert state(info(state="starting"), step=0.0) == "starting"
+    assert state(info(), step=None) == "training", "a log without step numbers"
+    assert state(None, step=None, loss=0.5) == "training"
     assert state(info(state="stalled")) == "stalled"
     assert state(info(state="finished", ended_at=NOW)) == "finished"
     assert state(info(state="failed", ended_at=NOW)) == "failed"
@@ -174,7 +176,7 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
         # as long as the time since the previous line of the log
         (882.0, {"stepping_seconds": 900.0}, "training"),
         (882.0, {"step_seconds": 60.0}, "training"),
-        (882.0, {"step": None, "step_seconds": None}, "starting"),
+        (882.0, {"step": None, "step_seconds": None}, "waiting"),  # a log without step numbers
         (882.0, {"step_seconds": None}, "waiting"),  # lines from before the agent started
         (190.0, {"step_seconds": None}, "waiting"),
         (95.0, {"step_seconds": None}, "training"),

@@ -91,9 +91,10 @@ class RunRow(Numbers):
         return max(0.0, self.total_steps - self.step) * self.step_seconds
 
     def goodput(self, now: float) -> float | None:
-        """Return the share of the run's time that it spent in steps, 0 to 1."""
+        """Return the share of the run's time that it spent in steps, 0 to 1; None if unknown."""
         whole = self.seconds(now)
-        if not whole or whole <= 0 or self.stepping_seconds is None:
+        untimed = self.stepping_seconds is None or (self.step is None and not self.stepping_seconds)
+        if not whole or whole <= 0 or untimed:
             return None
         return min(1.0, self.stepping_seconds / whole)
 
@@ -125,10 +126,12 @@ def state_of(
     now: float,
     incidents: Sequence[Incident],
     step: float | None,
+    loss: float | None = None,
     late: float = LATE_INDIRECTLY_SECONDS,
 ) -> State:
     """Return the state of a run. If its agent is silent, everything else it reported is out of date.
 
+    A log without step numbers shows by its losses that the run trains.
     `late`: the seconds after which a sign of life of an agent on another host is out of date.
     """
     recorded: State = "starting"
@@ -144,7 +147,7 @@ def state_of(
         return "stalled"
     if any(incident.harm == "degrading" for incident in open_ones):
         return "degraded"
-    return "training" if step else "starting"
+    return "training" if step or loss is not None or recorded == "training" else "starting"
 
 
 @dataclass(frozen=True)
@@ -242,8 +245,16 @@ def make_row(
             total_steps=numbers.total_steps or info.total_steps,
             loss=info.loss if numbers.loss is None else numbers.loss,
         )
-    step = numbers.step
-    state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=step, late=late)
+    state = state_of(
+        info,
+        alive=alive,
+        seen=seen,
+        now=now,
+        incidents=open_ones,
+        step=numbers.step,
+        loss=numbers.loss,
+        late=late,
+    )
     if info is None:
         state = _state_from_numbers(state, numbers)
     started_at = info.started_at if info else numbers.started_at
