@@ -148,6 +148,8 @@ def _headline(
     say, now = reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
     if row.state == "stale":
+        if incident is not None and incident.kind == "stall" and row.seen:
+            return say("is_stale_stalled", reader.clock(row.seen)), "warning"
         return say("is_stale", formats.seconds(max(0.0, now - row.seen) if row.seen else None)), "warning"
     if (level := _OVER.get(row.state)) is not None:
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")

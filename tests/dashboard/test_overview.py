@@ -136,6 +136,12 @@ def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(changes: dict[str,
     assert state(info(state="failed", ended_at=NOW - 500), **changes) == "failed"
 
 
+def test_the_incident_that_lost_its_agent_stays_with_the_run(make_incident: Callable[..., Incident]) -> None:
+    lost = make_incident(status="resolved", resolution="unknown")
+    found = make_row("r", info(state="stalled"), Numbers(), [lost], alive=False, seen=NOW - 60, now=NOW)
+    assert (found.state, found.incident) == ("stale", lost)
+
+
 def test_an_agent_here_is_stale_sooner_than_one_whose_clock_may_differ() -> None:
     here = info(host=socket.gethostname())
     assert [state(here, seen=NOW - seconds) for seconds in (9.9, 11.0)] == ["training", "stale"]

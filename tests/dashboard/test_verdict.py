@@ -280,9 +280,11 @@ def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> Non
 
 
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
+    assert told(row("stale", seen=NOW - 95)).headline == "No word from the agent for 1 min 35 s"
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
-    assert found.headline == "No word from the agent for 1 min 35 s"
-    assert found.facts[0].startswith("This page is that old.")
+    assert found.headline.startswith("No longer watched since ")
+    assert found.headline.endswith("; it was stalled when last seen")
+    assert found.facts[0].startswith("The numbers below are from then.") and found.fixes
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 

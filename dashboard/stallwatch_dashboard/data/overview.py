@@ -263,6 +263,8 @@ def make_row(
     of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
     incident = newest(incidents) if ended_at is None else final_incident(incidents)
+    if incident is None and state == "stale":  # its incident was closed because its agent is gone
+        incident = max((i for i in incidents if i.unwatched), key=lambda i: i.opened_at, default=None)
     is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
     died_of = incident if state == "failed" and is_fatal else None
     known = vars(numbers) | {
