@@ -329,4 +329,6 @@ def test_goodput_headroom_and_time_left_of_a_row() -> None:
     assert row.goodput(NOW) == 0.5
     assert row.headroom == 4.0
     assert row.invalidations_per_step == 0.5
+    unnumbered = RunRow("r", "training", started_at=NOW - 100, stepping_seconds=0.0)
+    assert unnumbered.goodput(NOW) is None, "steps without numbers are not timed"
     assert RunRow("r", "finished").seconds_left is None and RunRow("r", "starting").goodput(NOW) is None

@@ -93,8 +93,9 @@ class RunRow(Numbers):
     def goodput(self, now: float) -> float | None:
         """Return the share of the run's time that it spent in steps, 0 to 1; None if unknown."""
         whole = self.seconds(now)
-        untimed = self.stepping_seconds is None or (self.step is None and not self.stepping_seconds)
-        if not whole or whole <= 0 or untimed:
+        if not whole or whole <= 0 or self.stepping_seconds is None:
+            return None
+        if self.step is None and not self.stepping_seconds:
             return None
         return min(1.0, self.stepping_seconds / whole)
 
