@@ -148,11 +148,14 @@ def _headline(
     say, now = reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
     if row.state == "stale":
+        if incident is not None and incident.kind == "stall" and row.seen:
+            return say("is_stale_stalled", reader.clock(row.seen)), "warning"
         return say("is_stale", reader.seconds(max(0.0, now - row.seen) if row.seen else None)), "warning"
     if (level := _OVER.get(row.state)) is not None:
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
-        return say(f"is_{row.state}", step), "warning" if troubled else level
+        ended = f"is_{row.state}" if row.step is not None else f"is_{row.state}_unnumbered"
+        return say(ended, step), "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or (stalled_since(incident) if incident else now)
         return say("is_stalled", reader.seconds(max(0.0, now - since))), "critical"
@@ -162,9 +165,13 @@ def _headline(
         return title_of(incident, pages.get(incident.rule), reader), _OF_SEVERITIES[incident.severity]
     if row.state == "starting":
         return say("is_starting"), "quiet"
-    ago = max(0.0, now - last_step_at) if last_step_at else None
+    last_at = last_step_at or row.progressed_at
+    ago = max(0.0, now - last_at) if last_at else None
     if row.state == "waiting":
-        return say("is_waiting", reader.seconds(ago), step), "warning"
+        unnumbered = "_unnumbered" if row.step is None else ""
+        return say(f"is_waiting{unnumbered}", reader.seconds(ago), step), "warning"
+    if row.step is None:
+        return say("all_well_unnumbered", formats.number(row.loss), reader.seconds(ago)), "good"
     return say("all_well", step, reader.seconds(ago)), "good"
 
 

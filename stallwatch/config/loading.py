@@ -241,7 +241,8 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
         near = nearest(name, names)
         remedy = f"{_did_you_mean(near)}known are {', '.join(names)}"
         meant = f"{section}.{near or name}"
-        if others := _sections_with(name):
+        others = _sections_with(name)
+        if others and not near:
             remedy = f"it belongs under [{'] or ['.join(others)}]"
             meant = f"{others[0]}.{name}" if len(others) == 1 else meant
         config.report(str(path), line, f"unknown key {name} in [{section}]", remedy, meant)

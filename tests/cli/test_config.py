@@ -122,6 +122,7 @@ def test_lists_in_variables_and_commas_inside_urls(tmp_path: Path) -> None:
             ("unknown key url outside of any section", "urls (not url) below a line [alerts]"),
         ),
         ("port = 1\n", 1, ("below a line [exporter] or [join] or [relay] or [dashboard]",)),
+        ("[alerts]\nurl = ['json://h']\n", 2, ("unknown key url in [alerts]; did you mean urls?",)),
         ("[[routes]]\nruns = ['a']\n", 1, ("unknown key routes", "write [[alerts.routes]]")),
         (
             "[ui]\nlanguage = 'en'\n[stall]\nflor_seconds = 3\n",

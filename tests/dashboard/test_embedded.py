@@ -384,7 +384,7 @@ def test_a_run_without_its_first_host_continues_on_another(
 ) -> None:
     on_hosts(make_run, home, {"pid": 1}, {})
     (row,) = source.rows()
-    assert row.state == "starting"
+    assert row.state == "training"
 
 
 def test_logs_and_numbers_of_all_hosts_are_read(source: Source, make_run: MakeRun, home: Path) -> None:

@@ -53,8 +53,10 @@ def state(told: AgentInfo | None, incidents: list[Incident] | None = None, **cha
 
 def test_plain_states() -> None:
     assert state(info()) == "training"
-    assert state(info(), step=None) == "starting"
-    assert state(info(), step=0.0) == "starting"
+    assert state(info(state="starting"), step=None) == "starting"
+    assert state(info(state="starting"), step=0.0) == "starting"
+    assert state(info(), step=None) == "training", "a log without step numbers"
+    assert state(None, step=None, loss=0.5) == "training"
     assert state(info(state="stalled")) == "stalled"
     assert state(info(state="finished", ended_at=NOW)) == "finished"
     assert state(info(state="failed", ended_at=NOW)) == "failed"
@@ -141,6 +143,12 @@ def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(age: float, change
     assert state(info(state="failed", ended_at=NOW - 500, updated_at=NOW - age), **changes) == "failed"
 
 
+def test_the_incident_that_lost_its_agent_stays_with_the_run(make_incident: Callable[..., Incident]) -> None:
+    lost = make_incident(status="resolved", resolution="unknown")
+    found = make_row("r", info(state="stalled"), Numbers(), [lost], alive=False, now=NOW)
+    assert (found.state, found.incident) == ("stale", lost)
+
+
 def test_a_record_of_this_host_is_out_of_date_sooner_than_one_whose_clock_may_differ() -> None:
     def by_record(host: str, age: float) -> str:
         return state(info(host=host, updated_at=NOW - age), answers=False)
@@ -181,7 +189,7 @@ def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
         # as long as the time since the previous line of the log
         (882.0, {"stepping_seconds": 900.0}, "training"),
         (882.0, {"step_seconds": 60.0}, "training"),
-        (882.0, {"step": None, "step_seconds": None}, "starting"),
+        (882.0, {"step": None, "step_seconds": None}, "waiting"),  # a log without step numbers
         (882.0, {"step_seconds": None}, "waiting"),  # lines from before the agent started
         (190.0, {"step_seconds": None}, "waiting"),
         (95.0, {"step_seconds": None}, "training"),
@@ -328,4 +336,6 @@ def test_goodput_headroom_and_time_left_of_a_row() -> None:
     assert row.goodput(NOW) == 0.5
     assert row.headroom == 4.0
     assert row.invalidations_per_step == 0.5
+    unnumbered = RunRow("r", "training", started_at=NOW - 100, stepping_seconds=0.0)
+    assert unnumbered.goodput(NOW) is None, "steps without numbers are not timed"
     assert RunRow("r", "finished").seconds_left is None and RunRow("r", "starting").goodput(NOW) is None

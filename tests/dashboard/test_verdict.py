@@ -269,10 +269,27 @@ def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
     assert not found.cause
 
 
+@pytest.mark.parametrize(
+    ("state", "headline"),
+    [
+        ("training", "Training: no step numbers in this log, last loss 0.5, 3 s ago"),
+        ("waiting", "Waiting: no sign of progress for 3 s"),
+        ("finished", "Finished"),
+        ("failed", "Failed"),
+        ("unwatched", "No longer watched"),
+        ("interrupted", "Stopped by hand"),
+    ],
+)
+def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> None:
+    assert told(row(state, step=None, loss=0.5, progressed_at=NOW - 3), last=None).headline == headline
+
+
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
+    assert told(row("stale", seen=NOW - 95)).headline == "No word from the agent for 1 min 35 s"
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
-    assert found.headline == "No word from the agent for 1 min 35 s"
-    assert found.facts[0].startswith("This page is that old.")
+    assert found.headline.startswith("No longer watched since ")
+    assert found.headline.endswith("; it was stalled when last seen")
+    assert found.facts[0].startswith("The numbers below are from then.") and found.fixes
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from stallwatch_exporter.probe.api import Probe
-from stallwatch_exporter.watching.probe_intake import NO_PROBE, WAIT_SECONDS
+from stallwatch_exporter.watching.probe_intake import NO_PROBE, WAIT_SECONDS, ProbeIntake
 
 
 def test_steps_in_the_log_and_no_ring_are_told_once(probed: tuple[Any, list[Probe]], tmp_path: Path) -> None:
@@ -34,3 +37,15 @@ def test_ranks_with_a_probe_are_no_news(probed: tuple[Any, list[Probe]]) -> None
 def test_without_probing_no_rank_is_missing(run: Any) -> None:
     run.steps(1, 20)
     assert run.notices == []
+
+
+@pytest.mark.parametrize(
+    ("command", "notices"), [(["python", "train.py"], 1), (["stallwatch", "replay", "r"], 0)]
+)
+def test_a_replay_has_no_ranks_to_probe(command: list[str], notices: int) -> None:
+    said: list[str] = []
+    reading: Any = SimpleNamespace(tracker=SimpleNamespace(last_step=5))
+    intake = ProbeIntake(reading, lambda _: None, said.append, command=command)
+    for now in (0.0, WAIT_SECONDS):
+        intake.there({}, now)
+    assert said == [NO_PROBE] * notices

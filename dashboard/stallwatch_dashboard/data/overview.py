@@ -91,9 +91,11 @@ class RunRow(Numbers):
         return max(0.0, self.total_steps - self.step) * self.step_seconds
 
     def goodput(self, now: float) -> float | None:
-        """Return the share of the run's time that it spent in steps, 0 to 1."""
+        """Return the share of the run's time that it spent in steps, 0 to 1; None if unknown."""
         whole = self.seconds(now)
         if not whole or whole <= 0 or self.stepping_seconds is None:
+            return None
+        if self.step is None and not self.stepping_seconds:
             return None
         return min(1.0, self.stepping_seconds / whole)
 
@@ -125,9 +127,11 @@ def state_of(
     now: float,
     incidents: Sequence[Incident],
     step: float | None,
+    loss: float | None = None,
 ) -> State:
     """Return the state of a run. If its agent is silent, everything else it reported is out of date.
 
+    A log without step numbers shows by its losses that the run trains.
     `answers`: whether the agent's metrics are up to date, whatever the age of its record.
     """
     recorded: State = "starting"
@@ -143,7 +147,7 @@ def state_of(
         return "stalled"
     if any(incident.harm == "degrading" for incident in open_ones):
         return "degraded"
-    return "training" if step else "starting"
+    return "training" if step or loss is not None or recorded == "training" else "starting"
 
 
 @dataclass(frozen=True)
@@ -241,8 +245,15 @@ def make_row(
             total_steps=numbers.total_steps or info.total_steps,
             loss=info.loss if numbers.loss is None else numbers.loss,
         )
-    step = numbers.step
-    state = state_of(info, alive=alive, answers=answers, now=now, incidents=open_ones, step=step)
+    state = state_of(
+        info,
+        alive=alive,
+        answers=answers,
+        now=now,
+        incidents=open_ones,
+        step=numbers.step,
+        loss=numbers.loss,
+    )
     if info is None:
         state = _state_from_numbers(state, numbers)
     started_at = info.started_at if info else numbers.started_at
@@ -251,6 +262,8 @@ def make_row(
     of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
     incident = newest(incidents) if ended_at is None else final_incident(incidents)
+    if incident is None and state == "stale":  # its incident was closed because its agent is gone
+        incident = max((i for i in incidents if i.unwatched), key=lambda i: i.opened_at, default=None)
     is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
     died_of = incident if state == "failed" and is_fatal else None
     known = vars(numbers) | {

@@ -162,6 +162,7 @@ def _look(pairs: _Pairs) -> None:
             kind = activity_of_rank(record).kind
             if kind == "process":
                 record.children = processes.children_seconds(rank.pid)
+                record.children_transferred = processes.children_transferred(rank.pid)
             elif kind == "data":
                 record.worker, record.worker_frames = busy_worker(rank.pid, WORKERS_SECONDS)
             holder = holders.get(rank.pid)

@@ -60,9 +60,13 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
 
 def transferred(pid: int, proc: Path = PROC) -> int | None:
     """Return the bytes read and written by the main thread so far (proc_pid_io(5)); ``None`` if hidden."""
-    text = _read(proc / str(pid) / "task" / str(pid) / "io") or ""
-    counts = re.findall(r"^[rw]char: (\d+)$", text, re.MULTILINE)
-    return sum(map(int, counts)) if counts else None
+    return _transferred(proc / str(pid) / "task" / str(pid) / "io")
+
+
+def children_transferred(pid: int, proc: Path = PROC) -> dict[int, int]:
+    """Return the bytes read and written so far by each descendant that shows them."""
+    sizes = {child.pid: _transferred(proc / str(child.pid) / "io") for child in family(pid)[1:]}
+    return {child: size for child, size in sizes.items() if size is not None}
 
 
 def processor_seconds(pid: int, proc: Path = PROC) -> float | None:
@@ -129,6 +133,11 @@ def handles(pid: int, number: int, proc: Path = PROC) -> bool:
     except OSError:
         return False
     return bool((masks["SigCgt"] & ~masks["SigBlk"]) >> (number - 1) & 1)
+
+
+def _transferred(io: Path) -> int | None:
+    counts = re.findall(r"^[rw]char: (\d+)$", _read(io) or "", re.MULTILINE)
+    return sum(map(int, counts)) if counts else None
 
 
 def _read(path: Path) -> str | None:

@@ -93,7 +93,12 @@ class Agent:
         self._book = self._reporting.book
         self._alarms = Alarms(self._book, catalogue)
         self._intake = ProbeIntake(
-            self._reading, self._warned, notice, self._alarms.checkpoints.discard, folder.info.host
+            self._reading,
+            self._warned,
+            notice,
+            self._alarms.checkpoints.discard,
+            folder.info.host,
+            folder.info.command,
         )
         self.response = Response(folder, settings.on_stall, probing, notice, settings.language)
         self._diagnoser = Diagnoser(self._reading, self.memory, self.response, self._guarded, clock)

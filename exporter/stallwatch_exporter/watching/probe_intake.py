@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from stallwatch_exporter.probe.plain import is_replay
 from stallwatch_exporter.rings.reader import Record
 from stallwatch_exporter.watching.alarms import ENDING_SECONDS
 from stallwatch_exporter.watching.checkpoints import CheckpointWatch
@@ -54,6 +55,7 @@ class ProbeIntake:
         notice: Callable[[str], None] = lambda _: None,
         on_repaired: Callable[[str], None] = lambda _: None,
         host: str = "",
+        command: Sequence[str] = (),
     ) -> None:
         self._reading = reading
         self._host = host
@@ -72,7 +74,8 @@ class ProbeIntake:
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # time since when the log shows steps and no ring exists
-        self._probe_known = False  # a ring was seen, or the user was notified that no rank has a probe
+        # A ring was seen, the user was notified that no rank has a probe, or a replay has no ranks.
+        self._probe_known = is_replay(command)
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure

@@ -67,6 +67,13 @@ EVALUATES = lazy(
     r"|benchmark\w*)(?:_|$)|^(?:estimate_loss|test|test_epoch|test_model|test_loop)$|[a-z](?:Eval|Valid)[a-z]*$"
 )
 
+#: Names of functions that save, which may be long after their last call of a library: ``save_checkpoint``,
+#: ``_maybe_save_model``, ``on_save``, ``upload_checkpoint``, ``SaveModel``.
+SAVES = lazy(
+    r"^_*(?:(?:maybe|async|do|on)_)?save(?:_|$)|^[sS]ave[A-Z]"
+    r"|^_*(?:write|dump|store|export|upload|push|copy|sync)_(?:\w+_)?(?:checkpoints?|ckpts?)(?:_|$)"
+)
+
 TIERS = 3
 ROWS: tuple[Row, ...] = (
     Row(

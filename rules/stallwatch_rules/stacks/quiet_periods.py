@@ -22,6 +22,7 @@ from stallwatch_rules.stacks.rank_activity import (
     caller,
     evaluates,
     own_places,
+    saves,
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
@@ -35,6 +36,7 @@ _WORKS = 0.3  # share of a processor above which a thread or a child process cou
 _FLOWS = 1024  # bytes per second that a save, a load or a download moves: more than messages
 _WORKS_ON_FILES = 64 * 1024  # bytes per second above which user code works on files; printing moves fewer
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
+_OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that may be a part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
 Status = Literal["stalled", "waiting", "busy", "alive", "paused"]
@@ -194,17 +196,29 @@ def _alive(
         ):
             return True
         kind = doing[rank.rank].kind
+        seconds = max(1.0, now.time - before.time)
+        if (
+            kind == "process"
+            and _saving(doing[rank.rank], spell)
+            and _child_transfers(rank, earlier, seconds)
+        ):
+            return True
         transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
             continue  # the bytes may be these repeated messages
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
-        if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * max(1.0, now.time - before.time):
+        if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
             return True
     return False
 
 
 def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
     return rank.counters.get(name, 0.0) > before.counters.get(name, float("inf"))
+
+
+def _saving(doing: RankActivity, spell: QuietPeriod) -> bool:
+    """Return whether a rank saves, by the phase of the run or by the name of a function on its stack."""
+    return spell.phase == "save" or saves(doing.frames)
 
 
 def _all_wait(
@@ -238,7 +252,7 @@ def _of_one(
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
         return Ruling("paused", FOREVER, "debugger", number, doing.place)
-    if kind == "save" or (spell.phase == "save" and kind in ("code", "thread", "unknown")):
+    if kind == "save" or (kind in _OF_SAVES and _saving(doing, spell)):
         within = spell.longest if spell.phase == "save" and kind != "save" else None
         known = rank.saves.get(caller(doing), within)
         return _patience(spell, LONG, "save", number, doing, known=known)
@@ -311,7 +325,15 @@ def _share(now: float | None, before: float | None, seconds: float) -> float:
 def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) -> bool:
     if before is None:
         return rank.children is not None
-    return _share(rank.children, before.children, seconds) >= _WORKS
+    works = _share(rank.children, before.children, seconds) >= _WORKS
+    return works or _child_transfers(rank, before, seconds)
+
+
+def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
+    """Return whether the child processes of the earlier look move bytes; a retry starts new ones."""
+    then = before.children_transferred
+    moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)
+    return moved > _WORKS_ON_FILES * seconds
 
 
 def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seconds: float) -> bool:

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from stallwatch_rules.stacks.kinds import EVALUATES, TIERS, is_library, kind_of
+from stallwatch_rules.stacks.kinds import EVALUATES, SAVES, TIERS, is_library, kind_of
 from stallwatch_rules.stacks.reading import main_thread
 from stallwatch_rules.stacks.records import Frame, Kind, RankAnswer, ThreadStack
 from stallwatch_rules.text.lazy import lazy
@@ -144,6 +144,11 @@ def caller(doing: RankActivity) -> str:
 def evaluates(frames: Iterable[Frame]) -> bool:
     """Return whether the name of a function on the stack shows an evaluation."""
     return any(EVALUATES.search(frame.function.rpartition(".")[2]) for frame in frames)
+
+
+def saves(frames: Iterable[Frame]) -> bool:
+    """Return whether the name of a user's own function on the stack shows a save."""
+    return any(SAVES.search(frame.function.rpartition(".")[2]) for frame in frames if not is_library(frame))
 
 
 def short_frame(frame: Frame) -> str:

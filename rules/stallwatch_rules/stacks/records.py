@@ -124,6 +124,7 @@ class RankAnswer(msgspec.Struct):
     worker: int | None = None  #: process id of the data loader's worker that runs the user's own code
     worker_frames: tuple[Frame, ...] = ()  #: frames of that worker, outermost first
     children: float | None = None  #: processor seconds of child processes so far
+    children_transferred: dict[int, int] = {}  #: child process → bytes that it has read and written so far
     step: int | None = None  #: the newest completed step that the probe observed
 
 

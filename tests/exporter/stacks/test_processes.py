@@ -9,7 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-from stallwatch_exporter.stacks.processes import condition, handles, lock_holders
+import pytest
+
+from stallwatch_exporter.stacks.processes import children_transferred, condition, handles, lock_holders
 
 WAITS = """
 import fcntl, sys
@@ -58,3 +60,17 @@ def test_a_signal_is_handled_only_with_a_handler_and_unblocked(tmp_path: Path) -
     status.write_text("SigBlk:\t0400000000000000\nSigCgt:\t0400000000000000\n")
     assert not handles(7, 59, tmp_path)
     assert not handles(8, 59, tmp_path)
+
+
+WRITES = "import sys; open('/dev/null', 'wb').write(bytes(1_000_000)); print(flush=True); sys.stdin.read()"
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs /proc with counts of bytes")
+def test_the_bytes_of_each_child_are_counted() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITES], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert children_transferred(os.getpid())[child.pid] >= 1_000_000
+        child.kill()

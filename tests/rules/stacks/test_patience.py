@@ -56,6 +56,7 @@ SAVE = library("torch/serialization.py", "save")
 LOADER = library("torch/utils/data/dataloader.py", "_BaseDataLoaderIter.__next__")
 COMPILE = library("torch/_inductor/compile_fx.py", "compile_fx")
 REQUESTS = library("requests/sessions.py", "Session.send")
+CHILD = Frame("/usr/lib/python3.11/subprocess.py", 1, "Popen.wait")
 GENERATE = library("transformers/generation/utils.py", "GenerationMixin.generate")
 PDB = Frame("/usr/lib/python3.11/pdb.py", 5, "Pdb.interaction")
 
@@ -245,12 +246,39 @@ def test_a_loop_that_sleeps_between_its_looks_is_a_stall() -> None:
 
 
 def test_a_child_process_that_works_is_waited_for() -> None:
-    run = library("../python3.11/subprocess.py", "Popen.wait")
-    run = Frame("/usr/lib/python3.11/subprocess.py", 1, "Popen.wait")
-    busy = [[rank(0, own("build"), run, children=seconds)] for seconds in (1.0, 9.0)]
-    idle = [[rank(0, own("build"), run, children=1.0)] for _ in range(2)]
+    busy = [[rank(0, own("build"), CHILD, children=seconds)] for seconds in (1.0, 9.0)]
+    idle = [[rank(0, own("build"), CHILD, children=1.0)] for _ in range(2)]
     assert judged(*busy).reason == "process" and judged(*busy).limit == SHORT * FLOOR
     assert judged(*idle).status == "stalled"
+
+
+def test_a_child_process_that_moves_bytes_is_waited_for() -> None:
+    def looks(*moved: dict[int, int]) -> list[list[RankAnswer]]:
+        return [[rank(0, own("build"), CHILD, children=1.0, children_transferred=one)] for one in moved]
+
+    assert judged(*looks({7: 0}, {7: 9_000_000})).reason == "process"
+    assert judged(*looks({7: 0}, {7: 9_000})).status == "stalled"
+    assert judged(*looks({7: 0}, {8: 9_000_000})).status == "stalled", "a retry starts another process"
+
+
+@pytest.mark.parametrize(
+    ("function", "phase"), [("save_checkpoint", "train"), ("upload_checkpoint", "train"), ("push", "save")]
+)
+@pytest.mark.parametrize("inner", [CHILD, REQUESTS])
+def test_a_save_that_waits_for_something_else_is_a_save(function: str, phase: str, inner: Frame) -> None:
+    def saving(moved: int) -> list[RankAnswer]:
+        return [rank(0, own(function), inner, children=1.0, children_transferred={7: moved})]
+
+    found = judged(saving(0), saving(0), phase=phase)
+    assert (found.status, found.reason, found.limit) == ("waiting", "save", LONG * FLOOR)
+    flows = judged(saving(0), saving(9_000_000), phase=phase)
+    assert flows.status == ("alive" if inner is CHILD else "waiting")
+
+
+@pytest.mark.parametrize("function", ["_checkpointed_forward", "saved_tensors"])
+def test_functions_around_the_training_are_no_saves(function: str) -> None:
+    looks = [[rank(0, own(function), CHILD, children=1.0)] for _ in range(2)]
+    assert judged(*looks).status == "stalled"
 
 
 def test_ranks_that_show_no_stack_decide_nothing() -> None:
