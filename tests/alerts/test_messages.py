@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_alerts.messages.compose import render, render_test
+from stallwatch_alerts.messages.compose import ending_line, render, render_test
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
@@ -247,6 +247,11 @@ def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> No
     incident = failed(stall, None, ending=ending)
     assert english in render(incident, "en", None).title
     assert chinese in render(incident, "zh", None).title
+
+
+def test_the_exit_code_is_told_once() -> None:
+    ending = Ending("failed", 1, detail=message("run.exited", code=1))
+    assert ending_line(ending, "en") == "How it ended: failed, exit code 1"
 
 
 def test_a_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:
