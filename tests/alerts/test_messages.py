@@ -78,6 +78,13 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     assert "自己的节奏" not in chinese and "在此之前卡住阈值是 1 分 30 秒" in chinese
 
 
+def test_the_shortest_threshold_is_not_called_the_rhythm_of_the_run(stall: Stall) -> None:
+    incident = stall(at_floor=True)
+    english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
+    assert "rhythm" not in english and "Stallwatch waits at least 30 s." in english
+    assert "节奏" not in chinese and "Stallwatch 至少等待 30 秒。" in chinese
+
+
 @pytest.mark.parametrize("over", [False, True])
 def test_the_end_of_a_run_says_where_its_record_is_if_not_in_the_state_folder(
     stall: Stall, over: bool

@@ -285,7 +285,7 @@ def _what(incident: Incident, language: str) -> str:
     if incident.kind != "stall":
         return ""
     threshold = incident.threshold_seconds
-    kind = "-learning" if incident.learning else ""
+    kind = "-learning" if incident.learning else "-at-floor" if incident.at_floor else ""
     if threshold is None:
         kind = "-plain"
     elif incident.phase == "init":  # a starting run has no step interval yet
