@@ -2,8 +2,8 @@
 
     python bench/blame.py --ranks 16384
 
-Each trial runs the steps of a training (pipeline stages, tensor-parallel and expert-parallel collectives, a
-gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
+Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
+a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
 the ranks are then folded into groups and judged. Right: exactly the ranks at fault are named, or no rank if
 none is at fault. Wrong: other ranks are named. Any other judgement counts as "cannot tell".
 """

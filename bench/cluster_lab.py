@@ -1,4 +1,4 @@
-"""Break real trainings over several hosts; check the notifications and the rank that they name.
+"""Break real training runs on several hosts; check the notifications and the rank that they name.
 
     python bench/cluster_lab.py --hangs 200 --resume hangs.jsonl
 
@@ -82,7 +82,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a training, and the faults that are injected into it."""
+    """One start of a training run, and the faults that are injected into it."""
 
     number: int
     launcher: str
@@ -108,7 +108,7 @@ def planned(
         kinds = draw.sample(healed, min(each - 1, len(healed))) + draw.sample(last, min(1, len(last)))
         if each == 1:
             kinds = [draw.choice(healed + last)]
-        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself gives up a host after 15 s
+        if launcher == "srun" and "link" in kinds[:-1]:  # torchrun itself gives up on a host after 15 s
             kinds = [kind for kind in kinds if kind in HEALED and kind != "link"] + ["link"]
         kinds = kinds[: hangs - count]
         ranks = tuple(draw.randrange(hosts) for _ in kinds)
@@ -118,7 +118,7 @@ def planned(
 
 
 class Cluster:
-    """One start: hosts, a training over them, agents, and a chat that takes their messages."""
+    """One start: hosts, a training run on them, agents, and a chat that receives their messages."""
 
     def __init__(self, start: Start, seed: int, hosts: int, first: int, settle: float) -> None:
         self.start = start
@@ -324,7 +324,7 @@ class Cluster:
 
 
 def _kept(folder: Path) -> list[Incident]:
-    """Return the stored incidents of the whole run, or of this agent if it merged none."""
+    """Return the stored incidents of the entire run, or of this agent if it merged none."""
     found: dict[str, Incident] = {}
     with contextlib.suppress(FileNotFoundError), (folder / RUN_INCIDENTS).open("rb") as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""Model of one training over many hosts: the place of each rank after a fault.
+"""Model of one training run on many hosts: where each rank is after a fault.
 
 Ranks run the same program of computing, collectives and messages between pipeline stages, step after step. A
 collective is complete when all members of its group have joined it. A fault keeps one rank at one operation,
@@ -213,7 +213,7 @@ class Training:
 
 
 class Hang:
-    """A training that ran until no rank could continue."""
+    """A training run that continued until no rank could make progress."""
 
     def __init__(self, training: Training, truth: Truth, states: Mapping[int, State]) -> None:
         self.training = training
@@ -423,7 +423,7 @@ class _Run:
 
 
 def hang(fault: str, training: Training) -> Hang:
-    """Inject a fault at a random place of a training, and run until all ranks are stuck."""
+    """Inject a fault at a random point in a training run, and continue until all ranks are stuck."""
     draw = training.draw
     for _ in range(1000):
         found = _attempt(fault, training, draw)

@@ -47,7 +47,7 @@ def runs_page(source: Source) -> None:
 
 
 def run_page(source: Source, begin: float) -> None:
-    """Do the work of the Run page, charts included."""
+    """Do the work of the Run page, including its charts."""
     row, found, incidents = source.row(NAME), source.frames(NAME), source.incidents(NAME)
     assert row is not None and not found.nothing, source.problem
     source.run_names()

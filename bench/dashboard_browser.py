@@ -2,9 +2,9 @@
 
 A page is usable when its table (Runs) or its first chart (Run) is drawn and its controls take input. For Run,
 the time of its verdict and figures, which come before the charts, is printed as well. Times are elapsed
-times; the processor time of server and browser, which depends less on other load, is printed beside them.
-Bare pages of Streamlit are visited in turns with the dashboard's pages: no page of the dashboard can be
-faster.
+times; the processor time of server and browser, which depends less on other load, is printed next to them.
+Visits to bare pages of Streamlit alternate with visits to the dashboard's pages: no page of the dashboard can
+be faster.
 
 The browser has a profile on disk, as users' browsers have: from the second visit on, Chromium then keeps
 compiled scripts. It keeps none in the windows without a profile that Playwright opens by default.

@@ -1,8 +1,8 @@
-"""Diagnose extreme inputs: check that each is read or refused, and print the time and memory.
+"""Diagnose extreme inputs: check that each is read or rejected, and print the time and memory.
 
     python bench/extremes.py [--scale 1.0]
 
-A process of its own diagnoses each input (``stallwatch diagnose --workers 1``), and its peak memory is
+A separate process diagnoses each input (``stallwatch diagnose --workers 1``), and its peak memory is
 printed. ``--scale 0.01`` makes all inputs a hundred times smaller.
 """
 
@@ -114,7 +114,7 @@ _LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
 
 
 def countless_exceptions(path: Path, scale: float) -> None:
-    """Write a million tracebacks, each of another exception from another place."""
+    """Write a million tracebacks, each with a different exception from a different place."""
     with path.open("wb") as out:
         for number in range(max(1, int(1_000_000 * scale))):
             word = _words(number)

@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=3, help="trials at a time")
     parser.add_argument("--only", action="append", default=[], metavar="FAULT", help="a part of its name")
-    parser.add_argument("--trial", type=int, metavar="K", help="this one alone, as --seed and --only make it")
+    parser.add_argument("--trial", type=int, metavar="K", help="run only trial K of the selected faults")
     parser.add_argument("--once", action="store_true", help="the first trial of each fault only")
     parser.add_argument("--minutes", type=float, help="begin nothing after so long")
     parser.add_argument(

@@ -4,10 +4,10 @@
 
 The logs are generated (*simulated*, the same with each call): every rank prints a line for each step, one
 rank runs out of memory, and a collective of the other ranks times out ten minutes later. The output for each
-version: logs of some megabytes against one of 20 kB; then N logs of 1 MB each against one log that holds all
-of them, with the peak of resident memory, and whether the rank that failed first is named; then, in the same
-way, N logs of 2 kB each, one of which runs out of memory. Versions run in turns, each with its own caches,
-which a first call fills; each figure is the least of ``--rounds`` calls.
+version: logs of some megabytes compared with one of 20 kB; then N logs of 1 MB each compared with one log
+that holds all of them, with the peak of resident memory, and whether the rank that failed first is named;
+then, in the same way, N logs of 2 kB each, one of which runs out of memory. Runs of the versions alternate,
+each with its own caches, which a first call fills; each figure is the minimum of ``--rounds`` calls.
 """
 
 from __future__ import annotations

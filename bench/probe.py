@@ -2,11 +2,11 @@
 
     make bench-probe
 
-All rows are measured in one run, in turns, so that noise of the machine affects all of them; each row has its
-own process, so that a logger's threads do not affect other rows. Loggers that are not installed are left out.
-The import cost is the cost of the whole bootstrap in a fresh Python. Two more measurements follow: the cost
-per step of 50 ms if the training fills the caches between two calls of the probe, compared with steps without
-calls; and a scrape of ten thousand series.
+All rows are measured alternately in one run, so that noise on the machine affects all of them; each row has
+its own process, so that a logger's threads do not affect other rows. Loggers that are not installed are left
+out. The import cost is the cost of the full bootstrap in a fresh Python. Two more measurements follow: the
+cost per step of 50 ms if the training fills the caches between two calls of the probe, compared with steps
+without calls; and a scrape of ten thousand series.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 
 
 def import_milliseconds(folder: Path) -> tuple[float, float]:
-    """Return the milliseconds that the bootstrap adds to Python's start, by Python's count: median, least."""
+    """Return the median and minimum milliseconds that the bootstrap adds to Python's start."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
     rings = folder / f"{os.getpid()}-1"  # the command itself does more than the processes that it starts
     rings.mkdir(exist_ok=True)
@@ -237,7 +237,7 @@ def serve_turns(row: str, folder: Path, requests: Connection) -> None:
 
 
 def steps(folder: Path) -> dict[str, list[float]]:
-    """Return microseconds of ten values in batches, for each row that starts; rows are measured in turns."""
+    """Return microseconds of ten values in batches, for each row that starts; rows alternate."""
     context = multiprocessing.get_context("spawn")
     pipes: dict[str, Connection] = {}
     for row, (package, _) in ROWS.items():

@@ -1,11 +1,11 @@
 # ruff: noqa: E501 - log lines are as long as they are
-"""Measure the speed of reading all samples of a log, beside ripgrep with as many patterns.
+"""Measure the speed of reading all samples of a log, compared with ripgrep with as many patterns.
 
     python bench/samples.py [LOG]
 
 Without LOG, a log is generated: a rank that prints bars, dictionaries, and the lines of DeepSpeed and
-Megatron among others. ripgrep gets as many patterns as the catalogue has. The two programs run in turns; the
-ratio compares their medians.
+Megatron among others. ripgrep gets as many patterns as the catalogue has. Runs of the two programs alternate;
+the ratio compares their medians.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def calibrated(claimed: list[Claim]) -> list[str]:
         "",
         "All cases above and those of `make benchmark`, in halves by the hash of their",
     ]
-    lines += ["names: levels are chosen on the development half, and the frozen half measures.", ""]
+    lines += ["names: levels are chosen on the development half, and evaluated on the frozen half.", ""]
     lines += [
         "| half | named causes | right at 0.9 and more | expected calibration error |",
         "|---|---|---|---|",

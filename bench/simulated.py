@@ -1,6 +1,6 @@
 """Simulated runs: the signals of each run and their times. Each run is healthy until it ends in a hang.
 
-Every run is drawn anew: its step time, the variation of its steps, and the durations of its evaluations,
+Every run is drawn at random: its step time, the variation of its steps, and the durations of its evaluations,
 saves and rollouts. A healthy step takes ten minutes at most (longer steps end in the timeout of a
 collective); rollouts, evaluations and logging intervals may take longer.
 """

@@ -1,4 +1,4 @@
-"""Measure how soon a slow host is found, and how often a healthy host is called slow.
+"""Measure how soon a slow host is found, and how often a healthy host is reported as slow.
 
     python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 
@@ -7,7 +7,7 @@ log-normal, or Gaussian with an autocorrelation of 0.7 from step to step (AR(1))
 in one step.
 
 * Slow-downs: after 64 steps, one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
-  Beside each result is the number of steps that any test needs for the same certainty, even if the test
+  Next to each result is the number of steps that any test needs for the same certainty, even if the test
   knows the noise exactly and the time of the slow-down (``fewest``): no test can see through lasting noise.
 * False alarms: hours of healthy runs go through ``Twin``, which does the same for many runs at once with
   numpy. Before, the two are compared step by step on runs with slow hosts: a difference is an error. An

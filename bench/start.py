@@ -1,6 +1,7 @@
 """Measure the cost of `stallwatch run`: its start (`-- true`), and with 8 ranks of 10 lines a second.
 
-Versions run in turns, each with its own caches: `python bench/start.py OLD/stallwatch NEW/stallwatch`.
+Runs of the versions alternate, each with its own caches: `python bench/start.py OLD/stallwatch
+NEW/stallwatch`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""Measure the cost of the probe's hooks per step of a plain loop, beside the same step without them.
+"""Measure the cost of the probe's hooks per step of a plain loop, compared with the step without them.
 
     python bench/step_cost.py
 
 A step is one batch of a data loader, one forward pass, ten collectives, a backward pass and an optimizer
 step. A stand-in with the same interface replaces the library, once with the probe's hooks and once without,
 in one process. All kinds of steps come in random order, and between two steps the caches are filled with
-other data, as a training does. The unit is processor time, which other programs on a busy machine disturb
-less.
+other data, as training does. The unit is processor time, which other programs on a busy machine disturb less.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def costs(differences: list[float]) -> Costs:
 
 
 class Work:
-    """Work of a training between two calls of the probe: arithmetic and copies.
+    """The work of training code between two calls of the probe: arithmetic and copies.
 
     The work is not a sleep, which would hide added time.
     """

@@ -1,10 +1,10 @@
-"""Compare two checkouts of Stallwatch, which read the same logs in turns, with ripgrep beside them.
+"""Compare two checkouts of Stallwatch, which read the same logs alternately, and ripgrep.
 
     python bench/turns.py matches|diagnose|two|samples ROUNDS CHECKOUT CHECKOUT LOG...
 
 On a shared machine, only such alternating runs can show a difference between two versions. Each checkout has
-its own process, which reads the logs once before the measurement. The output: the least and the median
-processor seconds and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes suitable logs.
+its own process, which reads the logs once before the measurement. The output: minimum and median processor
+seconds and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes suitable logs.
 """
 
 from __future__ import annotations

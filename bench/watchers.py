@@ -117,7 +117,7 @@ class Watched:
         self._suspicion = Suspicion(settings, self.watch, looks) if looks is not None else None  # type: ignore[arg-type]
 
     def waits(self, now: float, until: float, doing: Doing | Literal["hang"]) -> float | None:
-        """Simulate a wait from `now` on; return the time at which it is called a stall, if before `until`."""
+        """Simulate a wait from `now` on; return the time at which a stall is reported, if before `until`."""
         if self._suspicion is None or self._looks is None:
             return until if self.stalled(until) else None
         self._looks.doing = doing

@@ -67,8 +67,8 @@ def upgraded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     ("language", "title", "fix"),
     [
         ("en", "The GPU ran out of memory", "Lower per_device_train_batch_size"),
-        # Its page has other fixes by now: what was advised stays in the words in which it was stored.
-        ("zh", "显存", "Lower per_device_train_batch_size"),
+        # Fixes that its page no longer has stay in the words in which they were stored.
+        ("zh", "显存", "LoRA in place of full fine-tuning"),
     ],
 )
 def test_its_incidents_are_shown_in_either_language(

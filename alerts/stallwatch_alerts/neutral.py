@@ -1,6 +1,6 @@
 """Make log text safe for chats: without mentions, links and changes of the layout.
 
-A log line may contain anything. A line with ``<!channel>`` must not notify a whole company.
+A log line may contain anything. A line with ``<!channel>`` must not notify an entire company.
 """
 
 from __future__ import annotations

@@ -58,6 +58,7 @@ from stallwatch_logs.inputs import InputError, Limits, Meter
 from stallwatch_logs.json_files import notebook_lines, trainer_state_lines
 from stallwatch_logs.log_files import LogFile, expand
 from stallwatch_logs.rank_files import read_rank_files
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.page import parse_page
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report import markdown
@@ -325,7 +326,7 @@ def parse_stored_incidents(data: bytes) -> None:
     known = recorded([folder])
     diagnosis = with_recorded(Diagnosis("healthy"), known)
     if known.stacks is not None:
-        with_stacks(diagnosis, known.stacks)
+        with_stacks(diagnosis, known.stacks, Catalogue({}))
     to_json(diagnosis)
 
 

@@ -166,7 +166,7 @@ def samples_in(data: bytes) -> None:
     for text in text_of(data).split("\n"):
         sample = extract(Line(text, "fuzz.log", 1))
         if sample is not None and any(not isinstance(value, float) for value in sample.values.values()):
-            raise Broken("a value that is no number")
+            raise Broken("a value that is not a number")
 
 
 def samples_bulk(data: bytes) -> None:

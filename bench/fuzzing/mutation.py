@@ -241,7 +241,7 @@ class Mutator:
         return b"\n".join(lines)
 
     def _with_other_values(self, data: bytes, chance: random.Random) -> bytes:
-        """Return the JSON (or one line of it) with one value replaced by a value of another type."""
+        """Return the JSON (or one line of it) with one value replaced by a value of a different type."""
         lines = data.split(b"\n")
         at = chance.randrange(len(lines))
         for text, wrap in ((data, None), (lines[at], at)):

@@ -72,9 +72,9 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 class Judge:
     """Judge the processor time of an input by the target's median time per byte of effective size.
 
-    The time of an empty input is subtracted, because it dominates short inputs. If a parser refuses most
-    inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read
-    whole, is used instead.
+    The time of an empty input is subtracted, because it dominates short inputs. If a parser rejects most
+    inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read in
+    full, is used instead.
     """
 
     def __init__(self, target: Target, samples: Sequence[bytes] = ()) -> None:

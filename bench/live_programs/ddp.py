@@ -58,7 +58,7 @@ def uneven_steps() -> None:
 
 
 def paused_as_a_group() -> None:
-    """Train while the runner stops the whole process group for a minute."""
+    """Train while the runner stops the entire process group for a minute."""
     loop = Loop()
     loop.train(60)
     if RANK == 0:

@@ -116,7 +116,7 @@ def gradient_accumulation() -> None:
 
 
 def multi_epoch() -> None:
-    """Train over several short epochs, each shuffled anew."""
+    """Train over several short epochs, each with a new shuffle."""
     hf_trainer = trainer(-1, num_train_epochs=8)
     hf_trainer.train_dataset = Numbers(60)
     hf_trainer.train()

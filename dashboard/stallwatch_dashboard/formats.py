@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, tzinfo
 
-from stallwatch_rules.text.digest import short_duration
+from stallwatch_rules.locale import duration_text
 
 NOTHING = "–"
 
@@ -28,11 +28,11 @@ def number(value: float | None) -> str:
     return f"{value:.4g}"
 
 
-def seconds(value: float | None) -> str:
-    """Format a duration: 0.21 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h."""
+def seconds(value: float | None, language: str = "en") -> str:
+    """Format a duration: 83 ms, 2.31 s, 42 s, 4 min 10 s, 3 h 5 min, 2 d 4 h; 4 分 10 秒."""
     if value is None or not math.isfinite(value):
         return NOTHING
-    return f"−{short_duration(-value)}" if value < 0 else short_duration(value)
+    return f"−{duration_text(-value, language)}" if value < 0 else duration_text(value, language)
 
 
 def byte_size(value: float | None) -> str:

@@ -32,7 +32,7 @@ def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: flo
 
 
 def losses(store: NumberStore, runs: Sequence[str]) -> dict[str, int]:
-    """Return the number of records that each run lost in the probe's rings and side files, most first."""
+    """Return the number of records that each run lost in the probe's files, highest first."""
     lost = {run: int(sum(store.latest(run, "stallwatch_dropped_records_total").values())) for run in runs}
     return {run: lost[run] for run in sorted(lost, key=lambda run: -lost[run]) if lost[run]}
 

@@ -148,7 +148,7 @@ def _headline(
     say, now = reader.say, reader.now
     step = formats.steps(row.step, row.total_steps)
     if row.state == "stale":
-        return say("is_stale", formats.seconds(max(0.0, now - row.seen) if row.seen else None)), "warning"
+        return say("is_stale", reader.seconds(max(0.0, now - row.seen) if row.seen else None)), "warning"
     if (level := _OVER.get(row.state)) is not None:
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
@@ -157,7 +157,7 @@ def _headline(
         return say(f"{key}_by" if stopped_by else key, step, stopped_by), "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or (stalled_since(incident) if incident else now)
-        return say("is_stalled", formats.seconds(max(0.0, now - since))), "critical"
+        return say("is_stalled", reader.seconds(max(0.0, now - since))), "critical"
     if row.state == "degraded":
         return say("is_degraded"), "warning"
     if incident is not None:
@@ -166,8 +166,8 @@ def _headline(
         return say("is_starting"), "quiet"
     ago = max(0.0, now - last_step_at) if last_step_at else None
     if row.state == "waiting":
-        return say("is_waiting", formats.seconds(ago), step), "warning"
-    return say("all_well", step, formats.seconds(ago)), "good"
+        return say("is_waiting", reader.seconds(ago), step), "warning"
+    return say("all_well", step, reader.seconds(ago)), "good"
 
 
 def _stopped_by(row: RunRow, say: Say) -> str:
@@ -191,7 +191,7 @@ def _with_incident(
     page = pages.get(incident.rule)
     cause = cause_of(incident, page)
     fixes = list(cause.fixes)
-    note = _note(incident, since, reader.now)
+    note = _note(incident, since, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
         fixes = _without_place(stacks, [fix for fix in fixes if not advises_stacks(fix)])
@@ -200,7 +200,7 @@ def _with_incident(
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
         duration = say(
-            still if incident.status == "open" else "lasted", formats.seconds(lasted(incident, reader.now))
+            still if incident.status == "open" else "lasted", reader.seconds(lasted(incident, reader.now))
         )
         facts.append(say("since", reader.clock(began(incident)), duration))
     else:
@@ -214,7 +214,7 @@ def _with_incident(
     if incident.attempt:
         facts.append(say("attempt", incident.attempt))
     if incident.threshold_seconds is not None and row.ended_at is None:
-        facts.append(say("threshold_is", formats.seconds(incident.threshold_seconds)))
+        facts.append(say("threshold_is", reader.seconds(incident.threshold_seconds)))
     evidence = incident.evidence or (incident.primary.evidence if incident.primary else ())
     return Verdict(
         level=level,
@@ -231,14 +231,14 @@ def _with_incident(
     )
 
 
-def _note(incident: Incident, since: float | None, now: float) -> Text:
+def _note(incident: Incident, since: float | None, reader: Reader) -> Text:
     """Return the impact on this run; for a stall, with its duration until now."""
     if incident.kind != "stall":
         return incident.note
     start = since if since is not None else stalled_since(incident)
-    values = {"silence": formats.seconds((incident.resolved_at or now) - start)}
+    values = {"silence": reader.seconds((incident.resolved_at or reader.now) - start)}
     if incident.threshold_seconds is not None:
-        values["threshold"] = formats.seconds(incident.threshold_seconds)
+        values["threshold"] = reader.seconds(incident.threshold_seconds)
     return with_params(incident.note, **values)
 
 

@@ -34,3 +34,7 @@ class Reader:
     def clock(self, time: float | None) -> str:
         """Format a time of day, with the date unless it is today."""
         return formats.clock(time, self.zone, self.now)
+
+    def seconds(self, value: float | None) -> str:
+        """Format a duration in the units of the language."""
+        return formats.seconds(value, self.language)

@@ -138,12 +138,23 @@ class Incident(msgspec.Struct, kw_only=True):
 Sink = Callable[[Incident], None]
 """Gets every change of an incident. Must return at once; what it raises is caught and counted by the agent.
 
-A sink may also have a method ``alive(problem)``. It is called about once a second, at every look at the run,
-with what could not be seen since the last one; "" for nothing. ``cluster.coordinator`` calls others.
+A sink may also have some of these members; ``id`` is the id of an incident:
+
+* ``alive(problem)`` is called about once a second, at every look at the run, with what could not be seen
+  since the last one; "" for nothing.
+
+In a run over several hosts, a sink gets the incidents of the agent that merges the reports:
+
+* ``adopt(incident)``: another agent reported this state of the incident. If a sink without this method got
+  the incident, it is called with its end;
+* ``release(id)``: another agent escalates the incident from now on;
+* ``escalates(id)`` returns whether this agent has planned the escalation of the incident;
+* ``has_sent(id)`` returns whether all due messages about the incident were delivered;
+* ``is_shared``: whether all agents write to the same place, so that none repeats another's report.
 """
 
 
-def optional_methods(receivers: Iterable[object], name: str) -> list[Callable[..., Any]]:
-    """Return the methods of this name of the sinks or channels that have one."""
-    found = (getattr(one, name, None) for one in receivers)
+def optional_methods(sinks: Iterable[object], name: str) -> list[Callable[..., Any]]:
+    """Return the methods of this name of the sinks that have one."""
+    found = (getattr(sink, name, None) for sink in sinks)
     return [method for method in found if method is not None]

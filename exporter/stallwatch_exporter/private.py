@@ -43,7 +43,7 @@ def make_open(folder: Path) -> None:
 
 
 def keep_private(home: Path) -> None:
-    """Close new files, and files in `home`, to accounts that may not read or write in that folder.
+    """Close new files, and files in `home`, to accounts that cannot read or write in that folder.
 
     If the user opened the folder to a group or to all, its files stay open. Never raises.
     """
@@ -68,7 +68,7 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # the state would be stored elsewhere, for the user alone
+    return 0  # the state would be stored elsewhere, for the user only
 
 
 def _close(entry: os.DirEntry[str], closed: int) -> None:

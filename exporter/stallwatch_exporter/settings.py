@@ -73,7 +73,7 @@ def _report_folders_used(foreign: Path, own: Path) -> None:
 
 
 def make_home(home: Path) -> None:
-    """Create the state folder, which contains logs, for its user alone; an existing folder keeps its mode."""
+    """Create the state folder, which contains logs, for its user only; an existing folder keeps its mode."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
@@ -189,7 +189,7 @@ class ExporterSettings:
     on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
     home: Path = field(default_factory=state_home)
     keep_days: int = 30  #: ended runs older than this are removed when another run starts
-    keep_gb: float = 10.0  #: most space of ended runs; the oldest runs are removed first
+    keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 

@@ -18,7 +18,7 @@ SIZES = (_TOTAL, _MICRO, _STEPS)
 
 
 def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield diagnostics for sizes that are inconsistent with any number of ranks, or with the run's.
+    """Yield diagnostics for sizes that are inconsistent with every number of ranks, or with that of the run.
 
     Yield nothing if ranks share a batch (tensor or sequence parallelism) or if elasticity chooses the sizes.
     """

@@ -1,4 +1,4 @@
-"""Find arguments that installed classes of transformers and TRL refuse, and losses that they cannot call.
+"""Find arguments that installed classes of transformers and TRL reject, and losses that they cannot call.
 
 ``num_items_in_batch`` was read in transformers 4.46.0 to 5.23.0 (``trainer.py``, ``training_step``).
 """

@@ -1,4 +1,4 @@
-"""Check for keys that a DeepSpeed version refuses or ignores, and for values of the wrong kind.
+"""Check for keys that a DeepSpeed version rejects or ignores, and for values of the wrong kind.
 
 The keys and the kinds of their values are in `facts/deepspeed.yaml`.
 """
@@ -48,7 +48,7 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object of the configuration that refuses unknown keys since a release."""
+    """An object of the configuration that rejects unknown keys since a release."""
 
     keys: dict[str, Key]
     since: str = FIRST_KNOWN
@@ -120,7 +120,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
 
 def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield values that DeepSpeed's models refuse, and strings that DeepSpeed uses in calculations.
+    """Yield values that DeepSpeed's models reject, and strings that DeepSpeed uses in calculations.
 
     Fractions and nonexistent stages have their own assertions. Up to 0.17.0 ``fp16`` and ``bf16`` were read
     without validation.

@@ -40,7 +40,7 @@ class DsConfig:
         return default if value is None else value
 
     def has(self, *path: str) -> bool:
-        """Return whether the key is present, whatever its value."""
+        """Return whether the key is present, regardless of its value."""
         parent = self.get(*path[:-1], default={}) if len(path) > 1 else self.values
         return isinstance(parent, Mapping) and path[-1] in parent
 
@@ -83,7 +83,7 @@ class DsConfig:
     def with_valid_stage(self) -> DsConfig:
         """The configuration with stage 3 instead of a higher stage, which has its own diagnostic.
 
-        Conflicts with ZeRO-3 are thus reported at the same time, not only after the stage is fixed.
+        Therefore conflicts with ZeRO-3 are reported at the same time, not only after the stage is fixed.
         """
         if self.stage is None or self.stage <= _LAST_STAGE:
             return self

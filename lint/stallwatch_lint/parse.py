@@ -1,6 +1,6 @@
 """Parse text into a configuration, or report the problem with the text and its line.
 
-DeepSpeed reads its file as Hjson (comments, trailing commas) and refuses a key that occurs twice (0.9.0 to
+DeepSpeed reads its file as Hjson (comments, trailing commas) and rejects a key that occurs twice (0.9.0 to
 0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
 ``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last of two equal keys.
 
@@ -136,7 +136,7 @@ def key_lines(text: str) -> dict[Path, int]:
 
 
 def _hjson(text: str, file: str, error: ValueError, pairs: Any) -> tuple[dict[str, Any] | None, Diagnostic]:
-    """Return the values that Hjson reads from text that is no JSON, and a diagnostic."""
+    """Return the values that Hjson reads from text that is not JSON, and a diagnostic."""
     place, column = (file, getattr(error, "lineno", 1)), getattr(error, "colno", None)
     what = getattr(error, "msg", str(error))
     reason = what if column is None else message("lint.at-column", reason=what, column=column)

@@ -1,4 +1,4 @@
-"""Check training arguments that transformers and TRL refuse, alone or with the DeepSpeed configuration.
+"""Check training arguments that transformers and TRL reject, alone or with the DeepSpeed configuration.
 
 transformers 5.23.0: ``training_args.py`` (``__post_init__``) accepts only one of fp16 and bf16;
 ``integrations/deepspeed.py`` (``trainer_config_process``) compares the configuration with the arguments, and
@@ -50,7 +50,7 @@ def _settings(script: Script) -> Iterator[Call]:
 
 
 def _trains(call: Call) -> bool:
-    """Return whether the call makes the configuration of a trainer (``SFTConfig``), and not of a model."""
+    """Return whether the call creates the configuration of a trainer (``SFTConfig``), not of a model."""
     trainers = ("deepspeed", "per_device_train_batch_size")
     return call.last.endswith("TrainingArguments") or any(call.argument(one) is not None for one in trainers)
 

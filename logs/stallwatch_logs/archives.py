@@ -14,8 +14,8 @@ from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
 _HEADER = 1024 * 1024  # largest headers of one file in a tar archive, in bytes
 _DIRECTORY = 16 * 1024 * 1024  # bytes of the largest directory of a zip archive, for 100,000 files
-_KEYWORDS = 1000  # most keywords in global headers
-_HEADERS = 20  # most entries of a tar archive, such as folders and links, per permitted file
+_KEYWORDS = 1000  # maximum number of keywords in global headers
+_HEADERS = 20  # maximum number of tar entries, such as folders and links, per permitted file
 
 Chunks = Iterator[bytes]
 

@@ -1,8 +1,8 @@
 """Recognize logs in a folder by their names, and ranks by the numbers in names.
 
 A file that the user names is always read. The number in ``worker-3.log`` may be that of a node, a pod or a
-rank. If several files are numbered alike, and the first lines of each file name only its own number as the
-rank, each file contains that rank's output.
+rank. If several files are numbered in the same way, and the first lines of each file name only its own number
+as the rank, each file contains that rank's output.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def enters_folder(name: str) -> bool:
 
 
 HEAD = 64 * 1024  #: number of bytes searched in each file
-MOST_FILES = 4096  #: most files with names that differ only in their numbers
+MOST_FILES = 4096  #: maximum number of files with names that differ only in their numbers
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
 # Ranks in the form of loggers and Ascend's CANN; the rank in a LoRA configuration has another form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
@@ -98,7 +98,7 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether jobs, given with the paths of their files, are ranks or nodes of one training.
+    """Return whether jobs, given with the paths of their files, are ranks or nodes of one run.
 
     This is the case if the lines of each job name its own ranks, no two jobs name the same rank, and the
     ranks together count from 0 without a gap. No more files than necessary are read.

@@ -1,9 +1,8 @@
 """Assign log files to jobs, by their names alone.
 
 Files are separated only if their names prove it. If files with a form of names may be ranks or nodes of one
-training, they stay together and are read as one run. Therefore a number belongs to a job only in the places
-where schedulers put it, and never if it counts ranks, nodes, steps or parts, is a time, or may be a process
-id.
+run, they stay together and are read as one run. Therefore a number belongs to a job only in the places where
+schedulers put it, and never if it counts ranks, nodes, steps or parts, is a time, or may be a process id.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ _POD = lazy(
     r"(?P<job>.+?)-(?:master|worker|launcher)-\d{1,4}(?:_[\w.-]+)?(?:\.(?:log|txt|out|err))?", re.IGNORECASE
 )
 _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
-# Words that distinguish pods of one training, in the same place as a job's name.
+# Words that distinguish pods of one run, in the same place as a job's name.
 _ROLE = _words["role"]
 
 
@@ -198,12 +197,12 @@ def _split(name: str) -> tuple[list[str], str]:
 
 
 def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str]:
-    """Return the jobs found in similar names, unless the files show that they are one training."""
+    """Return the jobs found in similar names, unless the files show that they are one run."""
     return {} if len(set(found.values())) > 1 and of_one_training(found) else found
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Predicate) -> dict[str, str]:
-    """Group files by schedulers' numbers, in certain forms of names or in names that are otherwise alike."""
+    """Group files by schedulers' numbers, in certain forms of names or in otherwise equal names."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
     counted: set[tuple[str, str]] = set()

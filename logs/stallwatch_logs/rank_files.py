@@ -2,8 +2,8 @@
 
 The files are outputs of ``stallwatch stacks --json`` on a host, and dumps of torch's flight recorder, as
 pickles or as JSON. Dumps are named ``nccl_trace_rank_3`` or ``comm_lib_trace_rank_3``, unless
-``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets another name (torch
-2.13, FlightRecorder.cpp).
+``TORCH_FR_DUMP_TEMP_FILE`` (in older versions ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``) sets a different name
+(torch 2.13, FlightRecorder.cpp).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stallwatch_rules.text.foreign_pickle import MOST_BYTES, PickleRefusedError,
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-_MOST_COMMAS = 4_000_000  # most commas in JSON, which bound the number of its values
+_MOST_COMMAS = 4_000_000  # maximum number of commas in JSON, which limits the number of its values
 _AS_JSON = (
     "have torch write JSON: torch._C._distributed_c10d._dump_fr_trace_json(), "
     "if it has no such function _dump_nccl_trace_json()"

@@ -23,7 +23,7 @@ from stallwatch_rules.scan.similar_sources import (
 from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
-SMALL = 64 * 1024  #: most decompressed bytes of a small file
+SMALL = 64 * 1024  #: maximum decompressed bytes of a small file
 _TOGETHER = 1024 * 1024  # number of bytes that are searched at once
 _TOGETHER_FILES = 512
 

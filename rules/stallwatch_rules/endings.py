@@ -39,9 +39,9 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     def speaks(self) -> Speaks:
         """The evidence on whether the host ran out of memory: "for", "against", "far", or "" for none.
 
-        "far": the use stayed far from the limit. Programs that watch the memory beside the kernel (earlyoom,
-        systemd-oomd, Ray, Slurm) leave the kernel's count unchanged, but they kill only if memory is nearly
-        used up.
+        "far": the use stayed far from the limit. Programs other than the kernel that watch the memory
+        (earlyoom, systemd-oomd, Ray, Slurm) leave the kernel's count unchanged, but they kill only if memory
+        is nearly used up.
         """
         held = self.most
         if self.counted:
@@ -94,7 +94,7 @@ class Ending(msgspec.Struct, frozen=True):
     seconds: float = 0.0  #: duration of the command
     left: list[ExitedRank] = []  #: ranks that ended by themselves, without an error, before the others
     memory: MemoryUse | None = None  #: observed memory, if a process was killed
-    quiet: float | None = None  #: seconds without a step when the command was requested to end, if known
+    quiet: float | None = None  #: seconds without a step when the end of the command was requested, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
     codes: dict[int, int | None] = {}  #: rank → exit code of failed ranks, first failure first, if observed
     running: list[SurvivingRank] = []  #: ranks that were still alive when the command had ended

@@ -279,7 +279,7 @@ class RunReading:
         ended_at: float | None = None,
         memory: MemoryUse | None = None,
         left: Sequence[ExitedRank] = (),
-        elsewhere: bool = False,
+        elsewhere: Sequence[int] = (),
         watched: bool = False,
     ) -> Diagnosis:
         """Diagnose the lines read so far.
@@ -287,9 +287,9 @@ class RunReading:
         ``ending``: how the command ended, if known. ``now``, ``threshold``, ``stalled`` and ``waited``
         (seconds without a step) come from the agent that watches or watched the run live. ``ended_at``: when
         the run ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other
-        ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the stacks showed that
-        the rank that the other ranks wait for is in none of the collectives. ``watched``: an agent still
-        watches the run.
+        ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the ranks that the
+        others wait for, if stacks showed that they are in none of the collectives. ``watched``: an agent
+        still watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}

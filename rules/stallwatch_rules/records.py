@@ -252,7 +252,7 @@ class Stats(msgspec.Struct):
 
 
 class Start(msgspec.Struct):
-    """One of several starts of a training in the same log."""
+    """One of several starts of a job in the same log."""
 
     number: int  #: 1 for the first
     file: str

@@ -22,14 +22,13 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.reading import SkippedCount
 
-HEAD_LINES = 48  #: different lines of a head that are learned
+HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
 HEAD_REACH = 400  #: lines that are searched for the head
 FIRST_WITHIN = 16  #: lines among which the first line of the head must be
 MOST_HEADS = 4  #: heads of one source that are kept
 ENOUGH = 3  #: lines of the head that must recur
 NEAR = 200  #: lines within which the lines of the head must recur
 NEXT = 30  #: lines within which the next line of the head must follow
-TOGETHER = 60.0  #: seconds within which the processes of one start print the same line
 MOST_VAIN = 3
 FRESH = 3  #: if more lines than this are in no head, a start shows more than its head
 MOST_WAITING = 4000  #: lines after which an uncertain start is rejected
@@ -63,7 +62,6 @@ class HeadLine(msgspec.Struct):
 
     order: int
     text: str
-    time: float | None = None
     vain: int = 0  #: how often it recurred without a start
 
 
@@ -88,12 +86,11 @@ class Head:
             return False
         if self._seen >= HEAD_REACH:
             self.is_open = False
-        if (known := self.lines.get(key)) is not None:
-            if line.time is None or known.time is None or line.time - known.time <= TOGETHER:
-                self.doubled.add(key)
+        if key in self.lines:
+            self.doubled.add(key)
             return False
         if len(key) >= _LEAST and key.lower() != key.upper():  # skip separators, such as a row of dashes
-            self.lines[key] = HeadLine(len(self.lines), line.text, line.time)
+            self.lines[key] = HeadLine(len(self.lines), line.text)
             self.first, self.last = self.first or line.number, line.number
             self.is_open = self.is_open and len(self.lines) < HEAD_LINES
             return True
@@ -348,7 +345,7 @@ class Starts:
 
     @property
     def is_of_training(self) -> bool:
-        """True if at least one start is known to be a training."""
+        """True if at least one start is known to be of a training job."""
         return any(verdict != "no-training-log" for verdict, _ in self.verdicts)
 
     def __iter__(self) -> Iterator[Start]:

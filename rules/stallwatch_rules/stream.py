@@ -152,8 +152,8 @@ class StreamReading:
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
         self.activity_now: Activity | None = None  #: the latest activity since the last step
         self.timed = False  #: True if every line's time comes from outside the text
-        self.of_a_run = False  #: True if a line belonged to a training, although the line had no step
-        self.sampled = False  #: True if any line contained numbers of a training
+        self.of_a_run = False  #: True if a line belonged to training, although it had no step
+        self.sampled = False  #: True if any line contained training metrics
         self._finite_at = -1  # index of the last line with a finite loss
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
         #: the trainer's count of skipped steps, and the step at which it was printed
@@ -211,7 +211,7 @@ class StreamReading:
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        # also if the number beside the word is not parsed as a loss
+        # also if the number next to the word is not parsed as a loss
         if "loss" in line.text and _LOSS.search(line.text):
             self._logged, self._lossy = self.timelines.positions, True
         if sample is not None:

@@ -150,7 +150,8 @@ def main() -> None:
 def _limit_exit(code: int) -> None:
     """Exit with `code` after a time limit, because the interpreter waits for threads of libraries at exit.
 
-    A thread that could not start for lack of memory never ends, and the exit code may be a training's.
+    A thread that could not start for lack of memory never ends, and the exit code may be that of a training
+    run.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(code))

@@ -40,7 +40,7 @@ _WILL_FAIL, _UNREADABLE = 1, 2
     metavar="FILE",
     help="Take versions from this requirements.txt or pip freeze instead.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 for what is likely to fail, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 also if a failure is only likely.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @language_option
 @click.pass_obj

@@ -91,7 +91,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
     now, missing = time.time(), 0
     for name in incidents:
         found = incidents_named(store, name)
-        # Alerts of Prometheus without an incident, which the relay sent.
+        # Prometheus alerts without an incident, which the relay sent.
         alerts = people.acknowledge_alerts(name)
         for alert in alerts:
             print_line(say("acknowledged", language, incident=alert))

@@ -353,9 +353,9 @@ def export(app: App, folder: Path) -> None:
     stallwatch rules export --prometheus /etc/prometheus/stallwatch
     stallwatch rules export --prometheus DIR --rules my-rules
 
-    catalogue.yml holds one alert per rule page, those of your own folders included. Each runbook_url leads to
-    [dashboard] url or [docs] url. Files of these names are replaced. Write them anew when Stallwatch or your
-    rules change, and reload Prometheus.
+    catalogue.yml holds one alert per rule page, including those of your own folders. Each runbook_url leads
+    to [dashboard] url or [docs] url. Files of these names are replaced. Write them again when Stallwatch or
+    your rules change, and reload Prometheus.
     """
     from stallwatch_alerts.messages.links import Runbooks
     from stallwatch_alerts.prometheus.rulefiles import rule_files

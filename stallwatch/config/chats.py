@@ -23,7 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident may have, those of packs that are not loaded included."""
+    """Return the ids of all rules that an incident may have, also of packs that are not loaded."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 

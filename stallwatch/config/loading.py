@@ -368,7 +368,7 @@ def _secret_in_file(config: Config, key: Key, environ: Mapping[str, str]) -> str
 def _remedy(key: Key) -> str:
     if key.kind == "routes":
         return "docs/alerts.md describes [[alerts.routes]]"
-    return f"in {FILE_NAME} it is {key.name} = {example(key)}"
+    return f"in {FILE_NAME}, write for example {key.name} = {example(key)}"
 
 
 def _report_no_chats(config: Config) -> None:

@@ -86,7 +86,7 @@ def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
     """Return why another account can write a folder of rule pages or any of its entries that are read.
 
     An entry that cannot be checked, such as a dangling link, is not trusted, because another account may
-    create its target later. A folder to which several links lead, perhaps from within, is checked once
+    create its target later. A folder is checked once, even if several links point to it
     (`seen`).
     """
     seen = set() if seen is None else seen
@@ -128,7 +128,7 @@ def _is_private_group(path: Path, status: os.stat_result) -> bool:
     primary group it is. A group with the account's own name is private by convention.
     """
     # With a POSIX ACL, the group bits also apply to other accounts.
-    with suppress(OSError, AttributeError):  # another system than Linux, or a file system without attributes
+    with suppress(OSError, AttributeError):  # a system other than Linux, or a file system without attributes
         if "system.posix_acl_access" in os.listxattr(path):
             return False
     return any(_is_alone(uid, status.st_gid) for uid in {status.st_uid, os.geteuid()})

@@ -47,7 +47,7 @@ class _Kind(NamedTuple):
 _LIST, _REACTIONS = "a list of strings", '"report", "abort" or "command scontrol requeue $SLURM_JOB_ID"'
 _KINDS: dict[KindName, _Kind] = {
     "text": _Kind("a string", '"…"'),
-    "web": _Kind("a string", '"https://stallwatch.example.org"'),
+    "web": _Kind("a string", '"https://…"'),
     "path": _Kind("a string", '"folder/file"'),
     "choice": _Kind("a string"),
     "reaction": _Kind("a string", _REACTIONS),
@@ -123,7 +123,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "web":
         return _web(value.strip())
     if key.kind in ("int", "number"):
-        # Infinity, NaN, and integers with hundreds of digits, which no float holds, are refused.
+        # Infinity, NaN, and integers with hundreds of digits, which no float holds, are rejected.
         if not key.lowest <= value <= min(key.highest, sys.float_info.max):
             raise BadValue(f"must be {_range(key.lowest, key.highest)}, not {value}")
         return float(value) if key.kind == "number" else value

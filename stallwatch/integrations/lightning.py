@@ -14,7 +14,7 @@ from stallwatch.integrations.loop import hook, probe
 
 if TYPE_CHECKING or "pytorch_lightning" not in sys.modules:
     from lightning.pytorch import Callback as _Base
-else:  # a trainer accepts only callbacks of its own package
+else:  # a trainer accepts only callbacks from its own package
     from pytorch_lightning import Callback as _Base
 
 

@@ -26,7 +26,7 @@ def ray_runtime_env(
     found = dict(runtime_env or {})
     try:
         here = f"{os.uname().nodename} {Path('/proc/self/ns/pid').readlink()}"
-    except (AttributeError, OSError):  # another system than Linux
+    except (AttributeError, OSError):  # a system other than Linux
         return found
     if not environ.get(FOLDER_VARIABLE):
         return found

@@ -96,7 +96,7 @@ def test_it_names_host_process_and_commands() -> None:
     incident.stacks.groups[-1].condition = "stopped"
     text = incident_notice(incident, "zh", None).message.text
     assert "rank 1（PID 4711）" in text and "    kill -CONT 4711\n" in text
-    assert "用 `kill -CONT 4711` 让它继续" in text or "kill -CONT 4711 让它继续" in text
+    assert "用 `kill -CONT 4711` 让进程继续运行" in text or "kill -CONT 4711 让进程继续运行" in text
 
 
 def test_a_data_loaders_own_worker_is_shown() -> None:

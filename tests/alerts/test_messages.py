@@ -74,7 +74,7 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "This run's own rhythm" not in english
-    assert "The run is too young to have a known rhythm; until then, the limit is 1 min 30 s." in english
+    assert "enough steps to show its rhythm; until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "在此之前卡住阈值是 1 分 30 秒" in chinese
 
 
@@ -108,7 +108,7 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
 
 
 def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -> None:
-    incident = stall(stalled_seconds=3.04, threshold_seconds=3.0)
+    incident = stall(stalled_seconds=3.004, threshold_seconds=3.0)
     assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
     assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
 

@@ -42,7 +42,7 @@ def test_an_incident_is_found_and_taken_care_of(scene, watched) -> None:  # type
     assert watched.dialogs == [] and watched.failures == []
 
     address = page.url
-    page.get_by_role("link", name="To the run").click()
+    page.get_by_role("link", name="View run").click()
     page.wait_for_url(f"**/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for()
     page.goto(address)  # the link can be shared

@@ -39,7 +39,7 @@ def test_the_incident_appears_without_a_reload(scene, watched, tmp_path: Path) -
     page, url = watched.page, scene.urls["embedded"]
     run = f"awaited-{time.monotonic_ns()}"  # a rerun of this test needs another run
     page.goto(f"{url}/run?run={run}")
-    page.get_by_role("heading", name="No run of this name yet").wait_for()
+    page.get_by_role("heading", name="No run with this name yet").wait_for()
     page.evaluate("window.sameDocument = true")
     scene.run(run, HANGS, floor=4.0)
 
@@ -155,7 +155,7 @@ def test_the_mark_of_an_incident_opens_it(scene, watched, source: str) -> None: 
     for _ in range(2):
         page.get_by_role("heading", name="hangs-one: open").wait_for()
         page.get_by_text("Timeline").wait_for()
-        page.get_by_role("link", name="To the run").click()
+        page.get_by_role("link", name="View run").click()
         page.get_by_role("heading", name="Stalled").wait_for()
         page.go_back()  # one press goes back one page
     page.get_by_role("heading", name="hangs-one: open").wait_for()

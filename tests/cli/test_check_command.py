@@ -37,7 +37,7 @@ def test_what_will_fail_is_told_with_place_and_fix(stallwatch, tmp_path: Path, f
     result: Result = stallwatch("check", "ds.json", "--versions", freeze)
     assert result.exit_code == 1
     assert (
-        " FAILS   DeepSpeed 0.16.3 refuses the key zero_optimization.log_trace_cache_warnings"
+        " FAILS   DeepSpeed 0.16.3 rejects the key zero_optimization.log_trace_cache_warnings"
         in result.stdout
     )
     assert "ds.json:4" in result.stdout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stallwatch.config.handover import alert_settings, dashboard_settings, exporter_settings
-from stallwatch.config.keys import KEYS
+from stallwatch.config.keys import KEYS, Key
 from stallwatch.config.loading import Config, Setting, load
 from stallwatch.config.values import from_text, from_toml
 
@@ -161,6 +161,12 @@ def test_problems_are_reported_with_file_line_and_remedy(
     for words in said:
         assert words in str(problem)
     assert "s3cr3t" not in str(problem)
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.kind == "web"], ids=lambda key: key.full_name)
+def test_a_wrong_web_address_gets_an_example_that_is_none_of_another_key(tmp_path: Path, key: Key) -> None:
+    (problem,) = load_text(tmp_path, f"[{key.section}]\n{key.name} = 'no-address'\n").problems
+    assert problem.remedy == f'in stallwatch.toml, write for example {key.name} = "https://…"'
 
 
 def test_a_wrong_entry_leaves_the_sound_chats_in_use(tmp_path: Path) -> None:

@@ -269,9 +269,10 @@ def test_runs_of_other_hosts_are_rows_too(home: Path, serve_metrics: Callable[..
         source.close()
 
 
-def test_a_run_elsewhere_is_stale_by_its_last_answer_unless_its_record_is_newer(
+def test_a_run_elsewhere_is_stale_if_neither_its_answer_nor_its_record_is_recent(
     home: Path, make_run: MakeRun, serve_metrics: Callable[..., str]
 ) -> None:
+    """The record has the time of another clock, here one that is 4 s behind."""
     start = time.time()  # an agent elsewhere is gone by the real clock
     now = start
     metrics = RunMetrics("far")
@@ -287,12 +288,15 @@ def test_a_run_elsewhere_is_stale_by_its_last_answer_unless_its_record_is_newer(
 
     try:
         source.scraper.scrape_once()
-        now = start + 9
+        now = start + 11  # the scrape is out of date, the records are not
         assert states() == ("training", "training")
-        now = start + 11
-        assert states() == ("stale", "training")
-        folder.write_info(updated_at=now)
-        assert states() == ("training", "training")
+        now = start + 97
+        assert states() == ("stale", "stale")
+        folder.write_info(updated_at=now - 4)
+        assert states() == ("training", "stale")
+        now = start + 200
+        source.store.last_seen = lambda: {"far": now - 9, "unreachable": now - 11}
+        assert states() == ("training", "stale")
     finally:
         source.close()
 

@@ -24,7 +24,6 @@ from stallwatch_dashboard.data.overview import (
 )
 from stallwatch_dashboard.data.summaries import summary_of
 from stallwatch_exporter.incident import Event, Incident
-from stallwatch_exporter.runs.run_state import LATE_INDIRECTLY_SECONDS, LATE_SECONDS
 from stallwatch_exporter.runs.runfolder import AgentInfo
 from stallwatch_rules.endings import Ending, EndingKind
 from stallwatch_rules.records import Progress
@@ -48,7 +47,7 @@ def info(**changes: Any) -> AgentInfo:
 
 
 def state(told: AgentInfo | None, incidents: list[Incident] | None = None, **changes: Any) -> str:
-    options: dict[str, Any] = {"alive": True, "seen": NOW, "now": NOW, "step": 5.0, **changes}
+    options: dict[str, Any] = {"alive": True, "answers": True, "now": NOW, "step": 5.0, **changes}
     return state_of(told, incidents=incidents or [], **options)
 
 
@@ -63,37 +62,42 @@ def test_plain_states() -> None:
 
 def test_a_secret_in_the_name_of_a_host_is_masked() -> None:
     told = info(host="hf_" + "aBcDeFgHiJ" * 3 + "kLmN")
-    row = make_row("r", told, Numbers(step=5.0), [], alive=True, seen=NOW, now=NOW)
+    row = make_row("r", told, Numbers(step=5.0), [], alive=True, answers=True, seen=NOW, now=NOW)
     assert row.host == "hf_***"
 
 
 @pytest.mark.parametrize(
-    ("kind", "sign", "shown"),
+    ("kind", "sign", "recorded", "shown"),
     [
-        ("interrupted", "SIGINT", "interrupted"),
-        ("killed", "SIGTERM", "interrupted"),
-        ("time-limit", "SIGTERM", "interrupted"),
-        ("killed", "SIGKILL", "failed"),
-        ("finished", None, "finished"),
+        ("interrupted", "SIGINT", "failed", "interrupted"),  # as version 0.1 recorded it
+        ("killed", "SIGTERM", "finished", "interrupted"),
+        ("killed", "SIGTERM", "failed", "failed"),  # it had failed before
+        ("time-limit", "SIGTERM", "finished", "interrupted"),
+        ("killed", "SIGKILL", "failed", "failed"),
+        ("finished", None, "finished", "finished"),
     ],
 )
-def test_a_run_that_was_stopped_from_outside_did_not_fail(
-    kind: EndingKind, sign: str | None, shown: str
+def test_a_run_that_was_stopped_from_outside_is_interrupted_unless_it_had_failed(
+    kind: EndingKind, sign: str | None, recorded: str, shown: str
 ) -> None:
     ending = Ending(kind=kind, exit_code=143, signal=sign)
-    assert state(info(state="failed", ended_at=NOW, ending=ending)) == shown
+    assert state(info(state=recorded, ended_at=NOW, ending=ending)) == shown
 
 
 def test_a_scraped_run_that_was_stopped_by_hand_did_not_fail() -> None:
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="interrupted")
-    assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "interrupted"
+    assert (
+        make_row("far", None, numbers, [], alive=True, answers=True, seen=NOW, now=NOW).state == "interrupted"
+    )
 
 
 def test_an_unwatched_run_neither_finished_nor_failed() -> None:
     ending = Ending(kind="unknown", exit_code=None, detail="Watching was stopped.")
     assert state(info(state="finished", ended_at=NOW, ending=ending)) == "unwatched"
     numbers = Numbers(step=5.0, ended_at=NOW, ended_as="unknown")
-    assert make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW).state == "unwatched"
+    assert (
+        make_row("far", None, numbers, [], alive=True, answers=True, seen=NOW, now=NOW).state == "unwatched"
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,26 +132,27 @@ def test_a_degrading_finding_degrades(make_incident: Callable[..., Incident]) ->
     assert state(info(), [make_incident(kind="finding", harm="harmless", severity="info")]) == "training"
 
 
-@pytest.mark.parametrize("changes", [{"seen": NOW - 101}, {"alive": False}])
-def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(changes: dict[str, Any]) -> None:
-    assert state(info(state="stalled"), **changes) == "stale"
-    assert state(info(state="failed", ended_at=NOW - 500), **changes) == "failed"
+@pytest.mark.parametrize(
+    ("age", "changes"),
+    [(101, {"answers": False}), (0, {"alive": False}), (0, {"alive": False, "answers": False})],
+)
+def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(age: float, changes: dict[str, Any]) -> None:
+    assert state(info(state="stalled", updated_at=NOW - age), **changes) == "stale"
+    assert state(info(state="failed", ended_at=NOW - 500, updated_at=NOW - age), **changes) == "failed"
 
 
-def test_an_agent_here_is_stale_sooner_than_one_whose_clock_may_differ() -> None:
-    here = info(host=socket.gethostname())
-    assert [state(here, seen=NOW - seconds) for seconds in (9.9, 11.0)] == ["training", "stale"]
-    assert state(info(), seen=NOW - 90.0) == "training"
+def test_a_record_of_this_host_is_out_of_date_sooner_than_one_whose_clock_may_differ() -> None:
+    def by_record(host: str, age: float) -> str:
+        return state(info(host=host, updated_at=NOW - age), answers=False)
+
+    here = socket.gethostname()
+    assert [by_record(here, age) for age in (9.9, 11.0)] == ["training", "stale"]
+    assert [by_record("node", age) for age in (99.0, 101.0)] == ["training", "stale"]
 
 
-@pytest.mark.parametrize("told", [info(), None], ids=["record", "no record"])
-def test_an_agent_elsewhere_that_is_asked_often_is_stale_as_soon_as_one_here(told: AgentInfo | None) -> None:
-    ages = (9.9, 11.0, 99.0, 101.0)
-    often = [state(told, seen=NOW - age, late=LATE_SECONDS) for age in ages]
-    seldom = [state(told, seen=NOW - age, late=LATE_INDIRECTLY_SECONDS) for age in ages]
-    assert often == ["training", "stale", "stale", "stale"]
-    assert seldom == ["training", "training", "training", "stale"]
-    assert state(None, seen=None) == "stale"
+def test_an_agent_that_answers_is_not_stale_whatever_the_age_of_its_record() -> None:
+    assert state(info(updated_at=NOW - 500)) == state(None) == "training"
+    assert state(None, answers=False) == "stale"
 
 
 def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Incident]) -> None:
@@ -160,7 +165,9 @@ def test_the_incident_to_see_first_is_the_stall(make_incident: Callable[..., Inc
 def test_a_row_takes_the_total_from_the_incident_where_numbers_do_not_tell(
     make_incident: Callable[..., Incident],
 ) -> None:
-    row = make_row("r", info(), Numbers(step=57.0), [make_incident()], alive=True, seen=NOW, now=NOW)
+    row = make_row(
+        "r", info(), Numbers(step=57.0), [make_incident()], alive=True, answers=True, seen=NOW, now=NOW
+    )
     assert (row.step, row.total_steps, row.state) == (57.0, 900, "stalled")
     assert len(row.open_incidents) == 1
 
@@ -191,7 +198,7 @@ def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
         **changes,
     }
     numbers = Numbers(progressed_at=NOW - silent, alarm_at=NOW - silent + 1800, **few)
-    row = make_row("r", info(), numbers, [], alive=True, seen=NOW, now=NOW)
+    row = make_row("r", info(), numbers, [], alive=True, answers=True, seen=NOW, now=NOW)
     assert row.state == state
     assert (row.seconds_left is not None) == (state == "training" and row.step_seconds is not None)
 
@@ -199,7 +206,7 @@ def test_a_silence_that_no_rhythm_is_known_for_is_no_training(
 def test_how_it_ended_and_how_long_it_took() -> None:
     ending = Ending(kind="oom-killed", exit_code=137, signal="SIGKILL", detail="the kernel killed it")
     told = info(state="failed", ended_at=NOW - 40, ending=ending)
-    row = make_row("r", told, Numbers(), [], alive=False, seen=NOW - 40, now=NOW)
+    row = make_row("r", told, Numbers(), [], alive=False, answers=False, seen=NOW - 40, now=NOW)
     assert (row.ending, row.seconds(NOW)) == (ending, 60)
 
 
@@ -209,7 +216,7 @@ def test_a_warning_that_was_open_as_a_run_failed_is_not_its_cause(
 ) -> None:
     open_then = make_incident(kind="finding", rule="straggler-slow-node", harm=harm, severity="warning")
     told = info(state="failed", ended_at=NOW - 40, ending=Ending(kind="failed", exit_code=1))
-    row = make_row("r", told, Numbers(), [open_then], alive=False, seen=NOW - 40, now=NOW)
+    row = make_row("r", told, Numbers(), [open_then], alive=False, answers=False, seen=NOW - 40, now=NOW)
     assert (row.incident, row.cause) == (open_then, cause)
 
 
@@ -250,7 +257,7 @@ def test_those_that_need_someone_come_first() -> None:
     ],
 )
 def test_where_only_numbers_are_here_they_tell_the_state(numbers: Numbers, expected: str) -> None:
-    row = make_row("far", None, numbers, [], alive=True, seen=NOW, now=NOW)
+    row = make_row("far", None, numbers, [], alive=True, answers=True, seen=NOW, now=NOW)
     assert row.state == expected and row.ended_at == numbers.ended_at
 
 

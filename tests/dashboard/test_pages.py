@@ -144,7 +144,7 @@ def test_metrics_that_no_dashboard_reads_are_reported_with_the_reason(
         shared().scraper.scrape_once()
     said = texts(page("run", run="far"), "caption")
     assert "no dashboard read its metrics while it ran" in said
-    assert "the agent on n1 listens on that host alone" in said
+    assert "the agent on n1 listens only on that host" in said
 
 
 def test_log_text_is_shown_as_text(stuck: RunFolder) -> None:

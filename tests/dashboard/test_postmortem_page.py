@@ -34,7 +34,7 @@ def test_uploaded_logs_are_diagnosed_and_a_bad_file_is_named(root: Path) -> None
     app = upload(page("postmortem"), *recorded(root), ("junk.bin", bytes(range(256)) * 20))
     assert not app.exception
     told = texts(app, "markdown")
-    assert "Failed" in told and "gloo" in told and "What to change" in told
+    assert "Failed" in told and "trace cache" in told and "What to change" in told
     assert "junk" in texts(app, "warning")
     assert "zero3-trace-cache-invalidated" in list(app.dataframe[0].value["Rule"])
     assert "▶" in texts(app, "code")
@@ -80,7 +80,7 @@ def test_the_whole_upload_may_be_one_archive(root: Path) -> None:
         for name, data in recorded(root):
             archive.writestr(f"logs/{name}", data)
     app = upload(page("postmortem"), ("logs.zip", packed.getvalue()))
-    assert not app.exception and "gloo" in texts(app, "markdown") and "▶" in texts(app, "code")
+    assert not app.exception and "ZeRO" in texts(app, "markdown") and "▶" in texts(app, "code")
 
 
 def test_a_report_is_kept_opened_by_its_link_and_deleted(root: Path) -> None:

@@ -76,12 +76,12 @@ def test_the_tables_name_an_exception_that_no_rule_knows(make_incident: Callable
         assert told(RunRow("r", "degraded", open_incidents=(died,)))["open_incidents"][0] == shown
 
 
-def test_both_tables_title_a_stall_with_its_rank_and_place(make_incident: Callable[..., Incident]) -> None:
+def test_both_tables_show_the_rank_and_place_of_a_stall(make_incident: Callable[..., Incident]) -> None:
     stacks = StallStacks(NOW, 0.1, [StackGroup([1], "code", place="train.py:30 in main")], odd=[1])
     pages = load_catalogue().pages
     stall = make_incident(kind="stall", rule="silent-hang-no-error", stacks=stacks)
     title = f"{pages[stall.rule].title}: rank 1 holds up the run at train.py:30 in main"
     row = RunRow("r", "stalled", open_incidents=(stall,))
     (shown,) = table([row], Reader(now=NOW), pages)["rows"]
-    assert title in shown["cells"] and title in shown["found"]
+    assert "rank 1 at train.py:30 in main" in shown["cells"] and title in shown["found"]
     assert title in incident_table([stall], Reader(now=NOW), pages).iloc[0].tolist()

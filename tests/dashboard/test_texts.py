@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from stallwatch_dashboard import formats, words
+from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.pages.incident import incident_table
+from stallwatch_dashboard.pages.runs_table import table
 from stallwatch_dashboard.safetext import advice, first_sentence, label, markdown, plain, prose
 from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import load_catalogue
@@ -24,9 +26,9 @@ from stallwatch_rules.pages.fixes import fixes_for
     [
         (None, "–"),
         (math.nan, "–"),
-        (0.0834, "0.083 s"),
+        (0.0834, "83 ms"),
         (0.9999, "1 s"),
-        (2.3149, "2.3 s"),
+        (2.3149, "2.31 s"),
         (59.4, "59 s"),
         (59.6, "1 min"),
         (250, "4 min 10 s"),
@@ -38,6 +40,10 @@ from stallwatch_rules.pages.fixes import fixes_for
 )
 def test_durations(value: float | None, shown: str) -> None:
     assert formats.seconds(value) == shown
+
+
+def test_durations_have_the_units_of_the_language() -> None:
+    assert [formats.seconds(value, "zh") for value in (None, -0.083, 250)] == ["–", "−83 毫秒", "4 分 10 秒"]
 
 
 @pytest.mark.parametrize(
@@ -166,3 +172,17 @@ def test_the_first_sentence_of_a_fix(fix: str, first: str) -> None:
 def test_the_column_of_runs_is_named_for_runs_and_not_for_the_page_of_one() -> None:
     assert "Run" in incident_table([], words.Reader("en"), {})
     assert "任务" in incident_table([], words.Reader("zh"), {})
+
+
+def test_the_figures_of_the_chinese_runs_table_have_chinese_units() -> None:
+    row = RunRow(
+        "r",
+        "training",
+        step=100.0,
+        total_steps=350.0,
+        step_seconds=1.04,
+        stalled_seconds=90.0,
+        started_at=0.0,
+    )
+    (shown,) = table([row], words.Reader("zh", now=3600.0), {})["rows"]
+    assert {"1.04 秒", "4 分 20 秒", "1 分 30 秒", "1 小时"} <= set(shown["cells"])

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import gzip
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.runs import replay as replaying
 from stallwatch_exporter.runs.copies import RankCopies
 from stallwatch_exporter.runs.replay import NoRecording, replay
 from stallwatch_exporter.runs.runfolder import RunFolder
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.stacks.records import StallStacks
 
 PORTIONS = [
     (0.0, "stderr", b"\r  0%|          | 0/3"),
@@ -93,3 +98,43 @@ def test_an_invalid_speed_is_refused(recording: RunFolder, speed: float) -> None
 def test_copies_without_a_record_of_the_run_still_play(recording: RunFolder) -> None:
     (recording.path / "agent.json").unlink()
     assert run(recording.path)[2:] == (0, [0.5, 1.5, 6.0])
+
+
+def test_ranks_have_stand_ins_throughout_each_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that appear during a stall do not end them."""
+    folder = RunFolder.create("sft", [], home=tmp_path)
+    writer = RankCopies(folder.path, str, pytest.fail)
+    for second in range(31):
+        writer.write("stdout", "stdout", b"still here\n", 1000.0 + second)
+    writer.flush(1031.0, everything=True)
+    folder.write_info(ended_at=1032.0, ending=Ending(kind="failed", exit_code=1))
+    first, last = StallStacks(1005.0, 0.1), StallStacks(1025.0, 0.1)
+    for stacks, began, until in ((first, 1003.0, 1010.0), (last, 1020.0, None)):
+        opened = {
+            "id": f"sft/stall/silent-hang-no-error/{began}",
+            "run": "sft",
+            "kind": "stall",
+            "rule": "silent-hang-no-error",
+            "severity": "critical",
+            "episode": 1,
+            "opened_at": stacks.time,
+            "stalled_seconds": stacks.time - began,
+        }
+        folder.append_incident(Incident(**opened, status="open", updated_at=stacks.time, stacks=stacks))
+        if until is not None:
+            closed = opened | {"stalled_seconds": until - began, "resolved_at": until, "updated_at": until}
+            folder.append_incident(Incident(**closed, status="resolved", stacks=stacks))
+    clock = Clock()
+    spans: list[tuple[float, float, float]] = []
+
+    @contextmanager
+    def standing_in(stacks: StallStacks) -> Iterator[None]:
+        start = clock.now
+        yield
+        spans.append((stacks.time, start - 50.0, clock.now - 50.0))
+
+    monkeypatch.setattr(replaying, "is_watched", lambda: True)
+    monkeypatch.setattr(replaying, "standing_in", standing_in)
+    out = io.BytesIO()
+    replay(folder.path, out=out, err=out, sleep=clock.sleep, clock=clock)
+    assert spans == [(1005.0, 3.0, 10.0), (1025.0, 20.0, 32.0)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stallwatch_exporter.rings.probing import with_probe
+from stallwatch_exporter.runs import stand_ins
 from stallwatch_exporter.runs.stand_ins import call, standing_in
 from stallwatch_exporter.stacks.gathering import gather
 from stallwatch_exporter.stacks.local_ranks import local_ranks
@@ -60,3 +61,10 @@ def test_the_agent_reads_the_recorded_stacks(tmp_path: Path, monkeypatch: pytest
         assert (found.odd, found.why) == ([1], "elsewhere")
         assert [group.place for group in found.groups] == ["train.py:42 in step", "data.py:9 in Feeder.next"]
     assert all(one.ended for one in local_ranks(tmp_path, None)), "they end with the replay"
+
+
+def test_a_process_that_cannot_start_does_not_end_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stand_ins, "own_main", lambda _name: [sys.executable, "-c", "import nowhere"])
+    many = ["/opt/train/train.py:42 in step"] * 20_000  # more than a pipe holds
+    with standing_in(StallStacks(0.0, 0.1, [StackGroup([0], "code", frames=many)], pids={0: 1})):
+        pass

@@ -19,6 +19,7 @@ class Scenario:
     exit_code: int = 1
     verdict: str = "failed"
     primary: str | None = None
+    lines: str | None = None  #: primary cause by the lines alone, if the recorded stacks show another
     rank: int | None = None  #: rank that the diagnosis must name, if one is to blame
     layout: Layout = "torchrun"  #: torchrun's files per rank, or the copies of ``stallwatch run``
     deepspeed: str | None = None  #: old version that alone shows the failure; ``None`` for the installed one
@@ -28,8 +29,9 @@ class Scenario:
     @property
     def expected(self) -> dict[str, str | int | None]:
         """The diagnosis of the recording."""
-        ranked = {} if self.rank is None else {"rank": self.rank}
-        return {"verdict": self.verdict, "primary": self.primary, **ranked}
+        known = {"rank": self.rank, "lines": self.lines}
+        more = {name: value for name, value in known.items() if value is not None}
+        return {"verdict": self.verdict, "primary": self.primary, **more}
 
     def command(self, log_dir: str | None = None) -> list[str]:
         """Return the launch, whose ranks are separated by prefix or, with `log_dir`, by file."""
@@ -43,6 +45,7 @@ SCENARIOS = (
         "zero3_stall.py",
         message="Invalidate trace cache @ step",
         primary="gloo-collective-timeout",
+        lines="zero3-trace-cache-invalidated",
         rank=1,
         layout="stallwatch",
         slow=True,

@@ -130,7 +130,13 @@ def few_rules(page_text: Callable[..., str]) -> Catalogue:
         page("disk-full", patterns=["No space left on device"]),
         page("loss-nan", "numerics", patterns=["'loss': nan"], tags=["nan-loss"]),
         page("network-retry", patterns=["entering retry loop"], harm="harmless", role="notice"),
-        page("collective-timeout", "collectives", patterns=["collective operation timeout"], role="symptom"),
+        page(
+            "collective-timeout",
+            "collectives",
+            patterns=["collective operation timeout"],
+            role="symptom",
+            tags=["awaits-peer"],
+        ),
         page("child-failed", "scheduler-and-process", patterns=["ChildFailedError"], role="wrapper"),
         page(
             "secondary-sigterm-cascade",

@@ -50,7 +50,7 @@ class Answer:
         return "malformed" if self.ok else f"http-{self.status}"
 
     def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body; empty if the body is no JSON object."""
+        """Return the JSON object in the body; empty if the body is not a JSON object."""
         try:
             found = read_json(self.text)
         except ValueError:
@@ -116,8 +116,8 @@ def retry_after(answer: Answer) -> float | None:
     """Return the longest wait in seconds that a server requests; `None` if it requests none.
 
     ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3). The body of a 429 may also hold
-    seconds: Telegram in ``parameters.retry_after``, Discord in ``retry_after``. Feishu's gateway has a header
-    of its own (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
+    seconds: Telegram in ``parameters.retry_after``, Discord in ``retry_after``. Feishu's gateway has its own
+    header (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     date = headers.get("date", "")

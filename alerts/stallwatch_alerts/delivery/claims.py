@@ -41,7 +41,7 @@ def holder_is_gone(claim: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # the process of another user, which psutil may not see (proc(5): hidepid)
+    except OSError:  # the process of another user, which psutil cannot see (proc(5): hidepid)
         return False
     return not is_there(pid, born)
 

@@ -88,7 +88,7 @@ class Delivery:
 
 
 CLAIM_SECONDS = 60.0
-CLOCKS_APART = 300.0  #: how far two hosts' clocks may differ; a claim that expired earlier is void
+CLOCKS_APART = 300.0  #: maximum difference of two hosts' clocks; a claim that expired longer ago is void
 _TITLES = 300
 _TRIED_LATELY = 10.0
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from stallwatch_alerts.delivery.grouping import expiry_notice, grouped_message, merged
 from stallwatch_alerts.delivery.outbox import Batch, Claimed
@@ -16,7 +16,6 @@ from stallwatch_alerts.delivery.pacing import Limit, is_expired, limits_of, wait
 from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.notice import Channel, EditingChannel, Notice, fingerprint
 from stallwatch_exporter import steady
-from stallwatch_exporter.incident import optional_methods
 
 if TYPE_CHECKING:
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -160,10 +159,9 @@ class Sender:
 
         A refused edit is dropped, because the incident's final message has its content.
         """
-        can_edit = optional_methods((self._channel,), "edit")
-        if not can_edit or time.monotonic() - self._edited_at < _EDIT_SECONDS:
+        channel = self._channel
+        if not isinstance(channel, EditingChannel) or time.monotonic() - self._edited_at < _EDIT_SECONDS:
             return
-        channel = cast("EditingChannel", self._channel)
         name = next((each for each in list(self._edits) if channel.has_message(each)), None)
         if name is None or not self.outbox.take_turn(self._fingerprint, self._clock(), self._limits):
             return

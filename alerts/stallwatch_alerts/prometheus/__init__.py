@@ -1,1 +1,1 @@
-"""Alerting through Prometheus: alert rules generated from the catalogue, and a test of the whole path."""
+"""Alerting through Prometheus: alert rules generated from the catalogue, and a test of the entire path."""

@@ -226,7 +226,8 @@ class Relay:
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 
-            # Run in parallel, after the notification is stored: pruning may lock the database for long.
+            # Run in parallel, after the notification is stored: pruning may lock the database for a long
+            # time.
             self._pruning = threading.Thread(target=prune, name="stallwatch-prune", daemon=True)
             self._pruning.start()
 

@@ -40,7 +40,7 @@ def open_engine(url: str, *, pool: type[Pool] = QueuePool, **connect: Any) -> En
 
 
 def memory_engine() -> Engine:
-    """Return an empty SQLite database in memory, whose single connection the threads share in turn."""
+    """Return an empty SQLite database in memory, whose single connection the threads share."""
     shared = {"poolclass": QueuePool, "pool_size": 1, "max_overflow": 0}
     return _made(make_url("sqlite://"), connect_args={"check_same_thread": False}, **shared)
 
@@ -139,7 +139,7 @@ def migrate(engine: Engine) -> None:
     """Run the missing migrations. A database of a newer Stallwatch is left unchanged.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
-    imported only if a migration is missing, because this code runs beside a training.
+    imported only if a migration is missing, because this code runs alongside training.
     """
     with engine.connect() as connection:
         if is_migrated(connection):

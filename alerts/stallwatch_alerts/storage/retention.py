@@ -28,7 +28,7 @@ _ENDS = ("/resolved", "/ended")
 def prune(engine: Engine, now: float, keep_days: float) -> int:
     """Delete data of incidents that ended `keep_days` before `now` (Unix seconds); return the row count.
 
-    Open incidents and their records of notifications stay, whatever their age; current silences also stay.
+    Open incidents and their records of notifications stay, regardless of age; current silences also stay.
     The record of a notified beginning without an end, of an incident in another database, is kept four times
     as long. A message that still waits after `keep_days` is for a chat that is no longer configured: other
     messages are discarded after a day.

@@ -19,7 +19,7 @@ INCIDENTS = Table(
     Column("opened_at", Float, nullable=False),
     Column("updated_at", Float, nullable=False),
     Column("resolved_at", Float),
-    Column("payload", JSON, nullable=False),  # the whole incident; the columns above are for queries
+    Column("payload", JSON, nullable=False),  # the entire incident; the columns above are for queries
     Index("incidents_by_run", "run", "opened_at"),
 )
 

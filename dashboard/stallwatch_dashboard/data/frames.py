@@ -30,7 +30,7 @@ def empty() -> pd.DataFrame:
 class RunFrames:
     """The numbers of a run as frames with columns ``rank``, ``t`` and ``v``, ordered by rank and time.
 
-    A missing ``rank`` marks a number of the whole run; ``t`` is in Unix seconds.
+    A missing ``rank`` marks a number of the entire run; ``t`` is in Unix seconds.
     """
 
     steps: pd.DataFrame = field(default_factory=empty)  #: the step that the run has reached

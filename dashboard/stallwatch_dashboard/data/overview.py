@@ -12,7 +12,7 @@ import msgspec
 
 from stallwatch_exporter.incident import RANKS, Incident
 from stallwatch_exporter.runs import run_state
-from stallwatch_exporter.runs.run_state import ENDINGS, LATE_INDIRECTLY_SECONDS
+from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_exporter.runs.runfolder import AgentInfo, agent_alive, by_run
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.records import Progress
@@ -121,21 +121,20 @@ def state_of(
     info: AgentInfo | None,
     *,
     alive: bool,
-    seen: float | None,
+    answers: bool,
     now: float,
     incidents: Sequence[Incident],
     step: float | None,
-    late: float = LATE_INDIRECTLY_SECONDS,
 ) -> State:
     """Return the state of a run. If its agent is silent, everything else it reported is out of date.
 
-    `late`: the seconds after which a sign of life of an agent on another host is out of date.
+    `answers`: whether the agent's metrics are up to date, whatever the age of its record.
     """
     recorded: State = "starting"
     if info is not None:
-        found = run_state.state_of(info, now, alive=alive, seen=seen, late=late)
+        found = run_state.state_of(info, now, alive=alive, answers=answers)
         recorded = "stale" if found == "gone" else found
-    elif not alive or seen is None or now - seen > late:
+    elif not (alive and answers):
         recorded = "stale"
     if recorded == "stale" or (info is not None and info.ended_at is not None):
         return recorded
@@ -227,10 +226,10 @@ def make_row(
     incidents: Sequence[Incident],
     *,
     alive: bool,
+    answers: bool,
     seen: float | None,
     now: float,
     hosts: Sequence[str] = (),
-    late: float = LATE_INDIRECTLY_SECONDS,
 ) -> RunRow:
     """Return a run's row from all its data; the agents' records count if they were not scraped."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
@@ -243,7 +242,7 @@ def make_row(
             loss=info.loss if numbers.loss is None else numbers.loss,
         )
     step = numbers.step
-    state = state_of(info, alive=alive, seen=seen, now=now, incidents=open_ones, step=step, late=late)
+    state = state_of(info, alive=alive, answers=answers, now=now, incidents=open_ones, step=step)
     if info is None:
         state = _state_from_numbers(state, numbers)
     started_at = info.started_at if info else numbers.started_at
@@ -312,7 +311,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def _state_from_numbers(state: State, numbers: Numbers) -> State:
-    """Return the state of a run without a folder and perhaps without incidents here, from its numbers."""
+    """Return the state, from its numbers, of a run without a folder and possibly without incidents here."""
     if numbers.ended_at is not None:
         return ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state

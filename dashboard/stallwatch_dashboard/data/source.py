@@ -200,9 +200,11 @@ class Source:
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
-        last, late = (info.updated_at if info else None), LATE_INDIRECTLY_SECONDS
-        if scraped is not None and (last is None or scraped >= last):
-            last, late = scraped, self._late
+        now = self.clock()
+        # The record has the time of the agent's host: the two signs of life have their own limits.
+        answers = scraped is not None and now - scraped <= self._late
+        signs = [scraped, info.updated_at if info else None]
+        seen = max((time for time in signs if time is not None), default=None)
         alive = info is None or ended or any(one.alive for one in agents)
         if numbers == Numbers() and folders:
             if whole:
@@ -214,8 +216,9 @@ class Source:
         # A Prometheus is queried only for the page of one run.
         scraped_hosts = tuple(self.store.hosts(run)) if whole or self.scraper is not None else ()
         hosts = max(hosts_of(agents), scraped_hosts, key=len)
-        now = self.clock()
-        row = make_row(run, info, numbers, incidents, alive=alive, seen=last, late=late, now=now, hosts=hosts)
+        row = make_row(
+            run, info, numbers, incidents, alive=alive, answers=answers, seen=seen, now=now, hosts=hosts
+        )
         if row.state == "unwatched":
             row = replace(row, state=state_from_log(end.verdict, end.progress, cause=end.primary is not None))
         if row.state == "failed" and not row.cause:

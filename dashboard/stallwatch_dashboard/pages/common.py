@@ -121,6 +121,10 @@ def say(key: str, *values: object) -> str:
     return words.Reader(language()).say(key, *values)
 
 
+def duration(value: float | None) -> str:
+    return words.Reader(language()).seconds(value)
+
+
 def say_or(key: str, otherwise: str) -> str:
     """Return the text of a key, or `otherwise` for a key of a later version or another program."""
     try:

@@ -8,7 +8,7 @@ from stallwatch_alerts.masking import mask_url
 from stallwatch_alerts.trial import test_message
 from stallwatch_dashboard import formats, health
 from stallwatch_dashboard.data.source import shared
-from stallwatch_dashboard.pages.common import head, language, render, say
+from stallwatch_dashboard.pages.common import duration, head, language, render, say
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 
@@ -30,7 +30,7 @@ def _sources() -> None:
                 say("state"): [f"{_ICONS[state]} {say(state)}" for state in states],
                 say("run_column"): [cell(one.run or "") or formats.NOTHING for one in found],
                 say("address"): [cell(one.url) for one in found],
-                say("last_answer"): [formats.seconds(one.lag(now)) for one in found],
+                say("last_answer"): [duration(one.lag(now)) for one in found],
                 say("scrapes"): [one.scrapes for one in found],
                 say("failures"): [one.failures for one in found],
                 say("error"): [cell(render(one.error or "")) for one in found],

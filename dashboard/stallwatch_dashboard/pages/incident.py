@@ -18,6 +18,7 @@ from stallwatch_dashboard.pages.common import (
     catalogue,
     chosen_row,
     draw_verdict,
+    duration,
     language,
     page,
     reader,
@@ -49,7 +50,7 @@ def incident_table(
         say("rule_title"): [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents],
         say("rule"): [cell(i.rule) for i in incidents],
         say("started"): [reader.clock(began(i)) for i in incidents],
-        say("duration"): [formats.seconds(lasted(i, reader.now)) for i in incidents],
+        say("duration"): [duration(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
         say("rank_column"): [formats.integer(i.rank) for i in incidents],
     }
@@ -137,7 +138,7 @@ def _live(key: str) -> None:
         )
     if incident.stacks is not None:
         st.markdown(f"#### {say('stacks')}")
-        draw_stacks(incident.stacks, say("asked_for", formats.seconds(incident.stacks.seconds)))
+        draw_stacks(incident.stacks, say("asked_for", duration(incident.stacks.seconds)))
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
@@ -276,7 +277,7 @@ def _silence(incident: Incident, who: str, now: float) -> None:
         return
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     hours = left.selectbox(
-        say("silence_for"), _HOURS, format_func=lambda h: formats.seconds(h * 3600.0), key="silence_hours"
+        say("silence_for"), _HOURS, format_func=lambda h: duration(h * 3600.0), key="silence_hours"
     )
     if right.button(say("silence"), icon=":material/notifications_off:", key="silence"):
         _do(lambda: cases.silence(incident, hours * 3600.0, who, now))

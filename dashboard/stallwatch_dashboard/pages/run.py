@@ -20,6 +20,7 @@ from stallwatch_dashboard.pages.common import (
     ICONS,
     catalogue,
     draw_verdict,
+    duration,
     head,
     into_address,
     look,
@@ -102,9 +103,9 @@ def _about(row: RunRow, now: float) -> list[str]:
     if row.host and not any(incident.hosts for incident in row.open_incidents):
         facts = [say("hosts_reported", len(row.hosts)) if row.hosts else row.host]
     if (seconds := row.seconds(now)) is not None:
-        facts.append(say("going_for" if row.ended_at is None else "took", formats.seconds(seconds)))
+        facts.append(say("going_for" if row.ended_at is None else "took", duration(seconds)))
     if row.ended_at is None and row.seen is not None and now - row.seen > _FRESH_SECONDS:
-        facts.append(say("scraped_ago", formats.seconds(now - row.seen)))
+        facts.append(say("scraped_ago", duration(now - row.seen)))
     return facts
 
 
@@ -123,12 +124,12 @@ def _later(run: str) -> None:
 def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     """Draw six numbers, each with a second number below for comparison."""
     over = row.ended_at is not None
-    left = None if row.seconds_left is None else say("left", formats.seconds(row.seconds_left))
-    base_line = say("baseline", formats.seconds(row.baseline_seconds)) if row.baseline_seconds else None
+    left = None if row.seconds_left is None else say("left", duration(row.seconds_left))
+    base_line = say("baseline", duration(row.baseline_seconds)) if row.baseline_seconds else None
     waiting = max(0.0, now - found.last_step_at) if found.last_step_at and not over else None
     limit = None
     if not over and not found.threshold.empty:
-        limit = say("threshold_is", formats.seconds(found.threshold["v"].iloc[-1]))
+        limit = say("threshold_is", duration(found.threshold["v"].iloc[-1]))
     rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
     seen_at, held = (found.last_memory() or (None, None)) if over else (None, row.memory_bytes)
     kind = say(found.memory_kind) if held and found.memory_kind else None
@@ -137,8 +138,8 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     figures = (
         ("step", formats.steps(row.step, row.total_steps), left),
         ("loss", formats.number(row.loss), None),
-        ("step_time", formats.seconds(row.step_seconds), base_line),
-        ("no_step_for", formats.seconds(waiting), limit),
+        ("step_time", duration(row.step_seconds), base_line),
+        ("no_step_for", duration(waiting), limit),
         ("invalidations", formats.integer(row.invalidations), rate),
         ("memory", formats.byte_size(held), kind),
     )
@@ -223,7 +224,7 @@ def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], sile
             say("host"): [cell(host) for host in hosts],
             say("state"): [say(state) for state in states],
             say("ranks"): [fold_ranks(ranks.get(host, ())) for host in hosts],
-            say("last_answer"): [formats.NOTHING if age is None else formats.seconds(age) for age in ages],
+            say("last_answer"): [formats.NOTHING if age is None else duration(age) for age in ages],
             say("folder"): [cell(", ".join(folders.get(host, []))) for host in hosts],
         },
         hide_index=True,
@@ -342,7 +343,7 @@ def _moment(run: str) -> None:
         usual = _local(at).time().replace(microsecond=0)
         at = _typed_time(run, second.time_input(say("time_of_day"), usual, step=60, key=f"time-{run}"))
     seconds = third.selectbox(
-        say("span"), _SPANS, index=1, format_func=lambda s: f"± {formats.seconds(s)}", key=f"span-{run}"
+        say("span"), _SPANS, index=1, format_func=lambda s: f"± {duration(s)}", key=f"span-{run}"
     )
     ranks = {_copy_name(copy): copy for copy in found}
     rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")

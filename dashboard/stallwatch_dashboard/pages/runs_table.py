@@ -18,7 +18,9 @@ from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.safetext import cell, plain
 from stallwatch_dashboard.verdict import rule_name, title_of
 from stallwatch_dashboard.words import Reader, Say
+from stallwatch_exporter.incident import Incident
 from stallwatch_rules.pages.page import RulePage
+from stallwatch_rules.stacks.sentences import located
 
 #: A shape and a word for each state, because color must never be the only sign.
 ICONS = {
@@ -50,8 +52,8 @@ _FRONTEND = Path(__file__).with_name("runs_frontend")
 _MOST_FOUND = 2000  #: searchable characters of a run
 
 
-def _seconds_lost(value: float) -> str:
-    return formats.seconds(value or None)
+def _seconds_lost(value: float, language: str) -> str:
+    return formats.seconds(value or None, language)
 
 
 def _percent(share: float) -> str:
@@ -66,7 +68,8 @@ class Column:
     width: int  #: pixels; the columns up to the invalidations fit into a window of 1,440
     order: str = ""  #: the column's name in the address; a column without one cannot be sorted
     field: str = ""  #: the field of `RunRow` that holds the number
-    shown: Callable[[float], str] = formats.number
+    shown: Callable[..., str] = formats.number
+    is_duration: bool = False  #: True if `shown` takes the language, too
     rising: bool = False  #: True if the lowest number comes first
     help: str = ""
     long: bool = False  #: True if the text may be wider than its column
@@ -79,8 +82,8 @@ COLUMNS = (
     Column("phase", 84, "phase", rising=True, long=True),
     Column("step", 72, "step", "step", formats.integer),
     Column("total", 76, "total", "total_steps", formats.integer),
-    Column("time_left", 96, "left", "seconds_left", formats.seconds),
-    Column("step_time", 84, "seconds", "step_seconds", formats.seconds),
+    Column("time_left", 96, "left", "seconds_left", formats.seconds, True),
+    Column("step_time", 84, "seconds", "step_seconds", formats.seconds, True),
     Column("against_baseline", 88, "step_time", "pace", "× {:.2f}".format, help="help_baseline"),
     Column("loss", 72, "loss", "loss"),
     Column("loss_course", 94),
@@ -88,9 +91,9 @@ COLUMNS = (
     Column("headroom", 88, "headroom", "headroom", formats.byte_size, rising=True, help="help_headroom"),
     Column("invalidations_a_step", 100, "invalidations", "invalidations_per_step"),
     Column("goodput", 80, "goodput", "goodput", _percent, rising=True, help="help_goodput"),
-    Column("lost_to_stalls", 104, "lost", "stalled_seconds", _seconds_lost, help="help_lost"),
+    Column("lost_to_stalls", 104, "lost", "stalled_seconds", _seconds_lost, True, help="help_lost"),
     Column("started", 144, "started", "started_at"),
-    Column("duration", 96, "duration", "seconds", formats.seconds),
+    Column("duration", 96, "duration", "seconds", formats.seconds, True),
     Column("host", 140, "host", rising=True, long=True),
 )
 
@@ -144,11 +147,11 @@ def _column(column: Column, say: Say) -> dict[str, Any]:
 def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     say = reader.say
     numbers = [_number(column, row, reader.now) for column in COLUMNS]
-    incidents = _incidents(row, reader, pages)
+    titles = _titles(row, reader, pages)
     words = {
         "state": f"{ICONS[row.state]} {say(row.state)}",
         "run": cell(row.run),
-        "open_incidents": cell(incidents),
+        "open_incidents": cell(_located(row, reader) or titles),
         "phase": _phase(row.phase, say),
         "loss_course": _course(row.losses),
         "started": reader.clock(row.started_at),
@@ -158,11 +161,11 @@ def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str
         "key": row.run,
         "state": row.state,
         "cells": [
-            words[column.name] if column.name in words else _shown(column, value)
+            words[column.name] if column.name in words else _shown(column, value, reader.language)
             for column, value in zip(COLUMNS, numbers, strict=True)
         ],
         "values": [None if value is None or not math.isfinite(value) else value for value in numbers],
-        "found": plain(" ".join((*_searched(row), incidents)), _MOST_FOUND),
+        "found": plain(" ".join((*_searched(row), titles)), _MOST_FOUND),
     }
 
 
@@ -171,17 +174,29 @@ def _number(column: Column, row: RunRow, now: float) -> float | None:
     return number(now) if callable(number) else number
 
 
-def _shown(column: Column, value: float | None) -> str:
-    return formats.NOTHING if value is None else column.shown(value)
+def _shown(column: Column, value: float | None, language: str) -> str:
+    if value is None:
+        return formats.NOTHING
+    return column.shown(value, language) if column.is_duration else column.shown(value)
 
 
-def _incidents(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
-    """Return the titles of open incidents; for an ended run, its cause or the trouble at its end."""
-    known = row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
-    found = {title_of(one, pages.get(one.rule), reader) for one in known}
+def _shown_incidents(row: RunRow) -> Sequence[Incident]:
+    """Return the open incidents; for an ended run, the incident at its end."""
+    return row.open_incidents if row.ended_at is None or row.incident is None else [row.incident]
+
+
+def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
+    """Return the titles of the incidents; without any, the cause of the end of an ended run."""
+    found = {title_of(one, pages.get(one.rule), reader) for one in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
     return "; ".join(sorted(found))
+
+
+def _located(row: RunRow, reader: Reader) -> str:
+    """Return the ranks that hold up the run and their place, if that is known: the column is narrow."""
+    stalls = [one.stacks for one in _shown_incidents(row) if one.kind == "stall" and one.stacks is not None]
+    return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
 
 
 def _phase(phase: str, say: Say) -> str:

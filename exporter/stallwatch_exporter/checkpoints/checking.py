@@ -39,7 +39,7 @@ _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds of faults with their own reason
-MOST_NAMES = 200_000  #: most files and folders below a path: beyond any checkpoint, listed in seconds
+MOST_NAMES = 200_000  #: maximum number of files and folders below a path: above any checkpoint's
 _REPORT_EVERY = 20_000  #: number of names between two calls
 
 
@@ -63,7 +63,7 @@ def listed(
     """Return the folders below a path with their files, the path itself first; for a file, that file.
 
     Links to folders are not followed. The listing stops after `most` names, because a path such as /home is
-    no checkpoint. `on_count` is called with the number of names at intervals.
+    not a checkpoint. `on_count` is called with the number of names at intervals.
 
     Raises:
         FileNotFoundError: The path does not exist.

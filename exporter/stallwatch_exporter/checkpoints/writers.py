@@ -17,7 +17,7 @@ _FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 def has_writer(path: Path, pids: Collection[int]) -> bool:
     """Return whether a process or its descendant has `path` or a file below it open for writing.
 
-    Descriptors of processes that may not be inspected are unknown.
+    Descriptors of processes that cannot be inspected are unknown.
     """
     return bool(pids) and any(_writes(pid, str(path.resolve())) for pid in _with_children(pids))
 

@@ -8,7 +8,7 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """The receiver refuses the agent's reports permanently: a wrong secret, or another version."""
+    """The receiver refuses the agent's reports permanently: a wrong secret, or a different version."""
 
 
 class Backing(Protocol):

@@ -194,11 +194,19 @@ class HttpBacking:
         A new coordinator lists only the hosts that have posted to it. The other hosts stay known, because an
         agent that forgets a host with precedence over its own would merge a part of the run by itself.
         """
-        now, new = self._clock(), {member.host_id: member for member in listed}
-        missing = {id: self._missing.get(id, now) for id in self._members.keys() - new.keys()}
-        self._missing = {id: since for id, since in missing.items() if now - since < _MISSING_SECONDS}
-        self._members = {id: self._members[id] for id in self._missing} | new
+        now, known, new = self._clock(), self._known(), {member.host_id: member for member in listed}
+        self._missing = {id: self._missing.get(id, now) for id in known.keys() - new.keys()}
+        self._members = known | new
         self._members_digest = digest_of(listed)
+
+    def _known(self) -> dict[str, Member]:
+        """Return the agents that may merge, without those that have been missing for long."""
+        now = self._clock()
+        return {
+            id: member
+            for id, member in self._members.items()
+            if now - self._missing.get(id, now) < _MISSING_SECONDS
+        }
 
     def _post(self, reports: Sequence[AgentReport], signed: Signed, end: float) -> Answer | None:
         tried: set[int] = set()
@@ -308,7 +316,7 @@ class HttpBacking:
             return node is None, node or 0, host_id
 
         own = place(self._identity.node, self._host_id)
-        for member in sorted(self._members.values(), key=lambda member: place(member.node, member.host_id)):
+        for member in sorted(self._known().values(), key=lambda member: place(member.node, member.host_id)):
             where, port = host.split_address(member.address)
             if where and port and place(member.node, member.host_id) < own:
                 known = self._named(Elsewhere(host_id=member.host_id, address=member.address))

@@ -49,7 +49,7 @@ _MOST_ABSENT = 4096
 _PER_SECOND = 48.0  # posts per second that a coordinator takes in a quiet spell: more hosts post less often
 _SLOWEST = BEAT_SECONDS / 2  # longest seconds between posts in a quiet spell, with any number of hosts
 _SKEWS = 32  # number of posts used to compare an agent's clock with the coordinator's
-_SHARED_SECONDS = 0.5  # least seconds for which the common part of a reply is reused
+_SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
 #: Takes the numbers of expected, reporting and silent hosts; each is ``None`` once another agent merges.
@@ -112,13 +112,7 @@ class _Agent:
 
 
 class Coordinator:
-    """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once.
-
-    Optional methods of a sink: ``adopt(incident)``: another coordinator reported the incident;
-    ``release(id)``: another coordinator escalates the incident from now on; ``escalates(id)``: return whether
-    the sink has planned its escalation; ``has_sent(id)``: return whether its notifications were sent.
-    ``is_shared``: whether other coordinators write to the same place.
-    """
+    """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once."""
 
     def __init__(
         self,
@@ -246,7 +240,7 @@ class Coordinator:
         closed = msgspec.structs.replace(before, status="resolved", **facts)
         self._each_sink("adopt", closed)
         for sink in self._sinks:
-            if has_it and not (optional_methods((sink,), "adopt") or getattr(sink, "is_shared", False)):
+            if has_it and not (hasattr(sink, "adopt") or getattr(sink, "is_shared", False)):
                 with self._guarded("reporting an incident"):
                     sink(closed)
 
@@ -431,7 +425,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the ruling on the quiet spell from the reports of all hosts together."""
+        """Return the ruling on the quiet spell, based on the combined reports of all hosts."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
             return None

@@ -152,7 +152,7 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """Least and greatest number of nodes in the launcher's options; ``None`` if not given."""
+        """Minimum and maximum number of nodes in the launcher's options; ``None`` if not given."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None

@@ -27,6 +27,7 @@ from stallwatch_rules.stacks.spans import host_of
 GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
 LATE_SECONDS = 120.0  #: seconds until a crash reaches the last host, because of launchers' timeouts
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
+_WAITING = ("unfinished", "behind", "diverged")  # reasons for the blame of ranks that wait in collectives
 _UPDATE_SECONDS = 60.0  # seconds between two reports of values that change often
 
 
@@ -234,8 +235,8 @@ class RunEpisodes(Episodes):
 
         The reported location stays once the stall is over, and while later snapshots are less certain of the
         blame: a host whose posts are lost soon seems silent, and victims of a hang begin to end. It also
-        stays if a silent host posts again and no other ranks alone are to blame: the connections to that host
-        are broken, so its ranks wait, together with those that they were connected to.
+        stays if a silent host posts again, and its ranks wait in a collective, perhaps with other ranks: the
+        connections between them are broken.
         """
         before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
         going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
@@ -243,7 +244,7 @@ class RunEpisodes(Episodes):
             before is not None
             and now is not None
             and before.why == "unreachable"
-            and (not now.odd or set(before.odd) <= set(now.odd))
+            and (not now.odd or (now.why in _WAITING and set() < set(before.odd) <= set(now.odd)))
         )
         is_surer = before is None or (now is not None and now.confidence >= before.confidence and not is_back)
         folded.stacks = now if going and now is not None and is_surer else before or folded.stacks

@@ -6,7 +6,7 @@
 | GET /cluster/v1/hello | 200: `Hello`, the agent that listens here |
 
 Errors: 400 malformed, 401 without a proof that the agent belongs to the run, 404 another run, 413 too large,
-421 meant for another agent, 426 another version. Requests without proof are refused before their body is
+421 meant for another agent, 426 different version. Requests without proof are refused before their body is
 read. ``Host`` and ``Origin`` are not checked, because a page in a browser has no proof.
 """
 
@@ -231,7 +231,7 @@ class OtherHosts:
             self._runs.pop(key, None)
 
     def _of(self, key: str) -> Run:
-        """Return the run with this key, which its first report creates. Raises `Malformed`."""
+        """Return the run with this key; its first report creates it. Raises `Malformed`."""
         with self._lock:
             run = self._runs.get(key)
             if run is None:

@@ -57,7 +57,7 @@ class CoordinatorService:
         return self._server.port
 
     def close(self) -> None:
-        """Let the last news be sent, and the agents know of it; then stop serving and merging.
+        """Wait until the last news is sent and the agents know of it; then stop serving and merging.
 
         An agent that has ended left its news here, and the next coordinator would send again what it does
         not know.

@@ -19,7 +19,7 @@ from stallwatch_rules.judgements.conclusions import STRAGGLER
 from stallwatch_rules.judgements.slow_hosts import RankStep, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
-MOST_STEPS = 256  #: most steps of one rank in one report
+MOST_STEPS = 256  #: maximum number of steps of one rank in one report
 _LEAST_SECONDS = 0.2  # seconds; of shorter steps, every second, fourth, … is reported
 _DIGITS = 4  # significant digits: fewer would hide a difference of one percent
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported

@@ -20,10 +20,10 @@ from stallwatch_rules.stacks.records import StallStacks
 
 VERSION = 1
 MOST_BYTES = 1 << 20  #: largest size of a post or a reply before compression
-MOST_RANKS = 4096  #: most ranks on one host
-MOST_REPORTS = 256  #: most reports (agents of one host) in one post
+MOST_RANKS = 4096  #: maximum number of ranks on one host
+MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one post
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
-QUIET_BEAT_SECONDS = 1.0  #: least seconds between two posts as a quiet run approaches its threshold
+QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
 SILENT_BEATS = 3.0  #: a host without a post for this many beats is silent
 _BEATS_BEFORE = 8.0  # number of posts from now to the threshold, and as many after it
 
@@ -124,7 +124,7 @@ class Reply(msgspec.Struct, kw_only=True):
     v: int = VERSION
     coordinator: str = ""  #: the agent or the service that merges
     acknowledged: dict[str, int] = {}  #: by agent: number of the newest report whose incidents were merged
-    beat: float = QUIET_BEAT_SECONDS  #: least seconds between two posts of a host without news
+    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without news
     members: list[Member] | None = None  #: null if the host knows them
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
     names: dict[str, str] = {}  #: by host id, the names of hosts that share their name with another one

@@ -31,7 +31,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.progress.curve import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, Stats
-from stallwatch_rules.stacks.concluding import is_elsewhere, with_stacks
+from stallwatch_rules.stacks.concluding import ranks_elsewhere, with_stacks
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.display import iso
 
@@ -172,7 +172,7 @@ def diagnose_run(
         stalled=known.stall is not None or hangs,
         waited=known.waited,
         ended_at=known.ended_at,
-        elsewhere=is_elsewhere(stacks),
+        elsewhere=ranks_elsewhere(stacks),
         watched=known.watched,
     )
     diagnosis.series = series_of(reading.streams)
@@ -186,7 +186,7 @@ def diagnose_run(
     diagnosis = with_kept(diagnosis, known)
     diagnosis = without_copies(diagnosis, problems, folders)
     if stacks is not None and (known.stacks is not None or diagnosis.in_trouble):
-        diagnosis = with_stacks(diagnosis, stacks)
+        diagnosis = with_stacks(diagnosis, stacks, reading.catalogue)
     return RunResult(diagnosis, _last_time(reading))
 
 

@@ -1,7 +1,7 @@
 """Diagnose several jobs whose logs were given together, one after another.
 
-Only one job gets a full report: the newest job in trouble, otherwise the newest job with a training. For each
-other job only one line is kept, so that a thousand jobs need no more memory than a few.
+Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output. For
+each other job only one line is kept, so that a thousand jobs need no more memory than a few.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: trouble comes first, and logs without a training last."""
+    """Return a job's priority in the report: trouble comes first, and logs without training output last."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

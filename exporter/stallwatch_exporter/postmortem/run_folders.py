@@ -23,20 +23,20 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-TOGETHER = 900.0  #: seconds within which the nodes of a training start, because they wait for each other
+TOGETHER = 900.0  #: seconds within which the nodes of a run start, because they wait for each other
 _NUMBER = lazy(r"\d+")
 
 
 def is_recorded(folder: str | os.PathLike[str]) -> bool:
     """Return whether Stallwatch stored a run, or one host of a run, in this folder."""
-    # Path.is_file raises an error if the folder may not be entered.
+    # Path.is_file raises an error if the folder cannot be entered.
     return any(os.path.isfile(Path(folder) / name) for name in ("agent.json", NAME))  # noqa: PTH113
 
 
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths; for a single run folder of one host, add the folders of the other hosts beside it.
+    """Return the paths; for a single run folder of one host, add the folders of the other hosts next to it.
 
     Returns:
         The paths, and a note on the additions.
@@ -152,7 +152,7 @@ def _around(file: LogFile) -> list[str]:
 def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
     """Return the stored runs whose folders contain these files, reading each folder once.
 
-    If each node of a training has its own agent, each has a folder. The folders have one key if a scheduler
+    If each node of a run has its own agent, each has a folder. The folders have one key if a scheduler
     or launcher gave the agents one. Otherwise, the agents start at about the same time, in the same place and
     with the same command except for numbers: only folders that cannot match are separate. A run also has
     those of `run_folders` that contain no file.
@@ -181,7 +181,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return run folders in groups, each of which may be one start of one training."""
+    """Return run folders in groups, each of which may be one start of one job."""
     # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import by_start
 

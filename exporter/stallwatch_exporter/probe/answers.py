@@ -246,7 +246,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
             names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]  # torch 2.3
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # a torch with other attributes, or the group was destroyed
+        except Exception:  # this torch has different attributes, or the group was destroyed
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
@@ -312,7 +312,7 @@ def collectives() -> dict[str, Any]:
     for backend, name in _RECORDERS:
         try:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
-        except Exception:  # a torch without the recorder, or a build without its backend
+        except Exception:  # this torch has no recorder, or was built without its backend
             continue
         entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
         status = recorder.get("pg_status", {})

@@ -22,8 +22,8 @@ from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: least seconds between two costly readings
-RECORD_SECONDS = 0.05  #: least seconds between records; faster steps share a record
+SAMPLE_SECONDS = 1.0  #: minimum seconds between two costly readings
+RECORD_SECONDS = 0.05  #: minimum seconds between records; faster steps share a record
 FIRST_RECORDS = 100  #: this many records are written without a pause
 
 _STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
@@ -110,8 +110,9 @@ class Probe:
     ) -> None:
         """Record a training step; each value is a field of ``layout``: a number or a one-number tensor.
 
-        Without `number`, the probe counts the steps. The usual fields are written out, because a loop over a
-        dict takes half as long again, and not keyword-only, because Python looks up their defaults by name.
+        Without `number`, the probe counts the steps. The usual fields are separate parameters, because a loop
+        over a dict takes 50% longer. They are not keyword-only, because Python looks up the defaults of
+        keyword-only parameters by name.
         """
         if self._off:
             return

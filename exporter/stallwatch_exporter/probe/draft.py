@@ -21,7 +21,7 @@ FIRST = 2  #: index of the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
 NAN = float("nan")  #: value of an unknown field
 _REPORTED_NAN = INDEX["told_nan"]
-OFFER_SECONDS = 1.0  #: least seconds between two readings of a tensor on a device
+OFFER_SECONDS = 1.0  #: minimum seconds between two readings of a tensor on a device
 
 
 class Draft:

@@ -1,4 +1,4 @@
-"""Write text beside the numbers: warnings, exceptions, versions; one JSON object per line.
+"""Write text in addition to the numbers: warnings, exceptions, versions; one JSON object per line.
 
 A repeated message is only counted, and the file has a maximum size: a rank that warns a million times costs
 at most a megabyte. The last part of the file is reserved for the exception that ends the rank.

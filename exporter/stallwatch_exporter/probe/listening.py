@@ -1,8 +1,8 @@
 """Count forward passes, but only while the agent suspects a stall.
 
-A query by the agent starts the counting; the next step ends it, or ten minutes. Each call of a module looks
-up ``__call__`` in its class. If torch's compiler has compiled anything, the class is not changed, because
-compiled code depends on it. A compilation that begins later ends the counting.
+The counting starts at a query by the agent, and ends at the next step or after ten minutes. Each call of a
+module looks up ``__call__`` in its class. If torch's compiler has compiled anything, the class is not
+changed, because compiled code depends on it. A compilation that begins later ends the counting.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ SAME_PROCESS_SECONDS = 5.0
 def is_there(pid: int, started: float) -> bool:
     """Return whether the process `pid`, which ran at `started` (current wall clock), still runs.
 
-    A zombie, or another process with the same id, does not count; a process that may not be inspected does.
+    A zombie, or another process with the same id, does not count; a process that cannot be inspected does.
     """
     try:
         process = psutil.Process(pid)

@@ -197,7 +197,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """Return the record at `place`; ``None`` if it is incomplete, or has another number than `number`."""
+        """Return the record at `place`; ``None`` if it is incomplete, or has a number other than `number`."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None

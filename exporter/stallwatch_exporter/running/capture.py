@@ -29,7 +29,7 @@ from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
-MAX_BYTES = 64 * 1024 * 1024  #: most bytes of output that were passed through but not read yet
+MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
 _PORTION = 65536
 _LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)

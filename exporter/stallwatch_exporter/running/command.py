@@ -52,7 +52,7 @@ def run_command(
 
     The codes 127 and 126 mean that it could not be started. `on_end` is called after its end; `engine` opens
     the transport between the agents of a run over several hosts, if not HTTP. The command starts before
-    anything else is set up, and continues if the watching fails.
+    anything else is set up, and continues even if it cannot be watched.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(settings, notice)

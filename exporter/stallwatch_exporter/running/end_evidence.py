@@ -36,7 +36,7 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
 
 _PATIENCE = 1.0  # seconds for ranks to end after the command
-_LOOK_SECONDS = 0.9  # least seconds between two checks of the processes
+_LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
 _QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # shorter interval at the command's start, and its duration
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # number of characters of an error

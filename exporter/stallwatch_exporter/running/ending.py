@@ -103,7 +103,7 @@ def classify(
         return ended("interrupted", message("run.interrupted", how=how))
     if passed_on is not None:
         detail = message("run.passed-on", signal=passed_on.name, how=how)
-        return ended("killed", detail, killer or passed_on)  # a launcher may exit with a code of its own
+        return ended("killed", detail, killer or passed_on)  # a launcher may exit with its own code
     if killer is not None:
         return ended("killed", Message(how.id.replace(".status-", ".ended-"), how.params))
     return ended("failed", message("run.exited", code=128 - returncode if returncode < 0 else returncode))

@@ -1,7 +1,7 @@
 """Find the programs of a command: the training processes below shells and launchers.
 
 A shell or a launcher starts programs; a program is responsible for the processes that it starts itself.
-Therefore the search stops at a Python program that is no launcher, except for children with a rank.
+Therefore the search stops at a Python program that is not a launcher, except for children with a rank.
 """
 
 from __future__ import annotations

@@ -30,12 +30,12 @@ MAX_PIECE = 64 * 1024
 UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written: a crash must not lose it
 _CONTEXT = 1024  # bytes of the line so far that are checked again with its next part
 _BUFFERED = 1024 * 1024
-_HELD = 4 * 1024 * 1024  # most bytes that wait in memory for a write; the oldest are dropped first
+_HELD = 4 * 1024 * 1024  # maximum bytes that wait in memory for a write; the oldest are dropped first
 _MOST_GAPS = 16
 # Space left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: most files that a diagnosis of the folder reads; a log may claim any number of ranks
+MOST_FILES = 20_000  #: maximum number of files that a diagnosis reads; a log may claim any number of ranks
 _UNRANKED = "output.log"
 
 
@@ -125,7 +125,7 @@ class RankCopies:
         state.held = text[start:]
 
     def flush(self, now: float, *, everything: bool = False) -> None:
-        """Write pieces that have been unfinished for a while (or all), and empty the buffer to disk."""
+        """Write pieces that have been unfinished for a while (or all), and flush the buffer to disk."""
         for state in self._streams.values():
             overdue = not 0 <= now * 1e9 - state.held_ns < UNFINISHED_SECONDS * 1e9
             if not state.held or not (everything or overdue):

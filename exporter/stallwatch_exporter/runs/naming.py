@@ -10,7 +10,7 @@ from pathlib import Path
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import redact
 
-LONGEST = 100  #: most characters of a label, and of each part of a folder's name
+LONGEST = 100  #: maximum number of characters in a label, and in each part of a folder's name
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
 _SOME_SECRET = "x1234567"  # text that is masked after the name of a secret

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gzip
 import heapq
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from stallwatch_exporter.runs.copies import CriRecord, parse_record
 from stallwatch_exporter.runs.runfolder import read_info
 from stallwatch_exporter.runs.stand_ins import is_watched, standing_in
-from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_exporter.watching.incidents import read_journal
 from stallwatch_rules.stacks.records import StallStacks
 
 # Within a file a piece may follow a later piece: it has the time of its start, and is written at its end.
@@ -50,10 +51,24 @@ def merged_records(folder: Path) -> Iterator[CriRecord]:
     return heapq.merge(*map(read_records, recorded_files(folder)), key=lambda record: record.time_ns)
 
 
-def recorded_stacks(folder: Path) -> StallStacks | None:
-    """Return the stacks of the last stall of a run."""
-    found = [one.stacks for one in read_incidents(folder) if one.kind == "stall" and one.stacks is not None]
-    return found[-1] if found else None
+class RecordedStall(NamedTuple):
+    """A stall of a run whose stacks are known: from its last step (Unix seconds) until it was over."""
+
+    begin: float
+    end: float
+    stacks: StallStacks
+
+
+def recorded_stalls(folder: Path) -> list[RecordedStall]:
+    """Return the stalls of a run with the last stacks of each; a stall that stayed open lasts to the end."""
+    begins: dict[str, float] = {}
+    found: dict[str, RecordedStall] = {}
+    for state in (one for one in read_journal(folder) if one.kind == "stall"):
+        begin = begins.setdefault(state.id, state.opened_at - (state.stalled_seconds or 0.0))
+        if state.stacks is not None:
+            end = math.inf if state.resolved_at is None else state.resolved_at
+            found[state.id] = RecordedStall(begin, end, state.stacks)
+    return list(found.values())
 
 
 def replay(
@@ -79,6 +94,8 @@ def replay(
         raise ValueError(f"speed must be above 0, not {speed}")
     streams = {"stdout": out or sys.stdout.buffer, "stderr": err or sys.stderr.buffer}
     due, last_ns = clock(), None
+    stalls = recorded_stalls(folder) if is_watched() else []
+    current: RecordedStall | None = None
 
     def wait_until(time_ns: int) -> None:
         nonlocal due, last_ns
@@ -90,17 +107,25 @@ def replay(
             sleep(left)
 
     def pass_to(time_ns: int) -> None:
-        in_stall = stacks is not None and last_ns is not None and last_ns <= stacks.time * 1e9 < time_ns
-        with standing_in(stacks) if stacks is not None and in_stall else nullcontext():
-            wait_until(time_ns)
+        nonlocal current
+        since = time_ns if last_ns is None else last_ns
+        stall = next((one for one in stalls if one.begin * 1e9 < time_ns and since < one.end * 1e9), None)
+        if stall is not current:
+            ranks.close()
+            current = stall
+            if stall is not None:
+                ranks.enter_context(standing_in(stall.stacks))
+        wait_until(time_ns)
 
-    stacks = recorded_stacks(folder) if is_watched() else None
-    for record in merged_records(folder):
-        pass_to(record.time_ns)
-        stream = streams[record.stream]
-        stream.write(record.printed)
-        stream.flush()
     info = read_info(folder)
+    with ExitStack() as ranks:
+        for record in merged_records(folder):
+            pass_to(record.time_ns)
+            stream = streams[record.stream]
+            stream.write(record.printed)
+            stream.flush()
+        if info is not None and info.ended_at is not None and last_ns is not None:
+            pass_to(max(last_ns, int(info.ended_at * 1e9)))
     if last_ns is None and (info is None or any(path.stat().st_size for path in files)):
         names = ", ".join(path.relative_to(folder).as_posix() for path in files[:3])
         more = " and others" if files[3:] else ""
@@ -111,6 +136,4 @@ def replay(
         )
     if info is None:
         return 0
-    if info.ended_at is not None and last_ns is not None:
-        pass_to(max(last_ns, int(info.ended_at * 1e9)))
     return info.ending.exit_code or 0 if info.ending else 0

@@ -15,33 +15,25 @@ ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
     "time-limit": "interrupted",
     "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
 }
-#: A running agent writes and answers more often: after a longer silence, the facts about it are outdated.
+#: The age at which a record of this host, or a scrape by this dashboard, is out of date.
 LATE_SECONDS = 10.0
-#: The same if its record is of another host (see ``runfolder.SILENT_SECONDS``), or if Prometheus scrapes it:
+#: The same for a record of another host (see ``runfolder.SILENT_SECONDS``) and for a scrape by Prometheus:
 #: more than three scrapes at an interval of 30 s.
 LATE_INDIRECTLY_SECONDS = 100.0
 
 
-def state_of(
-    info: AgentInfo,
-    now: float,
-    *,
-    alive: bool | None = None,
-    seen: float | None = None,
-    late: float = LATE_INDIRECTLY_SECONDS,
-) -> RunState:
+def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
     """Return the state of a run from its agent's record; the record of a silent agent is out of date.
 
     `alive`: whether the agent is running, if that is known;
-    `seen`: the time of its last report, if not in its record;
-    `late`: the seconds after which that report of an agent on another host is out of date.
+    `answers`: whether the agent's metrics are up to date, so that it is not silent.
     """
     if info.ended_at is not None:
-        if info.ending is not None and info.ending.stopped:
+        if info.ending is not None and info.ending.stopped and info.state != "failed":
             return "interrupted"
         kind = info.ending.kind if info.ending is not None else ""
         return ENDINGS.get(kind, "failed" if info.state == "failed" else "finished")
     if not (agent_alive(info, now) if alive is None else alive):
         return "gone"
-    limit = LATE_SECONDS if info.host == socket.gethostname() else late
-    return "stale" if now - (info.updated_at if seen is None else seen) > limit else info.state
+    limit = LATE_SECONDS if info.host == socket.gethostname() else LATE_INDIRECTLY_SECONDS
+    return info.state if answers or now - info.updated_at <= limit else "stale"

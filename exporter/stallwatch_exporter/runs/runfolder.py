@@ -45,7 +45,7 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 #: Silence after which an agent on another host is gone. Agents write ``agent.json`` every few seconds. NFS
 #: may cache a file for a minute (acregmax, nfs(5)), and clocks of hosts may differ.
 SILENT_SECONDS = 300.0
-#: The same for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
+#: The same limit for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
 _AHEAD_SECONDS = 86400.0  # seconds by which the clock of a writing host may be ahead
 _LOOK_SECONDS = 0.5
@@ -506,8 +506,8 @@ def reported_until(info: AgentInfo, now: float) -> float:
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
     """Return whether no agent watches this run, so that its folder may be continued.
 
-    A container or host that restarts returns under its name before its agent has been silent for long: then
-    wait, for at most `SILENT_HERE_SECONDS`, to see whether that agent writes again.
+    A container or host that restarts returns under its name before its agent has been silent for a long time:
+    then wait, for at most `SILENT_HERE_SECONDS`, to see whether that agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0

@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib import import_module
 from types import FunctionType
@@ -30,7 +30,10 @@ def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
 
 @contextmanager
 def standing_in(stacks: StallStacks) -> Iterator[None]:
-    """Start a process for each rank that was alive on this host, and end them with the ``with`` block."""
+    """Start a process for each rank that was alive on this host, and end them with the ``with`` block.
+
+    The output of the processes is not part of the recording, so it is dropped.
+    """
     frames = {
         rank: group.frames
         for group in stacks.groups
@@ -45,12 +48,15 @@ def standing_in(stacks: StallStacks) -> Iterator[None]:
                     own_main(__name__),
                     env={**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                     stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    bufsize=0,
                 )
             )
             pipe = started[-1].stdin
             assert pipe is not None
-            pipe.write(json.dumps(calls).encode() + b"\n")
-            pipe.flush()
+            with suppress(BrokenPipeError):  # a process that could not start
+                pipe.write(json.dumps(calls).encode() + b"\n")
         yield
     finally:
         for process in started:

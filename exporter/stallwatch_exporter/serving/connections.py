@@ -18,7 +18,7 @@ from operator import itemgetter
 from socketserver import ThreadingMixIn
 from typing import Any
 
-_HEAD = 64 << 10  # most bytes in a request's head
+_HEAD = 64 << 10  # maximum bytes of a request's head
 _LEAVING = 1.0  # seconds for a thread to notice the end of its connection
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-MOST_LABELS = 20_000  #: most distinct ranks: a log may claim any number, and each has a dozen series
+MOST_LABELS = 20_000  #: maximum number of distinct ranks: a log may claim any number; each has a dozen series
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
 _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[str, str]] = {

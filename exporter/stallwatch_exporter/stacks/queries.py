@@ -133,7 +133,7 @@ def find_py_spy() -> str | None:
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process; none if the system's rules for ptrace forbid py-spy to read it."""
+    """Return the threads of a process; none if the system's ptrace rules prevent py-spy from reading it."""
     # Do not block: by default py-spy stops the process while it reads.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

@@ -111,7 +111,7 @@ def _of_process(pid: int) -> Target:
 
 
 def _require_own(pid: int) -> None:
-    """Raise `NoTargetError` if the process belongs to another account and may not be inspected."""
+    """Raise `NoTargetError` if the process belongs to another account and cannot be inspected."""
     try:
         process = psutil.Process(pid)
         if os.geteuid() not in (0, process.uids().effective):

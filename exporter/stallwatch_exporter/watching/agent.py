@@ -1,7 +1,7 @@
 """The agent of one run: read log lines; produce metrics, log copies and incidents.
 
-The agent has no thread or clock of its own: ``feed`` receives bytes, ``tick`` receives the time. Errors in
-the agent do not reach the caller (see ``guard``).
+The agent has neither its own thread nor its own clock: ``feed`` receives bytes, ``tick`` receives the time.
+Errors in the agent do not reach the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -400,7 +400,7 @@ class Agent:
         present = min(now, self._fed_at) if self._unread else now  # the unread lines may show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
-                # The line keeps its own time: the end of the file is no sign of progress.
+                # The line keeps its own time: the end of the file is not a sign of progress.
                 at = max((line.time for line in left if line.time is not None), default=present)
                 self._take(left, 0, min(at, present), progress=self._stall is None)
         self._read_last_reports(now)
@@ -413,7 +413,9 @@ class Agent:
         diagnose = functools.partial(self._diagnosis, present)
         read_reports = functools.partial(self._read_last_reports, now)
         self.ending, diagnosis = self.end_evidence.ending(ending, self._probing, diagnose, read_reports)
-        shown: State = "finished" if self.ending.kind in ("finished", "unknown") else "failed"
+        is_failure = not self.ending.stopped or diagnosis.verdict in ("failed", "unknown-failure")
+        ended_well = self.ending.kind in ("finished", "unknown")
+        shown: State = "failed" if is_failure and not ended_well else "finished"
         masked = redacted(self.ending)
         with self._guarded("the run's record"):  # this comes first: the disk may be too full for later writes
             ended_at = steady.wall(now)
@@ -488,7 +490,7 @@ class Agent:
             self._read_ranks(now, everything=True)
 
     def _warned(self, match: Match) -> None:
-        """Report a rank's warning of a failure to come."""
+        """Report a rank's warning of an upcoming failure."""
         self._news = True
         self.metrics.match(match)
         self._alarms.warned(match, self._clock())

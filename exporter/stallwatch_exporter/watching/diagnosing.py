@@ -18,7 +18,7 @@ from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.stacks.concluding import (
     NO_RANK,
     ONE_PROCESS,
-    is_elsewhere,
+    ranks_elsewhere,
     with_advice,
     with_stacks,
 )
@@ -90,7 +90,7 @@ class Diagnoser:
             waited=waited,
             memory=self._memory.now() if ending is None else ending.memory,
             left=self.left,
-            elsewhere=is_elsewhere(self.stacks),
+            elsewhere=ranks_elsewhere(self.stacks),
         )
         if ending is None:
             catalogue = self._reading.catalogue
@@ -105,5 +105,5 @@ class Diagnoser:
             elif self._launching and not self._reading.tracker.progressed:
                 found = with_advice(found, NO_RANK)
         if self.stacks is not None:
-            found = with_stacks(found, self.stacks)
+            found = with_stacks(found, self.stacks, self._reading.catalogue)
         return redacted(found)

@@ -1,4 +1,4 @@
-"""Fold the troubles of a run into one incident per episode, whatever the number of rules and ranks.
+"""Fold the troubles of a run into one incident per episode, regardless of the number of rules and ranks.
 
 A trouble is the state that the ``IncidentManager`` keeps for one kind and rule. While an episode is open,
 further troubles, stacks and causes update its incident. It closes with its critical troubles, or with the

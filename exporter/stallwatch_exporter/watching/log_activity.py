@@ -135,7 +135,7 @@ class Repeats:
             if page.harm != "harmless" and page.role != "notice"
         }
         self._since: Counter[str] = Counter()  # matches by rule since the last sign of progress
-        self._usual: Counter[str] = Counter()  # most matches by rule between two signs of progress
+        self._usual: Counter[str] = Counter()  # highest count of matches by rule between signs of progress
 
     def add(self, matches: Sequence[Match], *, progressed: bool) -> None:
         """Add the matches of a batch of lines; `progressed` is True if the batch shows progress."""

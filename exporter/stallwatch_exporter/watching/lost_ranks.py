@@ -53,11 +53,11 @@ class RankExits:
     A launcher that sees an exit code other than 0 ends all ranks. If a rank exits with 0, no process reports
     that, and the other ranks wait for it until a timeout.
 
-    A rank is gone if a process continues that was running beside it. Therefore a rank is not gone if it ended
-    before the others started (a script that prepares something under a rank's number), if its launcher
-    continues without it after restarting the others, or if its process was never seen. Once any rank has made
-    a step, only ranks with steps can continue: a launcher may have its own rank number, that of its pod
-    (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    A rank is gone if a process continues that was running at the same time. Therefore a rank is not gone if
+    it ended before the others started (a script that prepares something under a rank's number), if its
+    launcher continues without it after restarting the others, or if its process was never seen. Once any rank
+    has made a step, only ranks with steps can continue: a launcher may have its own rank number, that of its
+    pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:

@@ -132,7 +132,7 @@ def _why_renamed(name: str, run: str) -> str:
     return f"the name {shown} has characters that the name of a run cannot have"
 
 
-MOST_BYTES = 512 * 1024 * 1024  #: most bytes read from all files; the beginning of longer files is left out
+MOST_BYTES = 512 * 1024 * 1024  #: maximum bytes read from all files; the beginning of longer files is skipped
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024

@@ -13,7 +13,7 @@ _TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines after which a source is examined;
 _LIKELY_FROM = 64  # lines needed for an uncertain prefix: a few may all be of one of several writers
 _SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check
-_LONGEST = 64 * 1024  # most bytes kept for a source
+_LONGEST = 64 * 1024  # maximum bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # bytes kept for all sources
 
 
@@ -74,7 +74,7 @@ class Readers:
     def lines(
         self, source: str, data: bytes, now: float | None, rank: int | None, *, fresh: bool = False
     ) -> list[Line]:
-        """Return the lines that ``data`` completes; with ``fresh``, the bytes continue no earlier data."""
+        """Return the lines that ``data`` completes; with ``fresh``, they do not continue earlier data."""
         reader = self._readers.get(source)
         lines: list[Line] = []
         if reader is None:

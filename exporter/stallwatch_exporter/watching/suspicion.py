@@ -79,7 +79,7 @@ class Suspicion:
         """Handle a sign of life: the previous spell is over, and waits at its call site are known to end."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # After a stall that ended by itself, the next stall is reported after half as long again.
+            # After a stall that ended by itself, the next stall is reported after 1.5 times that time.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.assessors import assess
+from stallwatch_rules.diagnosis.awaited import is_only_waiting, waited_for
 from stallwatch_rules.diagnosis.causes import causal_order, confidence_among, passed_over, primary
 from stallwatch_rules.diagnosis.clocks import clocks_ahead, events_of, on_one_clock
 from stallwatch_rules.diagnosis.exceptions import Exceptions, read_exceptions
@@ -17,10 +18,8 @@ from stallwatch_rules.diagnosis.notes import notes_of
 from stallwatch_rules.diagnosis.outside_end import end_from_outside, with_differing_line
 from stallwatch_rules.diagnosis.particulars import (
     culprits,
-    did_not_report,
     environment_of,
     is_named,
-    is_only_waiting,
     primary_of,
     title_of,
 )
@@ -105,8 +104,8 @@ def _place_on_hosts(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> lis
     primary, missing, odd = diagnosis.primary, list[int](), list[int]()
     if primary is not None:
         primary.host = run.hosts.host(primary.rank)
-        if is_only_waiting(primary):
-            missing = did_not_report(primary.rule, run, now)
+        if is_only_waiting(primary, run.catalogue):
+            missing = waited_for(primary.rule, run, now)
             singled = primary.rank is not None and is_named(primary)
             odd = missing or ([primary.rank] if singled and primary.rank is not None else [])
     diagnosis.hosts = run.hosts.records(missing)
@@ -184,7 +183,7 @@ def _snapshot(
         phase=tracker.phase,
         ended=clock.ended,
         last_sign=clock.last_sign,
-        missed=context.elsewhere,
+        missed=bool(context.elsewhere),
     )
     run = Snapshot(
         streams, tracker, catalogue, context, clock, died, by_hand, left, left_line, restarts, hosts

@@ -27,7 +27,7 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
 SURVIVED = 2  #: steps after an exception that show that it did not end the run
-SURVIVED_LINES = 1000  #: lines after an exception that show this in logs whose steps are not recognized
+SURVIVED_LINES = 1000  #: lines after it that show the same in logs whose steps are not recognized
 SURVIVED_BUT_DIED = 10  #: steps that show this if the run is known to have failed: output may be unordered
 
 AT_ONCE = 60  #: lines outside of tracebacks within which parts that Ctrl-C ended report the end
@@ -65,7 +65,7 @@ class Unknown(msgspec.Struct, frozen=True):
 
     @property
     def lost_something(self) -> bool:
-        """True if the exception shows that the main thread lost a peer or waited in vain."""
+        """True if the exception shows that the main thread lost a peer or its wait timed out."""
         return self.seen.raised.lost_something
 
     @property
@@ -88,7 +88,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
     beside: Collection[str] = ()  #: rules that matched only in threads of helpers
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
-    #: rules that matched only in a program that was started after an unknown exception had ended another
+    #: rules that matched only in a script that was started after an unknown exception had ended another
     next_program: Collection[str] = ()
 
     @property
@@ -146,14 +146,18 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is no cause if an exception of the main thread came before: ranks that wait in
-        vain for the failed rank are killed, too. Neither is the failure of a program that a script started
-        after another had failed: an evaluation lacks what the training did not save.
+        evidence is the signal is not a cause if an exception of the main thread came before: ranks that wait
+        for the failed rank are killed, too. Neither is the missing input of a script that was started after
+        another had failed: an evaluation lacks what the training did not save.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
         kills = [one for one in harmful if one.role == "cause" and "signal-only" in one.facts]
-        causes = [one for one in harmful if one.role == "cause" and one.rule not in self.next_program]
+        causes = [
+            one
+            for one in harmful
+            if one.role == "cause" and not (one.rule in self.next_program and one.tagged("input-missing"))
+        ]
         if not fatal or any(one not in kills for one in causes):
             return False
         # A traceback without its end, or a crash without its message, may belong to the symptom.
@@ -305,9 +309,6 @@ def _ended(
     # Lines after a warning do not show that the program continued: some collectors log all of stderr as
     # warnings.
     if last.warned and not died and key[0] not in with_steps and _went_on(stream, last.mark.index):
-        return False
-    # A tracker caught it and printed it: an exception that the tracker raises has the program's calls above.
-    if last.setting == "main" and of_helper(last) and not died:
         return False
     if last.beside and last.shows_teardown:
         # Either a tracker's process ended, which training does not need, or the program printed more lines

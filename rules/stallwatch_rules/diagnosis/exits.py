@@ -1,4 +1,4 @@
-"""Determine how ranks ended, by the exit codes in launchers' reports: a signal, or a status of their own.
+"""Determine how ranks ended, by the exit codes in launchers' reports: a signal, or their own status.
 
 A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
 has ended all other processes. So neither the order of these lines nor their times show which rank ended
@@ -122,7 +122,7 @@ def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | N
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Return a message on the first rank to end if it ended with a status of its own and without an error.
+    """Return a message on the first rank to end if it ended with its own status and without an error.
 
     An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be the rank's own.
     """

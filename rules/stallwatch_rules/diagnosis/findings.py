@@ -277,7 +277,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
     """Return how many requests an inference server answered after the first ``answers``.
 
-    0 in a trainer's log: the server beside it may continue to answer after the trainer has died.
+    0 in a trainer's log: its server may continue to answer after the trainer has died.
     """
     if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
         return 0

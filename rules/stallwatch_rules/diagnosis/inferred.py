@@ -57,7 +57,7 @@ def inferred_from(finding: RuleFinding) -> Inferred:
 
 
 def _may_be(page: RulePage) -> bool:
-    """Return whether an exception can belong to this page: the page's rule ends a run and is no stall."""
+    """Return whether an exception can belong to this page: the page's rule ends a run and is not a stall."""
     ends = page.harm == "fatal" and page.role in ("cause", "symptom")
     return ends and page.status != "retired" and bool(page.patterns) and page.id not in STANDSTILLS
 

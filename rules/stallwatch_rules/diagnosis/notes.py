@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from stallwatch_rules.diagnosis.awaited import did_not_report, is_only_waiting, suspects
 from stallwatch_rules.diagnosis.exits import ended_by_itself, ended_silently
 from stallwatch_rules.diagnosis.hosts import RunHosts
-from stallwatch_rules.diagnosis.particulars import did_not_report, is_only_waiting
+from stallwatch_rules.diagnosis.particulars import is_named
 from stallwatch_rules.diagnosis.restarts import restarts_note
 from stallwatch_rules.diagnosis.runs import runs_note
 from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
@@ -31,9 +32,10 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         text = exceptions.records()[0]
         name = f"{text.exception}: {text.message}".removesuffix(": ") or "Traceback"
         notes.append(message("diagnosis.unknown-may-be-cause", exception=shown(name)))
-    if chosen is not None and chosen.role == "symptom" and not is_only_waiting(chosen):
-        absent = did_not_report(chosen.rule, run, now)
-        if absent:
+    if chosen is not None and chosen.role == "symptom" and not is_named(chosen):
+        waits = is_only_waiting(chosen, run.catalogue)
+        absent = (suspects if waits else did_not_report)(chosen.rule, run, now)
+        if absent and chosen.rank not in absent:
             notes.append(message("diagnosis.absent-ranks", ranks=f"rank {fold_ranks(absent)}"))
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         silent = ended_silently(run, now)

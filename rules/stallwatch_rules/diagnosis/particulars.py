@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from stallwatch_rules.diagnosis.awaited import busy_ranks, is_only_waiting, waited_for
 from stallwatch_rules.diagnosis.exits import SIGTERM, ended_from_outside, ended_silently, rank_of_end
 from stallwatch_rules.diagnosis.findings import MAX_EVIDENCE, RuleFinding, Streams
 from stallwatch_rules.diagnosis.hosts import RunHosts
@@ -13,7 +14,7 @@ from stallwatch_rules.diagnosis.inferred import inferred_from
 from stallwatch_rules.diagnosis.outside_end import last_unknown_line
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.failures.environment import agreed
-from stallwatch_rules.failures.flight import mismatched, mismatched_ranks, reporting, watchdog_positions
+from stallwatch_rules.failures.flight import mismatched, mismatched_ranks, watchdog_positions
 from stallwatch_rules.failures.frameworks import framework_of
 from stallwatch_rules.failures.raised import ExceptionChain, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
@@ -22,8 +23,7 @@ from stallwatch_rules.judgements.conclusions import MISMATCH
 from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
 from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of, without_search
 from stallwatch_rules.pages.page import RulePage
-from stallwatch_rules.progress.activities import Activity
-from stallwatch_rules.records import Line, Primary, Role
+from stallwatch_rules.records import Line, Primary
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_names, fold_ranks, ranks_on
 from stallwatch_rules.text.display import iso, shown
@@ -47,7 +47,7 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
         silent = ended_silently(run, now)
         primary.fixes[:0] = [silent] if silent else []
     primary = _pointed_to_missing(_with_calls(primary, finding, run.streams), run, now)
-    if finding.tagged("flight-data") and is_only_waiting(primary):
+    if finding.tagged("flight-data") and is_only_waiting(primary, run.catalogue):
         return _odd_ranks(primary, run.streams, run.hosts)
     if finding.tagged("evicted") and any(contains(line, "OOMKill") for line in primary.evidence):
         return _over_its_limit(primary, finding, run.streams)
@@ -155,9 +155,9 @@ def _is_vllm_server(source: str, streams: Streams) -> bool:
 
 
 def _odd_ranks(primary: Primary, streams: Streams, hosts: RunHosts) -> Primary:
-    """Return the primary cause with the ranks that waited in another collective than most ranks."""
+    """Return the primary cause with the ranks that waited in a different collective than most ranks."""
     odd = mismatched_ranks(watchdog_positions(streams))
-    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took another path
+    if odd is None or not odd.ranks or not odd.others():  # it is unknown which ranks took a different path
         return primary
     advice = message("diagnosis.flight-apart", own=odd.own(), others=odd.others())
     return _with_own_line(named(primary, odd.ranks, advice, hosts), odd.ranks, streams)
@@ -278,39 +278,6 @@ def _is_message_end(raised: ExceptionChain, line: Line) -> bool:
     return 0 <= line.number - raised.line.number <= MORE_LINES
 
 
-def is_only_waiting(primary: Primary) -> bool:
-    """Return whether the primary cause is only the report of ranks that waited for another rank."""
-    return primary.harm == "fatal" and is_timeout(primary.role, primary.rule)
-
-
-def is_timeout(role: Role, rule: str) -> bool:
-    """Return whether a rule reports that ranks waited for another rank until a timeout."""
-    return role == "symptom" and "timeout" in rule
-
-
-def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
-    """Return the ranks on which a rule matched, and the ranks named by the flight data in its lines."""
-    finding = now.get(rule)
-    if finding is None:
-        return set()
-    ranks = {rank for _, rank in finding.hits if rank is not None}
-    ranks.update(*(run.context.alike.get(source, ()) for source, _ in finding.hits))
-    return ranks | set(reporting(watchdog_positions(run.streams))) if finding.tagged("flight-data") else ranks
-
-
-def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that did not report the failure that all other ranks reported.
-
-    If a single rank reported it, the other rank counts only if its log was read.
-    """
-    reported = _reported(rule, run, now)
-    logged = {rank for _, rank in run.streams if rank is not None}
-    absent = set(range(max(logged | reported, default=-1) + 1)) - reported
-    if len(reported) == 1 and len(absent) == 1:
-        return sorted(absent & logged)
-    return sorted(absent) if 0 < len(absent) <= len(reported) / 2 else []
-
-
 def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO_HOSTS) -> Primary:
     """Return the primary cause with the ranks in its title and `advice` as the first of its fixes."""
     known = {rank: host for rank in ranks if (host := hosts.host(rank))}
@@ -318,7 +285,7 @@ def named(primary: Primary, ranks: list[int], advice: Text, hosts: RunHosts = NO
         title = message("diagnosis.of-ranks", title=primary.title, ranks=fold_ranks(ranks))
     else:
         title = message("diagnosis.of-ranks-on", title=primary.title, ranks=ranks_on(ranks, known))
-    return replace(primary, title=title, fixes=[advice, *primary.fixes])
+    return replace(primary, title=title, fixes=[advice, *without_search(primary.fixes)])
 
 
 def is_named(primary: Primary) -> bool:
@@ -355,17 +322,17 @@ def _behind(primary: Primary, run: Snapshot) -> Primary:
 
 
 def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Primary:
-    """Return the primary cause with the rank that a collective waited for in vain, if it is known.
+    """Return the primary cause with the rank that did not join a collective, if it is known.
 
     The ranks that print a timeout reached the collective. The missing rank's last step and lines are the
     evidence to inspect.
     """
-    if not is_only_waiting(primary):
+    if not is_only_waiting(primary, run.catalogue):
         return primary
-    absent = did_not_report(primary.rule, run, now)
-    busy = _busy(primary.rule, absent, run, now)
+    busy = busy_ranks(primary.rule, run, now)
     if busy is not None:
         return _still_busy(primary, *busy, run)
+    absent = waited_for(primary.rule, run, now)
     if not absent:
         return _behind(primary, run)
     steps = run.tracker.steps
@@ -378,7 +345,6 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         advice = message("diagnosis.did-not-come-step", ranks=ranks, step=own, others=others)
     if whole := _of_whole_hosts(absent, run):
         advice = whole
-    primary = replace(primary, fixes=without_search(primary.fixes))
     primary = named(primary, absent, advice, run.hosts)
     logged = [stream for (_, rank), stream in run.streams.items() if rank == absent[0] and stream.index]
     lines = [
@@ -401,46 +367,6 @@ def _pointed_to_missing(primary: Primary, run: Snapshot, now: Assessment) -> Pri
         step=own,
         evidence=[shown(line.text), *primary.evidence[:3]],
     )
-
-
-def _busy(
-    rule: str, absent: list[int], run: Snapshot, now: Assessment
-) -> tuple[list[int], StreamReading] | None:
-    """Return the ranks that reported nothing because they were busy, and the stream of the first rank.
-
-    Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
-    that name no rank belong to the main process, because the other ranks of a launcher print nothing
-    meanwhile.
-    """
-    reported = _reported(rule, run, now)
-    waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
-    busy = [
-        (rank or 0, stream)
-        for (_, rank), stream in run.streams.items()
-        if stream.activity_now is not None and (rank or 0) not in reported
-        if not _went_on(stream.activity_now, waited)
-    ]
-    named = [each for each in busy if not absent or each[0] in absent]
-    ranks = {rank for rank, _ in named}
-    kinds = {stream.activity_now.kind for _, stream in named if stream.activity_now is not None}
-    together = len(kinds) == 1 and ranks == set(absent)
-    if not reported or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
-        return None
-    first = min(ranks)
-    own = (stream for rank, stream in named if rank == first)
-    return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
-
-
-def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Return whether other output followed an activity before the other ranks' timeouts."""
-    after = activity.after
-    if after is None:
-        return False
-    same = [line.number for line in waited if line.source == after.source]
-    if same:
-        return after.number < min(same)
-    times = [line.time for line in waited if line.time is not None]
-    return after.time is None or not times or after.time < min(times)
 
 
 def _still_busy(primary: Primary, ranks: list[int], stream: StreamReading, run: Snapshot) -> Primary:

@@ -1,6 +1,6 @@
 """Detect logs that were given together but belong to different runs, and so cannot be read as one run.
 
-Only clear signs count: most folders contain one run's ranks, and the logs of two nodes are much alike.
+Only clear signs count: most folders contain one run's ranks, and the logs of two nodes are very similar.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 
 
 def ranks_left_behind(streams: Streams) -> Uneven | None:
-    """Return the ranks that printed as regularly as others, then stopped while others continued for long.
+    """Return the ranks that printed as regularly as others, then stopped long before the others.
 
     Most ranks of a healthy run print few lines, or only at the start. The ranks must therefore share a
     counter and a pace until the end of the one, and most ranks must have continued. A log that begins late
@@ -115,7 +115,7 @@ def _courses(streams: Streams) -> dict[int, _Course]:
 
 
 def _ended_before(course: _Course, peer: _Course) -> bool:
-    """Return whether a rank kept a peer's pace until its log ended, and the peer continued for long."""
+    """Return whether a rank kept a peer's pace until its log ended, well before the peer's end."""
     own, last = course.steps, course.steps[-1]
     if course.series != peer.series or course.timeline.total != peer.timeline.total or len(own) < ENOUGH:
         return False

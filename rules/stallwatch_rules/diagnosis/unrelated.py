@@ -1,7 +1,7 @@
 """Remove unrelated matches: of another program that ended, or of exceptions with the same text.
 
-A script that watches the GPUs, shows curves or serves a model beside the training may end by a signal or with
-an exit status at any time. A shell, a container or systemd usually names that program.
+A script that watches the GPUs, shows curves or serves a model alongside the training may end by a signal or
+with an exit status at any time. A shell, a container or systemd usually names that program.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NAMED = lazy(
     r"|^(?:container )?(?P<container>[\w.-]{1,80})(?: +\|)? exited with code \d+\W*$"
     r"|(?P<unit>[\w.@:-]{1,80})\.service: Main process exited, code="
 )
-#: Programs that run beside a training, and are never the training.
+#: Programs that run alongside the training, and are never the training itself.
 _HELPER = lazy(
     r"(?i)^(?:\S*/)?(?:nvidia-\w+|dcgm\w*|dcgmi|nvtop|nvitop|gpustat|h?top|iostat|vmstat|sar|tail|sleep|watch|tee"
     r"|(?:auto)?sshd?|tensorboard|mlflow|jupyter\w*|redis(?:-server)?|minio|prometheus|grafana|telegraf|cron|dbus"
@@ -33,7 +33,7 @@ _HELPER = lazy(
     r"(?![a-zA-Z_])"
     r"|^(?:\S*/)?python[\d.]* (?:-[mu] ?)*(?:\S*[/_-])?(?:tensorboard|monitor|exporter|http\.server|jupyter)"
 )
-#: Programs that start a training, and (below) services that such programs run beside it.
+#: Programs that start training, and (below) services that such programs run alongside it.
 _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )

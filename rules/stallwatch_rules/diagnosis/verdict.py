@@ -149,7 +149,7 @@ def _ends_in_error(streams: Streams) -> bool:
 def _ends_so(stream: StreamReading) -> bool:
     last = [one for one in stream.templates.entries.values() if one.last_index >= stream.index - LAST_LINES]
     error = max((one.last_index for one in last if states_error(one.last.text)), default=None)
-    # A program that logs its work after the error has survived it.
+    # A program that logs the same kind of work before and after the error has survived it.
     return error is not None and not any(
-        one.last_index > error and states_info(one.last.text) for one in last
+        one.index < error < one.last_index and states_info(one.last.text) for one in last
     )

@@ -122,7 +122,7 @@ class CrashReader:
 
     @property
     def busy(self) -> bool:
-        """True if every next line matters, whatever its text."""
+        """True if each following line matters, regardless of its text."""
         return self._open is not None
 
     def feed(

@@ -67,14 +67,14 @@ _BY_KEY = (
 )
 
 
-# Output of launchers, DeepSpeed, NCCL and trainers around a training.
+# Output of launchers, DeepSpeed, NCCL and trainers around the training itself.
 _RUN = lazy(
     r"DeepSpeed info: version=|Setting ds_accelerator to |Initializing TorchBackend|:see_memory_usage\]"
     r"|\[launch(?:er)?\.py:\d+:|\bNCCL (?:INFO|version) |Setting OMP_NUM_THREADS environment variable"
     r"|torch/distributed/(?:run|elastic/\S+)\.py:\d+\]|\*{5} Running training \*{5}"
     r"|Total optimization steps = |trainable params: [\d,]+ \|\||Loading checkpoint shards: +\d+%"
     r"|Loading extension module \w+|^LOCAL_RANK: \d+ - CUDA_VISIBLE_DEVICES: \["
-    r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+"
+    r"|Saving model checkpoint to \S+[/\\]checkpoint-\d+|\bSignaling Trainer to stop\.$"
 )
 RUN_WORDS: tuple[str, ...] = (
     "DeepSpeed",
@@ -93,11 +93,12 @@ RUN_WORDS: tuple[str, ...] = (
     "extension module",
     "LOCAL_RANK: ",
     "odel checkpoint to",
+    "Signaling Trainer",
 )
 
 
 def belongs_to_a_run(text: str) -> bool:
-    """Return whether the line belongs to a training, though it shows no step."""
+    """Return whether the line is training output, even though it shows no step."""
     return _RUN.search(text[:2000]) is not None
 
 

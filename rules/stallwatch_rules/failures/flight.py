@@ -101,7 +101,7 @@ def wait_in_unequal_gathers(flights: Mapping[tuple[str, int], WatchdogPosition])
 
 
 class MismatchedRanks(msgspec.Struct, frozen=True):
-    """Ranks that waited in another collective than most of their process group; all ranks if it is a tie."""
+    """Ranks that waited in a different collective than most of their group; all ranks if it is a tie."""
 
     ranks: list[int]
     works: Mapping[tuple[int, str], list[int]]  #: number and operation → ranks that waited in that collective

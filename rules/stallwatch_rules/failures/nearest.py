@@ -27,7 +27,7 @@ OF_PYTHON = _WORDS["python"]
 THRESHOLD = 0.25  #: minimum score; below it, the words that two texts share are common to all texts
 LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
 #: minimum total rarity of these words (natural logarithms), unless they are a page's whole title: words of
-#: many pages are no evidence
+#: many pages are not evidence
 LEAST_RARITY = 8.5
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not match is never certain

@@ -117,7 +117,8 @@ class ExceptionChain(msgspec.Struct):
         outermost = self.frames[0] if self.frames else None
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
-        return re.split(r"[/\\]", outermost.path)[-1]
+        name = re.split(r"[/\\]", outermost.path)[-1]
+        return "" if name.startswith("<") else name  # "<string>" is a child process of any script
 
     @property
     def relays(self) -> bool:
@@ -126,7 +127,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def lost_something(self) -> bool:
-        """True if the main thread lost a peer or waited in vain, which may be the cause."""
+        """True if the main thread lost a peer or its wait timed out, which may be the cause."""
         return self.setting == "main" and not self.shows_teardown and LOST.agrees(self)
 
     @property
@@ -403,7 +404,7 @@ def unknown_in(
 ) -> list[CountedException]:
     """Return the failures of a stream in which none of the known rules matched.
 
-    ``aborts``: those that only name the SIGABRT by which a crash ends, whatever its reason.
+    ``aborts``: those that only name the SIGABRT by which a crash ends, regardless of its reason.
     """
     return [
         seen

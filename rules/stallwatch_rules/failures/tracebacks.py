@@ -28,7 +28,7 @@ _NOTEBOOK_FRAME = lazy(
 )
 NOTEBOOK_SOURCE = lazy(r"-*> ?\d+ ")
 INDENT = "  "  # indentation of a frame below its header
-# Source is indented more than a frame. Text that is indented less is no source: frame and exception lost
+# Source is indented more than a frame. Text that is indented less is not source: frame and exception lost
 # their
 # distinct indentation.
 LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
@@ -114,7 +114,7 @@ OTHER_MESSAGE = lazy(
 )
 # Deeper lines below an exception are its message: no frame, no marks below source, and no bar.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
-# Text after a logger's prefix is no message, if the exception has no message yet.
+# Text after a logger's prefix is not a message, if the exception has no message yet.
 OTHER_LOGGER = lazy(
     r"(?:\[?\d\d/\d\d/\d\d|\[?\d\d:\d\d:\d\d\b"
     r"|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b[]:|]? *[^\s:=])"
@@ -155,7 +155,7 @@ def is_error(name: str, adjoining: bool) -> bool:
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove a logger's prefix like the header's from a text, whatever its digits."""
+    """Remove a logger's prefix like the header's from a text, regardless of its digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -409,7 +409,7 @@ class TracebackReader:
         self._more, self._colon = 0, final.group().endswith(":")
 
     def _part(self, raised: ExceptionChain, text: str, rules: Collection[str]) -> None:
-        """Read a line of a group's sub-exception: the first that is no group itself is the group's root."""
+        """Read a line of a group's sub-exception: the first one that is not a group is the group's root."""
         self._after = 0
         raised.rules.update(self._failures & set(rules))
         final = FINAL.match(MARGIN.sub("", text, count=1).rstrip()) if not raised.root else None

@@ -1,6 +1,6 @@
 """Judge a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
 
-All judgments compare the run with itself. A run's first values are no baseline (a first loss may have any
+All judgments compare the run with itself. A run's first values are not a baseline (a first loss may have any
 value), and single values of a noisy run are not significant: a value must differ clearly from all values
 shortly before it.
 """
@@ -18,7 +18,7 @@ from stallwatch_rules.messages import message
 from stallwatch_rules.progress.curve import Point
 
 JUMP = 2.0  #: a loss above this multiple of its baseline has jumped
-JUMP_BY = 1.0  #: minimum rise of a loss that jumped, because small losses vary by multiples
+JUMP_BY = 1.0  #: minimum rise that counts as a jump, because small losses vary by multiples
 RISE, RISE_BY = 1.5, 0.5  #: multiple and minimum rise for a loss that stays high
 NATS = 1.5  #: rise that is enough for an excerpt: a cross-entropy e^1.5 times less certain
 BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence
@@ -242,8 +242,8 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
     A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
     the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
-    repeat each other's values, values of few digits round alike, a smoothed loss passes the level. While the
-    learning rate rises or is nearly zero, every loss stays constant.
+    repeat each other's values, values with few digits round to the same number, a smoothed loss passes the
+    level. While the learning rate rises or is nearly zero, every loss stays constant.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):

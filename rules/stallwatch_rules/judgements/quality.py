@@ -2,7 +2,7 @@
 
 Each judgment is a list of conditions that must all hold, each on one metric. They compare a run with itself
 and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule, and a solved
-task are no failures.
+task are not failures.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Quality(NamedTuple):
 
 
 def never_varied(metric: str, value: float, count: int) -> Condition:
-    """Return a condition that holds if a metric never had another value."""
+    """Return a condition that holds if a metric never had a different value."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())

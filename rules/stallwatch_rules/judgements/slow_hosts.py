@@ -25,7 +25,7 @@ from stallwatch_rules.stacks.spans import ranks_in
 
 WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the mean deviation is judged
 OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
-LEAST = math.log(1.065)  #: the least relevant mean deviation
+LEAST = math.log(1.065)  #: the smallest relevant mean deviation
 Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
 #: Share of steps that must deviate upwards; less in long windows, see `required_positive_steps`.
 POSITIVE = 0.8
@@ -35,7 +35,7 @@ FIRST = 16  #: steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
 _CLIP = 4.0  # maximum standard deviations that one step counts for
-_LEAST_CLIP = 2 * LEAST  # lower bound of that maximum: twice the least relevant deviation
+_LEAST_CLIP = 2 * LEAST  # lower bound of that maximum: twice the smallest relevant deviation
 _MEMORY = 64  # minimum number of steps for the noise of all hosts
 _VALUES = 1024  # number of values for a good estimate: with few hosts, they come from more steps
 _QUICK = 512  # number of values for a rough estimate, as when a run becomes noisier: few steps
@@ -161,7 +161,7 @@ class Comparison(Generic[_Key]):
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Judge these keys anew, because their former lag has ended; keep the estimates of their noise."""
+        """Judge these keys from the start, as their lag has ended; keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0

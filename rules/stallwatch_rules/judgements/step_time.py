@@ -1,6 +1,6 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is judged repeatedly, so a rule of thumb would fire by chance sooner or later. Each time, the
+A live run is judged repeatedly, so a rule of thumb would eventually fire by chance. Each time, the
 latest steps are compared with all steps before them by their ranks (the Mann-Whitney test, which assumes no
 distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
 any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
@@ -25,12 +25,12 @@ AS_QUICK = 0.9  #: share of the tokens per second in the first third of the run
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: squared deviations by which ranks must differ in a run of LIMIT_STEPS steps
-LIMIT_STEPS = 400  #: the limit grows by twice the logarithm of a longer run's multiple of this
-LOOKED_AT = 1000  #: maximum number of paces, each perhaps of several steps
+LIMIT_STEPS = 400  #: for longer runs, the limit grows by twice the logarithm of their length divided by this
+LOOKED_AT = 1000  #: maximum number of paces, each of one or more steps
 SHIFT = 1.04  #: minimum ratio of a rise that a straggler explains
 EVEN = 0.02  #: maximum relative variation of the steps in such a run
 EXCERPT = 30  #: fewer steps than this are an excerpt
-BLOCKS = 400  #: maximum number of compared paces, each perhaps of several steps
+BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
 BEFORE = 200  #: maximum number of compared paces before a shift
 WARM_UP = 2  #: steps at the start that compile, allocate and record
 
@@ -118,7 +118,7 @@ def as_quick(rates: Sequence[float]) -> bool:
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
     """Return the index of the first final pace that is nearer to the present pace than to the former.
 
-    Three paces are read together, because a single step may be quick and clocks count whole seconds.
+    Three paces are read together, because a single step may be fast and clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)

@@ -3,7 +3,7 @@
 Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
 countless forms. A logger does the same with its own messages, but not with the lines that continue them: if a
 traceback's frames or another program's timestamps have the same prefix as all other lines, no logger wrote
-the prefix. A progress bar is no evidence, because a bar's own name precedes each of its states.
+the prefix. A progress bar is not evidence, because a bar's own name precedes each of its states.
 """
 
 from __future__ import annotations

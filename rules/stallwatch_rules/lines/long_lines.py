@@ -12,11 +12,11 @@ MAX_LINE = 64 * 1024  #: maximum number of bytes kept of a line
 TAIL = 16 * 1024  #: bytes kept from the end of a longer line
 HEAD = MAX_LINE - TAIL
 CUT = "\n"  #: marks omitted text in a line; occurs in no line
-GOES_ON = "…"  #: put before the end of a cut line, which is no start of a line
+GOES_ON = "…"  #: put before the end of a cut line, which is not a start of a line
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Add the part of ``data`` that is to be kept to an unfinished line.
+    """Add the part of ``data`` that should be kept to an unfinished line.
 
     One byte more than ``MAX_LINE`` shows that text was omitted.
     """

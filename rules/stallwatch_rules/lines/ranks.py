@@ -108,7 +108,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # number of labeled lines in a row, by far fewer tasks, that are no numbered list
+_SURE_NUMBERS = 12  # number of labeled lines in a row, by far fewer tasks, that are not a numbered list
 _SURE_TASKS = 4  # number of labeled lines that suffice if the tasks count from 0 and take turns
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
@@ -329,7 +329,7 @@ _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|er
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
     """Return the ranks of files that are numbered by Slurm's tasks.
 
-    One such name is no proof; several names of one job, numbered from zero without a gap, are.
+    One such name is not proof; several names of one job, numbered from zero without a gap, are.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:

@@ -142,7 +142,7 @@ class LineReader:
         """Return the unfinished segment of a progress bar to which no bytes were added after `since`.
 
         A bar's carriage return precedes it, so its last state is ended by the next one, which never comes in
-        a run that hangs. The segment is returned once; later bytes are a segment of their own. An ordinary
+        a run that hangs. The segment is returned once; later bytes are a separate segment. An ordinary
         unfinished line stays held.
         """
         at = since if self._held_at is None else self._held_at

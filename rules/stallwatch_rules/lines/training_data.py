@@ -1,4 +1,4 @@
-"""Recognize training data in lines: text that a training reads or generates may mention failures, too.
+"""Recognize training data in lines: text that a run reads or generates may mention failures, too.
 
 Trainers print samples, prompts and completions, and data sets about programming are full of error messages.
 """

@@ -108,7 +108,7 @@ def duration_text(seconds: float, language: str = "en") -> str:
     return say(f"span.{_UNITS[unit]}-{_UNITS[smaller]}", language, count=count, rest=further)
 
 
-_UNITS = {"d": "days", "h": "hours", "min": "minutes", "s": "seconds"}
+_UNITS = {"d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds"}
 
 
 class _Formatter(string.Formatter):

@@ -22,7 +22,7 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: The start of a file's stamp: another version of the package may give another result.
+#: The start of a file's stamp: a different version of the package may give a different result.
 MADE_BY = f"stallwatch {__version__}"
 
 

@@ -31,7 +31,7 @@ from stallwatch_rules.matching.database import BlockScanner, DatabaseStore, Hits
 from stallwatch_rules.pages.patterns import TOKEN, hyperscan, widened_pattern
 from stallwatch_rules.text.lazy import lazy
 
-# Python's own parser of expressions, which has no public name, and has had another name since 3.11.
+# Python's own parser of expressions, which has no public name, and has had a different name since 3.11.
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
@@ -40,13 +40,13 @@ _ENOUGH = 12  # minimum number of letters that are left of a cut text
 _MOST = 24  # maximum number of texts of one pattern
 _SEEN = 8  # number of last bytes by which a text is recognized
 _KEPT = 4  # number of lists of patterns that are kept, each in its own file
-# Most lines of a training's log contain one of these words.
+# Most lines of a training log contain one of these words.
 _FREQUENT = lazy(
     "loss|grad_norm|gradient|learning_rate|learning|rate|epoch|iteration|global_step|steps?=?|rank|torch"
     "|Alloc|INFO|WARN(?:ING)?|[Ww]arning|NCCL|deepspeed|DeepSpeed|python|site-packages|Traceback|File|line"
     "|Evaluation|time|samples|tokens|memory|model|train|trainer|dataset|[Ee]rror"
 )
-_USUAL = Path(__file__).with_name("usual_lines.txt")  # lines that are typical of a training's log
+_USUAL = Path(__file__).with_name("usual_lines.txt")  # lines that are typical of a training log
 _IGNORES_CASE = int(sre_parse.SRE_FLAG_IGNORECASE)
 # Parts that may match across a line's end or into another segment of the line.
 _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")

@@ -172,7 +172,7 @@ def _parsed(roots: Sequence[Traversable], store: DatabaseStore) -> Catalogue:
 
 
 def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[Traversable]:
-    """Yield the pages in a folder; a folder to which several links lead, perhaps from within, only once."""
+    """Yield the pages in a folder; visit each folder once, even if several links point to it."""
     seen = set() if seen is None else seen
     if isinstance(folder, Path):
         place = folder.resolve()
@@ -211,7 +211,7 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
     """Compile the matcher's patterns all at once; check page by page only if that fails.
 
-    The check starts with the last pages, which are the user's own, and stops when no pattern is refused:
+    The check starts with the last pages, which are the user's own, and stops when no pattern is rejected:
     checking the packaged pages takes seconds.
     """
     refused = not is_matchable(scanned_patterns(pages.values()), store)

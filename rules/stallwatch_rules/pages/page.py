@@ -48,11 +48,12 @@ Tag = Literal[
     "any-process",
     "exit-status",
     "peer-gone",
+    "awaits-peer",
     "flight-data",
     "often-handled",
     "tried-at-start",
     "start-failed",
-    "start-refused",
+    "input-missing",
     "interrupt",
     "interrupted-with-rank",
     "nan-loss",
@@ -95,7 +96,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code whose exceptions belong to this page, whatever their messages; see ``failures.raised``."""
+    """Code whose exceptions belong to this page, regardless of their messages; see ``failures.raised``."""
 
     file: str = ""  #: path in its package, or a folder that ends with a slash; empty: any file
     functions: list[str] = []  #: functions of the file; empty: any

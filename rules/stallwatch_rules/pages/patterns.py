@@ -43,7 +43,7 @@ _FLAGS = lazy(r"(?<!\\)\(\?(?!i\)|i:|:|P<|P=|P>|=|!|<)")
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """The reason why a pattern is refused, and the remedy."""
+    """The reason why a pattern is rejected, and the remedy."""
 
     message: str
     remedy: str
@@ -52,7 +52,7 @@ class Fault(msgspec.Struct, frozen=True):
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
     """Return a google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
     options = re2.Options()
-    options.log_errors = False  # Stallwatch reports a refused pattern itself, not the library on stderr
+    options.log_errors = False  # Stallwatch reports a rejected pattern itself, not the library on stderr
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 

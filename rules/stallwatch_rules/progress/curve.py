@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATEST = 256  #: number of latest points that are all kept
 OLDER = 1000  #: number of older points that are kept
 MAX_SERIES = 8
-ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training
+ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training run
 FIRST_EPOCH = 1.0  #: maximum epoch of such a first loss: a checkpoint continues with its later epoch
 #: Metrics that are kept separately from a ``Point``, which holds the metrics of the training.
 TRACKED = frozenset(
@@ -103,8 +103,8 @@ class Curve:
     def see(self, sample: Sample, mark: int) -> None:
         """Add a sample of this series as a point; a step that is printed again adds no point.
 
-        If the epochs and the loss begin again, another training begins (a fold, a round, a second start in
-        the same file): its losses are compared only with each other. A loss that continues comes from the
+        If the epochs and the loss begin again, another training run begins (a fold, a round, a second start
+        in the same file): its losses are compared only with each other. A loss that continues comes from the
         same weights.
         """
         values = sample.values

@@ -182,8 +182,6 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # Lightning's EarlyStopping (pytorch/callbacks/early_stopping.py), unless the metric became NaN.
-    ("Signaling Trainer", re.compile(r"^(?!.* is not finite).*\bSignaling Trainer to stop\.$"), "finished"),
     # MLPerf's last record (mlperf_logging) of a run that reached its target.
     (
         ":::MLLOG",

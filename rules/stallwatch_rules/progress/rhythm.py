@@ -20,7 +20,7 @@ from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.display import latest
 
 ALIVE = 5  #: number of lines after a silence that show that the run only worked without a message
-NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is no stall if few waits are known
+NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is not a stall if few waits are known
 LONGEST_WAIT = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
 MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
@@ -59,8 +59,8 @@ def read_clock(
 ) -> RunClock:
     """Return the clock of a run. A live watch passes ``now``; otherwise the log's end counts.
 
-    Lines in the log after ``ended`` are no sign of life. The time that a rank waits after a user ``stopped``
-    the run is no silence of the run.
+    Lines in the log after ``ended`` are not signs of life. The time that a rank waits after a user
+    ``stopped`` the run does not count as silence.
     """
     if threshold is None:
         threshold = learnt_threshold(tracker)
@@ -147,7 +147,7 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 def _last_sign(stream: StreamReading) -> float | None:
     """Return the latest time at which the stream's last step was done.
 
-    If that line has no time of its own, the next line with a time came after it.
+    If that line has no time, the next line with a time came after it.
     """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time

@@ -1,11 +1,11 @@
 """Learn how long a run may be quiet before it is stalled, from its own waits, phase by phase.
 
-A live watch and the reading of a complete log use the same `StallThresholds`: waits go in, seconds come out.
-The rule is three times the 99th percentile. It holds while steps take about the same time. If they vary by
-nature (sequence lengths, samples, shared storage), a longer wait is normal sooner or later, so the observed
-tail is extrapolated to one step in ten million. If the tail is inconclusive, the threshold is that of a run
-with too few known steps. While few steps are known, the upper confidence limit of the percentile replaces it.
-Decisions 14 and 19 give the cost of this method, and `make bench-stall` measures it.
+Live watching and reading a complete log use the same `StallThresholds`, which turns waits into a threshold in
+seconds. The threshold is three times the 99th percentile if all steps take about the same time. If they vary
+by nature (sequence lengths, samples, shared storage), a longer wait is eventually normal, so the
+observed tail is extrapolated to one step in ten million. If the tail is inconclusive, the threshold is that
+of a run with too few known steps. While few steps are known, the upper confidence limit of the percentile
+replaces it. Decisions 14 and 19 give the cost of this method, and `make bench-stall` measures it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a st
 REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned again
 KNOWN_TAIL = 600  #: with this many waits, the slowest waits show how slow rare waits are
 RARE = 1e-7  #: share of steps that may be mistaken for a stall
-_SLOW = 0.99  # share of steps that are quicker than the step that the plain rule multiplies
+_SLOW = 0.99  # share of steps that are faster than the step that the plain rule multiplies
 _SURE = 0.95  # confidence in that share, while few steps are known
 _QUICK = 0.1  # share of the mean: quicker steps count as this share
 _SKEWED = 0.7  # logarithms with more skew to the slow side have a Pareto tail
@@ -151,12 +151,12 @@ class PhaseWaits:
 
     @property
     def longest(self) -> float:
-        """The longest quiet time of this phase that was no stall."""
+        """The longest quiet time of this phase that was not a stall."""
         return max((waits[-1] for waits in (self.within, self.ends) if waits), default=0.0)
 
     @property
     def longest_pause(self) -> float:
-        """The longest of the stalls that ended by themselves and are no habit yet."""
+        """The longest stall that ended by itself and is not yet part of a recurring pattern."""
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
@@ -294,9 +294,8 @@ class StallThresholds:
         return phase in self._learning
 
     def _update(self) -> None:
-        # The update is deferred until a query, since steps may come by the thousand. "train" comes first,
-        # because the
-        # other phases use its limit.
+        # The update is deferred until a query, because thousands of steps may arrive at once. "train" comes
+        # first, because the other phases use its limit.
         for phase in sorted(self._outdated, key=lambda phase: phase != "train"):
             self._known[phase] = self._threshold(phase)
             if phase == "train":

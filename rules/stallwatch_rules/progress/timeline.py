@@ -126,7 +126,7 @@ class Timeline:
     def _pace(self, sample: Sample) -> float | None:
         """Return the seconds per step by the lines' times, by the trainer's clock, or as printed.
 
-        Lines without a time of their own repeat the last time, and clocks count whole seconds. So the time
+        Lines without their own time repeat the last time, and clocks count whole seconds. So the time
         since the last change is spread over the steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)

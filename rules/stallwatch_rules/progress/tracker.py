@@ -24,7 +24,7 @@ NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run t
 
 
 class Finish(NamedTuple):
-    """The evidence that a training is complete."""
+    """The evidence that training is complete."""
 
     #: Kind of evidence: "total", a counter reached its total; "words", the training reported its end;
     #: "likely", a
@@ -55,7 +55,7 @@ class _Stream:
         self.rounds = 0  # number of rounds at that end: other counters may count the last round, too
         self.left = False  # a process of the stream ended with success
         self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
-        self.passed: set[str] = set()  # seeming ends before earlier steps, which were no end
+        self.passed: set[str] = set()  # seeming ends before earlier steps, which were not an end
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
@@ -72,7 +72,7 @@ class _Stream:
         return (c for c in self.counters.values() if _counts(c) and c.rounds == rounds)
 
     def seems_over(self, line: Line) -> None:
-        """Record a line such as programs print at their end."""
+        """Record a line of the kind that programs print when they finish."""
         key = skeleton(line.text)
         if key in self.passed or (self.phase not in ("init", "train") and is_unnamed_completion(line.text)):
             return
@@ -274,7 +274,7 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """True if a line showed progress of a training, not of an evaluation or an unknown loop."""
+        """True if a line showed training progress, not that of an evaluation or an unknown loop."""
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -368,7 +368,7 @@ class ProgressTracker:
         return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
-        """Clear the paces, because another training begins in the run whose paces are not comparable."""
+        """Clear the paces, because another training phase begins, whose paces are not comparable."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()

@@ -23,7 +23,7 @@ __all__ = ["extract"]
 
 
 def extract(line: Line) -> Sample | None:
-    """Return the sample of a line; ``None`` if the line is no metrics line."""
+    """Return the sample of a line; ``None`` if the line is not a metrics line."""
     text = line.text
     if "[" in text and ("<" in text or "it [" in text) and ("/s" in text or "s/" in text or "%|" in text):
         found = from_bar(text)

@@ -62,7 +62,7 @@ class Bar:
         )
 
     def _names_a_loss(self) -> bool:
-        """Return whether a bar with another label (the job, the data) shows a training's loss."""
+        """Return whether a bar with another label (the job, the data) shows a training loss."""
         return _WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None
 
     @property
@@ -124,7 +124,7 @@ def from_bar(text: str) -> Found | None:
 
 
 def _from_other(bar: Bar) -> Found | None:
-    """Read a bar whose label is not a training's; return its numbers if it is an evaluation with a loss."""
+    """Read a bar without a training label; return its numbers if it is an evaluation with a loss."""
     evaluates = _EVALUATES.search(bar.label) is not None and "loss" in bar.postfix
     loss = metrics_by_field(bar.postfix).get("loss") if evaluates else None
     if loss is None:
@@ -151,7 +151,7 @@ def may_be_counted(text: str) -> bool:
 def from_counted_bar(text: str) -> Found | None:
     """Read a bar that Keras draws of an epoch's steps, which restarts with each epoch.
 
-    Only bars with a training's loss count: downloads, evaluations and predictions have the same bar.
+    Only bars with a training loss count: downloads, evaluations and predictions have the same bar.
     """
     found = _COUNTED.match(text)
     if found is None or found["rest"] is None:

@@ -40,7 +40,7 @@ _EVALUATION = lazy(
     re.IGNORECASE,
 )
 _TRAINING = lazy(r"\btrain(?:ing)?\b", re.IGNORECASE)
-# For a mean, a preceding word that is no part of a path is enough: "Test set: Average loss".
+# For a mean, a preceding word that is not part of a path is enough: "Test set: Average loss".
 _EVALUATED = lazy(rf"(?<![\w/.-])(?:test(?:ing)?|dev|{_NAME})(?![\w/.-])", re.IGNORECASE)
 # A line about a whole run, the best evaluation or work done for it is not a line of metrics.
 _SUMS_UP = lazy(

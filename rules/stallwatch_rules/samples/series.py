@@ -1,8 +1,8 @@
 """Learn series of unknown formats: numbers that recur at one place of one template and advance are steps.
 
 A line's template is the line without its numbers (``text.masking.template_key``). One of its numbers is the
-counter: it is whole, rises from line to line, and a word beside it names it, or it comes first. The number of
-lines needed for certainty depends on the words (``series.json`` lists them):
+counter: it is an integer that rises from line to line, and a word next to it names it, or it comes first. The
+number of lines needed for certainty depends on the words (``series.json`` lists them):
 * a counter by its name, in a line that mentions a loss, a score or the like: one line;
 * a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
   and
@@ -12,7 +12,7 @@ lines needed for certainty depends on the words (``series.json`` lists them):
 * columns without names, or unknown words: twelve lines at even distances, in which another number falls or
   rises
   overall, as a loss does.
-Numbers with a unit of time or size are no losses. Lines about loading, ranks, layers, requests and so on
+Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and so on
 belong to no training, except in the first case. A template that does not become a series is not examined
 again.
 """
@@ -48,13 +48,13 @@ SERIES = "series"  #: first word of the names of learned series
 ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
 ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
 WEAK = (
-    #: name of such series in logs that never mention a training, to which they may not belong
+    #: name of such series in logs that never mention training; they may not belong to it
     f"{ROWS} alone"
 )
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
 MAX_TEXT = 400  #: maximum number of characters of a row of a series
 _MOST_KINDS = 256  # templates of one source and rank that are followed, and new templates that are examined
-_MOST_NONE = 1024  # hashes of templates that are no series, and of templates that occurred once
+_MOST_NONE = 1024  # hashes of templates that are not series, and of templates that occurred once
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # lines after which a template that is not a series yet is rejected
 _FEW, _SOME, _MANY = 2, 3, 12  # lines needed, depending on how conclusive their words are
@@ -62,7 +62,7 @@ _TREND = 0.5  # share of all pairs of values by which falls must exceed rises, o
 _NEAR = 3  # maximum number of lines from the names of columns to the first row
 _SHORT = 80  # maximum number of characters of a line that contains only a counter
 
-# A date, a clock, a path, an address or a hash, whose digits are no numbers.
+# A date, a clock, a path, an address or a hash, whose digits are not numbers.
 _STAMP = lazy(
     r"\b\d{4}[-/]\d\d[-/]\d\d(?:[T ]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)?"
     r"|\b\d+:\d\d(?::\d\d)?(?:\.\d+)?\b"
@@ -119,7 +119,7 @@ class _Kind:
         self.series = ""  #: name of the series, once it is accepted
         self.names: list[str] | None = None  #: names of the columns
         self.fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
-        self.weak = False  #: True if no word in the lines marks them as a training's
+        self.weak = False  #: True if no word in the lines marks them as training output
 
 
 class _Heading(NamedTuple):
@@ -153,14 +153,14 @@ class _Stream:
         self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
         self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
         self.tried = 0  #: number of examined templates
-        self.trains = False  #: a line mentions a training
+        self.trains = False  #: a line mentions training
         self.heading: _Heading | None = None  #: the last heading of the stream
         self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
         self.head_at = 0  #: line of these names
         self.metric_at = 0  #: the last line with a loss, a score or the like
-        self.block: Sample | None = None  #: the latest counter in a line of its own
-        self.based = False  #: True if counters in a line of their own begin at zero
+        self.block: Sample | None = None  #: the latest counter on a separate line
+        self.based = False  #: True if counters on separate lines begin at zero
         self.closed = False  #: a measure followed the latest counter
         self.metrics: dict[int, int] = {}  #: hash of a template → its measures since the first counter
 
@@ -293,7 +293,7 @@ def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
 
 
 def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
-    """Remember that a template is no series."""
+    """Remember that a template is not a series."""
     if len(stream.none) >= _MOST_NONE:
         stream.none.clear()
         stream.metrics.clear()
@@ -301,7 +301,7 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Record a line with a loss, a score or the like that is no row of a series."""
+    """Record a line with a loss, a score or a similar number that is not a row of a series."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
@@ -386,7 +386,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Return whether a number other than the counter falls or rises overall, and is no sum."""
+    """Return whether a number other than the counter falls or rises overall, and is not a sum."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue

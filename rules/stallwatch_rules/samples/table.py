@@ -46,7 +46,7 @@ class BarSteps:
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
     def at(self, rank: int | None, line: int) -> DrawnBar | None:
-        """Return the training's bar beside a line, if any."""
+        """Return the training bar next to a line, if any."""
         bar = self.last.get(rank)
         if bar is None or line - bar.line > NEAR:
             return None

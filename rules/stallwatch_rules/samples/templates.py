@@ -55,7 +55,7 @@ class Template:
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Read lines, each by itself; ``None`` for a line with a number of another form than was learned."""
+        """Read lines, each by itself; ``None`` for a line with a number in an unknown form."""
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)
@@ -165,7 +165,10 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcom
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
-    """Return the line with another last digit in this number, not in its exponent and not rounded away."""
+    """Return the line with a different last digit in this number.
+
+    The digit is not in the exponent, and rounding does not remove it.
+    """
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]

@@ -69,12 +69,12 @@ _ZH_NAMES = {
     "迭代": "iteration",
     "轮次": "epoch",
 }
-# Names that are no part of a longer word (总步数 is the total) and that a value follows.
+# Names that are not part of a longer word (总步数 is the total) and that a value follows.
 _ZH_NAME = lazy(
     r"(?<!\w)(" + "|".join(_ZH_NAMES) + r")\s{0,4}[:=：]?\s{0,4}(?=[-+]?(?:\[\s{0,4})?(?:\d|\.\d|nan\b|inf))",
     re.IGNORECASE,
 )
-# A loss in a sentence, such as "安装 loss 0.5 版本", is no metric.
+# A loss in a sentence, such as "安装 loss 0.5 版本", is not a metric.
 _ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}loss", re.IGNORECASE)
 
 
@@ -163,7 +163,7 @@ def from_text(text: str) -> Found | None:
     found = _find_step(lower)
     before = text[: _metrics_start(lower, found.start())] if found is not None else ""
     if found is not None and found[2] and "loss" in lower:
-        before = before.lstrip()  # "3/100" after an indentation is no source code
+        before = before.lstrip()  # "3/100" after an indentation is not source code
     if found is None or not may_precede(before):
         item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
@@ -200,8 +200,8 @@ def from_text(text: str) -> Found | None:
 def _whose(found: Found, before: str) -> Found:
     """Return the numbers after this text, assigned to the evaluation if the text marks one.
 
-    An evaluation's loss is never the training's, whatever its name. Batches of an evaluation show that the
-    run continues, but are none of its steps.
+    An evaluation's loss is never the training loss, regardless of its name. Batches of an evaluation show
+    that the run continues, but are not steps of the run.
     """
     if not evaluates(before):
         return found
@@ -304,7 +304,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return _whose(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    named = lower[: found.end()]  # a mean of a training's part; other means may be of a benchmark
+    named = lower[: found.end()]  # a mean over a part of the training; other means may be of a benchmark
     return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 

@@ -1,7 +1,7 @@
 """Compile the targets of a scan: the catalogue's patterns in their raw form, and other signs.
 
-``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read
-whole. Its patterns only pass lines to the readers and decide nothing: too many cost time, a missing one loses
+``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read in
+full. Its patterns only pass lines to the readers and decide nothing: too many cost time, a missing one loses
 information. In ``watches``, ``before`` and ``after`` are numbers of lines around a hit that are also read,
 ``budget`` is the number read in a section, and for ``rare`` watches not every chunk is searched. Of lines
 with a ``severe`` word, one of each template is read. A ``warning`` is on many lines of a healthy log, and is
@@ -44,7 +44,7 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """A kind of line with the metrics of a training."""
+    """A kind of line with training metrics."""
 
     kind: str
     patterns: tuple[str, ...]

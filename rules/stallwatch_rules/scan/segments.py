@@ -45,7 +45,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
     numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
     """
-    global _counted  # bytes so far in this process: the best estimate of the amount to come
+    global _counted  # bytes so far in this process: the best estimate of the remaining amount
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)

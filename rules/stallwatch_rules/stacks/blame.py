@@ -172,7 +172,7 @@ def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
 
 
 def _called_otherwise(graph: WaitGraph) -> set[int]:
-    """Return the ranks that called another operation than most ranks that wait in the same collective.
+    """Return the ranks that called a different operation than most ranks that wait in the same collective.
 
     Backends without names of operations do not show in which group a rank waits, unless it waits in one only.
     """
@@ -190,7 +190,8 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks at a place where others have joined another number of collectives of the same kind.
+    """Return the ranks at a place where others have joined a different number of collectives of the same
+    kind.
 
     Ranks of one stage run one program. Other stages count only if they confirm all other ranks of `among`.
     """
@@ -254,7 +255,7 @@ def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
 
 
 def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
-    """Judge ranks that joined another operation than most others as the same collective of a group."""
+    """Judge ranks that joined a different operation than most others as the same collective of a group."""
     within = set(among)
     called: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     members = {id: frozenset(ranks) for id, ranks in run.members.items()}
@@ -325,7 +326,7 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
 
 
 def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
-    """Judge by stacks alone: the ranks with another activity than most ranks; all ranks if it is a tie.
+    """Judge by stacks alone: the ranks with a different activity than most ranks; all ranks if it is a tie.
 
     If ranks meet in groups of several kinds, or in a pipeline, victims are at many places and no judgment is
     possible, unless all ranks are `level`: they have joined the same number of collectives of each group.

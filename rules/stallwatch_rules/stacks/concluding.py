@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from stallwatch_rules.diagnosis.awaited import is_only_waiting
 from stallwatch_rules.diagnosis.confidence import SEEN
 from stallwatch_rules.diagnosis.findings import TRACE_CACHE
-from stallwatch_rules.diagnosis.particulars import is_only_waiting
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.messages import Message, Text, contains, has, message, without_sentence
+from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.pages.fixes import without_search
 from stallwatch_rules.records import Diagnosis, Finding, Primary
 from stallwatch_rules.stacks.records import StallStacks
@@ -28,7 +29,7 @@ TAKE_STACKS = "py-spy dump"  #: text that identifies an advice to locate the ran
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for other ranks
 
 
-def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
+def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
     """Return the diagnosis with the stacks' sentence in its digest, and the odd rank in its primary cause.
 
     Only a standstill without a cause gets the odd rank. The stacks replace the silent hang's advice if the
@@ -51,9 +52,9 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks) -> Diagnosis:
             rank=rank,
             evidence=[summary, *(line for line in primary.evidence if line != summary)],
         )
-    elif primary is not None and is_only_waiting(primary) and len(stacks.odd) == 1:
+    elif primary is not None and is_only_waiting(primary, catalogue) and len(stacks.odd) == 1:
         primary = _of_missing(primary, stacks.odd[0], summary)
-    waits = primary is not None and (primary.rule in STANDSTILLS or is_only_waiting(primary))
+    waits = primary is not None and (primary.rule in STANDSTILLS or is_only_waiting(primary, catalogue))
     if primary is not None and waits:
         odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)]
         primary = replace(
@@ -84,7 +85,7 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause of ranks that waited in vain, with the rank that holds up the run."""
+    """Return the primary cause of ranks whose wait timed out, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -119,15 +120,17 @@ def _all_join(stacks: StallStacks) -> bool:
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that occur beside a stall of `rule` but do not explain a rank's own hang."""
+    """Return the rules that occur with a stall of `rule` but do not explain a rank's own hang."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
-def is_elsewhere(stacks: StallStacks | None) -> bool:
-    """Return whether the rank that the other ranks wait for is known to be in no collective."""
+def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
+    """Return the ranks that the other ranks wait for, if all are known to be in no collective."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
-    return bool(odd) and not any(group.kind in (*_TOGETHER, "unknown") for group in odd)
+    if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
+        return []
+    return stacks.odd if odd else []
 
 
 def _known(stacks: StallStacks) -> bool:

@@ -69,8 +69,8 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 def _at_oldest(recorded: Recorded) -> Recorded:
     """Return the recorder's data with the counters of each group reduced to its oldest pending collective.
 
-    Programs run ahead of their devices, each by another number of collectives; a device has come no further
-    than the oldest collective that is under way.
+    Programs run ahead of their devices, each by a different number of collectives; a device has come no
+    further than the oldest collective that is under way.
     """
     oldest: dict[int, Waiting] = {}
     for wait in sorted(recorded.waiting, key=lambda one: one.number):

@@ -181,7 +181,7 @@ def _shown(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def line(frame: Frame) -> str:
-    """Return a frame in the form ``file:line in function``, for a line of its own."""
+    """Return a frame in the form ``file:line in function``, for display on a separate line."""
     return f"{frame.file}:{frame.line} in {frame.function}"
 
 

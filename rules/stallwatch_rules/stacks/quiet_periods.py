@@ -87,7 +87,7 @@ class Ruling(msgspec.Struct, frozen=True):
 
 
 class QuietPeriod(msgspec.Struct, frozen=True):
-    """Facts about a quiet period in addition to the looks. Durations are in seconds."""
+    """Facts about a quiet period in addition to the snapshots. Durations are in seconds."""
 
     phase: Phase
     floor: float
@@ -99,7 +99,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     sites: Mapping[str, float] = {}  #: call site → longest quiet time that ended by itself
     repeating: bool = False  #: a known message repeats that did not repeat while steps advanced
     suspended: bool = False  #: the whole command is stopped or frozen
-    run: Ruling | None = None  #: ruling on the run, by the looks of all its hosts
+    run: Ruling | None = None  #: ruling on the run, by the snapshots of all its hosts
 
 
 class HostView(msgspec.Struct, frozen=True):
@@ -128,7 +128,7 @@ def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", spell.suspicion, condition, found[0].rank)
     if spell.phase == "idle" and not all(one.waits for one in doing.values()):
-        return None  # work after a training may take hours
+        return None  # work after training may take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
@@ -174,7 +174,7 @@ def run_ruling(
 
 
 def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
-    """Return the answer of the same process in an earlier look, or ``None``."""
+    """Return the answer of the same process in an earlier snapshot, or ``None``."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
@@ -182,7 +182,7 @@ def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
 def _alive(
     before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], spell: QuietPeriod
 ) -> bool:
-    """Return whether a rank's counters advanced between two looks, or its bytes if it transfers data."""
+    """Return whether a rank's counters advanced between two snapshots, or its bytes if it transfers data."""
     for rank in now.ranks:
         earlier = _same(rank, before)
         if earlier is None:
@@ -290,7 +290,7 @@ def _patience(
 ) -> Ruling:
     """Return the ruling to wait: `floors` floors at a new call site, else a multiple of its known length.
 
-    If the length `varies` between calls, a short earlier call is no evidence.
+    If the length `varies` between calls, a short earlier call is not evidence.
     """
     site = "" if reason == "first-steps" else _site(doing)  # a step's length is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]

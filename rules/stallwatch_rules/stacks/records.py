@@ -35,11 +35,11 @@ Kind = Literal[
 Condition = Literal["alive", "stopped", "blocked", "ended"]
 
 #: Why ranks are odd. "ended", "stopped": their process has ended, or was stopped. "behind": they have not
-#: joined
-#: the collective in which the other ranks wait. "elsewhere": they wait for no rank. "diverged": they wait in
-#: another collective than the other ranks. "unfinished": all ranks have joined it, and the odd ranks have not
-#: completed it. "unreachable": their host does not answer. Without a rank to blame: "outside", all wait for
-#: something other than a rank (a store, a file system); "frozen", all were stopped together.
+#: joined the collective in which the other ranks wait. "elsewhere": they wait for no rank. "diverged": they
+#: wait in a collective other than that of the other ranks. "unfinished": all ranks have joined it, but the
+#: odd ranks have not completed it. "unreachable": their host does not answer. Without a rank to blame:
+#: "outside", all wait for something other than a rank (a store, a file system); "frozen", all were stopped
+#: together.
 Why = Literal[
     "",
     "ended",

@@ -124,6 +124,15 @@ def blamed(stacks: StallStacks) -> Text:
     return message("stacks.who-at", who=who, place=place) if place else who
 
 
+def located(stacks: StallStacks) -> Text:
+    """Return only the ranks to blame and their place; empty if either is unknown.
+
+    Example: ``rank 1 at train.py:30 in main``.
+    """
+    place = place_of(stacks)
+    return message("stacks.who-at", who=_ranks(stacks.odd), place=place) if stacks.odd and place else ""
+
+
 def place_of(stacks: StallStacks) -> Text:
     """Return the place of the ranks to blame; empty if it is unknown, or if there are several."""
     places = {group.place for group in suspects(stacks)}
@@ -131,7 +140,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return the joint result of a run's hosts if no rank, or no certain rank, is to blame."""
+    """Return the combined result of a run's hosts if no rank is known to be to blame."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))

@@ -17,7 +17,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: maximum number of lines; more kinds of ends are no digest
+MAX_DIGEST = 12  #: maximum number of lines; more kinds of ends are not a digest
 MAX_TITLE = 160
 
 
@@ -84,9 +84,11 @@ _UNITS = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
 
 def duration_parts(seconds: float) -> list[tuple[str, str]]:
-    """Return the numbers and units of a duration: at most two units, and fractions below ten seconds."""
-    if seconds < 9.95:
-        return [(f"{max(0.0, seconds):.2g}", "s")]
+    """Return the numbers and units of a duration: at most two units; three digits below ten seconds."""
+    if 0 < seconds < 0.0995:
+        return [(f"{seconds * 1000:.2g}", "ms")]
+    if seconds < 9.995:
+        return [(f"{max(0.0, seconds):.3g}", "s")]
     whole = round(seconds)
     for (unit, size), (smaller, step) in pairwise(_UNITS):
         if whole >= size:
@@ -96,7 +98,7 @@ def duration_parts(seconds: float) -> list[tuple[str, str]]:
 
 
 def short_duration(seconds: float) -> str:
-    """Return a duration as ``0.21 s``, ``4.3 s``, ``1 min 24 s``, ``3 h 5 min`` or ``2 d 3 h``."""
+    """Return a duration as ``83 ms``, ``4.26 s``, ``1 min 24 s``, ``3 h 5 min`` or ``2 d 3 h``."""
     return " ".join(f"{number} {unit}" for number, unit in duration_parts(seconds))
 
 

@@ -41,7 +41,7 @@ def _decoded(raw: bytes, encoding: str) -> str | None:
 
 
 def decode_cut(raw: bytes) -> str:
-    """Decode a line that was cut, perhaps inside a character: that character is dropped."""
+    """Decode a line that was cut, possibly inside a character: that character is dropped."""
     for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
@@ -67,7 +67,7 @@ def _foreign_encoding(raw: bytes) -> str:
 
 
 def decode_rest(raw: bytes) -> str:
-    """Decode the end of a line that was cut, perhaps inside a character: that character is dropped."""
+    """Decode the end of a line that was cut, possibly inside a character: that character is dropped."""
     for skipped in range(4):
         try:
             return raw[skipped:].decode()

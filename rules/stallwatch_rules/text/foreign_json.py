@@ -17,8 +17,8 @@ _LONGEST_WHOLE = 20  # characters of an integer of 64 bits
 def read_json(data: str | bytes) -> Any:
     """Return the value in the text; raise `ValueError` if it contains none.
 
-    Whole numbers that need more than 64 bits are floats, infinity if need be, so that no arithmetic fails.
-    Lone surrogates, which cannot be written, become question marks.
+    Whole numbers that need more than 64 bits are floats (if necessary, infinity), so that no arithmetic
+    fails. Lone surrogates, which cannot be written, become question marks.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:

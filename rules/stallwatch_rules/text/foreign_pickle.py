@@ -2,7 +2,7 @@
 
 The opcodes are those of ``pickletools`` (Python's standard library, pickletools.py) that make numbers, texts,
 lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp). An
-opcode that names a class, calls a function or refers to an external object is refused before its argument is
+opcode that names a class, calls a function or refers to an external object is rejected before its argument is
 read.
 """
 
@@ -34,7 +34,7 @@ _KEYS = (str, bytes, int, float, bool, type(None))  # types that are hashed dire
 
 
 class PickleRefusedError(ValueError):
-    """The reason why a pickle is refused: it is broken, too large, or more than data."""
+    """The reason why a pickle is rejected: it is broken, too large, or more than data."""
 
 
 def read_pickle(data: bytes) -> Any:

@@ -65,7 +65,7 @@ _FILE = msgspec.json.decode(_HERE.with_name("secret_shapes.json").read_bytes(), 
 
 
 def redact(text: str, *, homes: bool = True) -> str:
-    """Return the text with its secrets masked; redacting twice changes nothing more.
+    """Return the text with its secrets masked; redacting it again changes nothing.
 
     ``homes=False`` leaves the user's name in home paths: for a path that its reader must find again.
     """
@@ -280,7 +280,7 @@ _NAMED = ("named", "random")
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether letters have both cases, as in a token, unlike a hash or a time before a name."""
+    """Return whether the letters are in both cases, as in a token; those of a hash or a timestamp are not."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -306,12 +306,12 @@ def _is_filled(match: Any) -> bool:
 
 
 def _is_no_revision(match: Any) -> bool:
-    """Return whether a match is no commit's hash, which has the form of W&B's keys."""
+    """Return whether a match is not a commit's hash, which has the form of W&B's keys."""
     return _REVISION.search(match.group(1)) is None
 
 
 def _is_no_placeholder(match: Any) -> bool:
-    """Return whether a match is no variable of code or a command, in braces or after a dollar."""
+    """Return whether a match is not a variable of code or a command, in braces or after a dollar."""
     return not match.group(b"secret").startswith((b"{", b"$", b"<", b"%"))
 
 
@@ -346,7 +346,7 @@ _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
 
 
 def _owner(name: bytes) -> bytes | None:
-    """Return the owner of the token or key of this name; ``None`` for a password or the like."""
+    """Return the owner of the token or key of this name; ``None`` for a password or a similar secret."""
     *owners, last = [word.lower() for word in _WORDS.split(name) if word]
     if last == b"id" and owners:
         *owners, last = owners
@@ -381,7 +381,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
 
 
 def _looks_random(value: bytes) -> bool:
-    """Return whether the value has digits and letters, and is no number."""
+    """Return whether the value has digits and letters, and is not a number."""
     lowered = value.lower()
     mixed = any(char in b"0123456789" for char in value) and any(char in _LETTERS for char in lowered)
     return mixed and not _is_number(value)

@@ -15,7 +15,7 @@ from stallwatch_exporter.cluster.wire import AgentReport
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.stacks.quiet_periods import Ruling
-from stallwatch_rules.stacks.records import Collectives, StallStacks
+from stallwatch_rules.stacks.records import Collectives, StallStacks, Why
 
 
 class Run:
@@ -912,14 +912,24 @@ def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -
     assert len(run.chat.got[-1].hosts) == 2
 
 
-@pytest.mark.parametrize(("later", "blamed"), [([0, 1], [1]), ([], [1]), ([1], [1]), ([2], [2])])
-def test_a_host_that_is_back_stays_blamed_unless_other_ranks_alone_are(
-    later: list[int], blamed: list[int]
+@pytest.mark.parametrize(
+    ("later", "why", "blamed"),
+    [
+        ([0, 1], "unfinished", [1]),
+        ([], "unfinished", [1]),
+        ([1], "unfinished", [1]),
+        ([2], "unfinished", [2]),
+        ([1], "elsewhere", [1]),
+        ([0, 1], "elsewhere", [0, 1]),
+    ],
+)
+def test_a_host_that_is_back_stays_blamed_while_its_ranks_wait(
+    later: list[int], why: Why, blamed: list[int]
 ) -> None:
     clock, got = Clock(), list[Incident]()
     hosts = {"n0": "0", "n1": "1", "n2": "2"}
     cut = StallStacks(0.0, 1.0, odd=[1], why="unreachable", silent=["n1"], hosts=hosts, confidence=0.85)
-    back = StallStacks(0.0, 1.0, odd=later, why="unfinished", hosts=hosts, confidence=0.92)
+    back = StallStacks(0.0, 1.0, odd=later, why=why, hosts=hosts, confidence=0.92)
     view = [View(cut)]
     episodes = RunEpisodes(got.append, lambda: view[0], lambda: True, clock)
     stall = in_run(incident(clock.wall(), rule="silent-hang-no-error"), "a0", "n0", 0.0)
@@ -930,3 +940,5 @@ def test_a_host_that_is_back_stays_blamed_unless_other_ranks_alone_are(
     episodes.take(msgspec.structs.replace(stall, updated_at=stall.updated_at + 60.0))
     episodes.flush()
     assert [one.stacks.odd for one in got if one.stacks is not None] == [[1], blamed]
+    assert got[-1].stacks is not None
+    assert got[-1].stacks.why == (why if why == "elsewhere" or blamed == [2] else "unreachable")

@@ -204,6 +204,7 @@ def test_hosts_that_a_new_coordinator_does_not_list_yet_stay_known(three: Cluste
     assert [reply.coordinator for reply in replies if reply] == ["agent1"] * 5
     assert hosts[2].backing._missing.keys() == {hosts[0].host_id}
     three.now += client._MISSING_SECONDS
+    assert hosts[0].host_id not in hosts[2].backing._known()
     assert hosts[2].post() and hosts[2].backing._missing == {}
 
 

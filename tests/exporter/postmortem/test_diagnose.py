@@ -388,18 +388,6 @@ def _environment() -> dict[str, str]:
     return {"PYTHONPATH": ":".join(path for path in sys.path if path)}
 
 
-def test_lines_that_a_terminal_broke_are_read_whole(tmp_path: Path, catalogue: Catalogue) -> None:
-    long = (
-        "[rank1]:[E1120 10:00:00.123456789 ProcessGroupNCCL.cpp:616] [Rank 1] Watchdog caught collective"
-        " operation timeout: WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=1048576, NumelOut=1048576,"
-        " Timeout(ms)=600000) ran for 600012 milliseconds before timing out."
-    )
-    (tmp_path / "x.log").write_text("".join(long[at : at + 80] + "\n" for at in range(0, len(long), 80)))
-    diagnosis, _ = rendered(diagnose_paths([tmp_path / "x.log"], Options(catalogue)))
-    assert diagnosis.primary is not None
-    assert diagnosis.primary.captures["optype"] == "ALLREDUCE"
-
-
 def test_a_baseline_includes_messages_from_the_middle_of_its_log(tmp_path: Path) -> None:
     from stallwatch_rules.pages.catalogue import load_catalogue
 

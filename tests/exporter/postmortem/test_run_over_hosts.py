@@ -140,7 +140,7 @@ def test_a_rank_that_was_killed_on_one_host_is_named_whichever_folder_is_given(
         assert message("diagnosis.first-host", host="n2") in found.notes
     first = render(diagnose(folders[1].path).notes[0])
     assert first == (
-        "This folder is of one host of run sft-8123.0: what was kept of n2, n3 beside it was read, too."
+        "This folder is from one host of run sft-8123.0: the records of n2, n3 next to it were read, too."
     )
     assert not any("beside" in render(note) for note in diagnose(folders[0].path.parent).notes)
 
@@ -287,7 +287,7 @@ def test_hosts_of_which_nothing_is_there_are_named(keep: Keep, diagnose: Diagnos
     run = {"run-incidents.jsonl": [stall("n1", over_hosts(hosts, world=6), hosts=["n1", "n2"])]}
     keep(1, STOPPED, lines=both(), incidents=run)
     words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
-    assert "Nothing that was kept of n3 is here." in words
+    assert "There are no records of n3 here." in words
 
 
 def test_the_cause_on_a_host_without_a_record_is_known_from_the_others(
@@ -346,7 +346,7 @@ def test_one_hosts_folder_alone_shows_what_it_knows_of_the_others(
     found = diagnose(own.path)
     assert found.primary is not None
     assert (found.primary.rule, found.primary.rank, found.primary.host) == (page.id, 3, "n2")
-    assert "Nothing that was kept of n2 is here." in map(render, found.notes)
+    assert "There are no records of n2 here." in map(render, found.notes)
     # The launcher started three hosts, of which perhaps only this one has an agent.
     mine = msgspec.structs.replace(killed, host="n1", hosts=["n1"])
     only = keep(
@@ -362,13 +362,13 @@ def test_a_copy_of_a_hosts_folder_is_no_other_host(keep: Keep, diagnose: Diagnos
     found = diagnose(own.path)
     assert found.stats.files == 4
     words = [render(note) for note in found.notes]
-    assert "The run had 3 agents; what 2 of them kept is here." in words
+    assert "The run had 3 agents; the records of 2 of them are here." in words
 
 
 def test_agents_of_which_nothing_is_there_are_counted(keep: Keep, diagnose: Diagnose) -> None:
     keep(1, STOPPED, lines=both())
     words = [render(note) for note in diagnose(keep(2, STOPPED, lines=both()).path).notes]
-    assert "The run had 3 agents; what 2 of them kept is here." in words
+    assert "The run had 3 agents; the records of 2 of them are here." in words
 
 
 def test_a_host_that_was_lost_is_named_and_one_that_printed_nothing_is_no_problem(
@@ -378,7 +378,7 @@ def test_a_host_that_was_lost_is_named_and_one_that_printed_nothing_is_no_proble
     keep(2, None, lines=both(), seconds=60.0)
     found = diagnose(keep(3, Ending("failed", 1, detail="It exited with 1.")).path)
     (gone,) = [note for note in map(render, found.notes) if "is not known" in note]
-    known = "What became of n2 is not known: the agent there was last heard from at 2026-11-27T"
+    known = "What happened to n2 is not known: the agent there was last heard from at 2026-11-27T"
     assert gone.startswith(known)
     assert found.verdict == "failed"
 

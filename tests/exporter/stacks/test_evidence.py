@@ -29,7 +29,7 @@ from stallwatch_exporter.stacks.local_ranks import LocalRank
 from stallwatch_exporter.watching.agent import Agent
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import render, rendered
-from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.stacks.concluding import with_stacks
 from stallwatch_rules.stacks.records import RankAnswer
 from stallwatch_rules.stacks.sentences import sentence
@@ -189,11 +189,12 @@ def test_the_diagnosis_names_the_odd_rank(watched: Watched) -> None:
     watched.stand(2.0)
     primary = watched.told[0].primary
     stacks = StallStacks(1.0, 0.1, [StackGroup([2], "code", place="sft.py:7 in main")], [2], "elsewhere")
-    found = with_stacks(Diagnosis("stalled", primary=primary, digest=["rank 0: slow"]), stacks)
+    known = load_catalogue()
+    found = with_stacks(Diagnosis("stalled", primary=primary, digest=["rank 0: slow"]), stacks, known)
     assert [render(line) for line in found.digest] == ["Rank 2 is at sft.py:7 in main.", "rank 0: slow"]
     assert found.primary is not None and found.primary.rank == 2
     assert found.primary.evidence[0] == found.digest[0]
-    assert with_stacks(found, stacks).digest == found.digest, "told once"
+    assert with_stacks(found, stacks, known).digest == found.digest, "told once"
     watched.close()
 
 

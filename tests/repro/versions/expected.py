@@ -79,7 +79,9 @@ EXPECTED: tuple[Expect, ...] = (
         messages=True,
         primary="zero3-inflight-params",
     ),
-    Expect("stall", ">=0.15", 9, _TIMEOUT, messages=True, mismatch=5, primary="gloo-collective-timeout"),
+    Expect(
+        "stall", ">=0.15", 9, _TIMEOUT, messages=True, mismatch=5, primary="zero3-trace-cache-invalidated"
+    ),
     Expect("sft", "", 8, **_WELL),
     Expect("dpo", "", 8, **_WELL),
     # TRL removes the hooks to generate while the trace is open: one invalidation a step.

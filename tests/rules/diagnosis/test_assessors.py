@@ -180,7 +180,7 @@ def test_the_explanation_begins_with_what_matched_and_ends_with_the_verdict(diag
     assert [text for name, text in told if name == "recoveries"] == [
         "cuda-oom: cause, fatal → cause, harmless here: Not the end of the run: 300 steps followed."
     ]
-    assert ("end", "noted for the run: timed-out, lost, missed") in told
+    assert ("end", "noted for the run: timed-out, lost") in told
     assert told[-2][0] == "Root cause" and told[-2][1].startswith("collective-timeout (")
     assert told[-1] == ("Verdict", "FAILED")
     assert ("结论", "失败") in list(explanation(diagnosis, "zh"))

@@ -35,6 +35,7 @@ Traceback (most recent call last):
   File "/env/lib/python3.11/site-packages/xformers/__init__.py", line 57, in _is_triton_available
     import triton
 ModuleNotFoundError: No module named 'triton'"""
+ABSENT = "OSError: out/final does not appear to have a file named config.json."
 DIED = {"ending": FAILED}
 
 
@@ -99,45 +100,62 @@ def test_what_ended_the_run_after_it_is_the_cause(catalogue: Catalogue, matcher:
 
 
 @pytest.mark.parametrize(
-    ("second", "cause"),
-    [("/w/evaluate.py", "ZeroDivisionError"), ("/w/train.py", "model-path-wrong")],
+    ("first", "second", "error", "cause"),
+    [
+        ("/w/train.py", "/w/evaluate.py", ABSENT, "ZeroDivisionError"),
+        ("/w/train.py", "/w/train.py", ABSENT, "model-path-wrong"),
+        # a child process of the same script
+        ("<string>", "/w/train.py", ABSENT, "model-path-wrong"),
+        ("/w/train.py", "<string>", ABSENT, "model-path-wrong"),
+        # a failed check or actor before it does not explain a failure of another kind
+        ("/w/check.py", "/w/train.py", MEMORY, "cuda-oom"),
+        (
+            "/w/check.py",
+            "/w/train.py",
+            "ModuleNotFoundError: No module named 'flash_attn'",
+            "flash-attn-missing",
+        ),
+    ],
 )
-def test_a_program_that_lacks_what_the_failed_one_before_did_not_save_is_not_the_cause(
-    catalogue: Catalogue, matcher: Matcher, second: str, cause: str
+def test_a_script_that_lacks_what_the_failed_one_before_did_not_save_is_not_the_cause(
+    catalogue: Catalogue, matcher: Matcher, first: str, second: str, error: str, cause: str
 ) -> None:
     def ended(script: str, error: str) -> str:
         return (
             f'Traceback (most recent call last):\n  File "{script}", line 9, in <module>\n    main()\n{error}'
         )
 
-    missing = "OSError: out/final does not appear to have a file named config.json."
-    lines = [*STEPS[:20], ended("/w/train.py", "ZeroDivisionError: division by zero"), ended(second, missing)]
+    lines = [*STEPS[:20], ended(first, "ZeroDivisionError: division by zero"), ended(second, error)]
     diagnosis = told(catalogue, matcher, lines)
     named = diagnosis.primary.rule if diagnosis.primary is not None else diagnosis.unknown[0].exception
     assert named == cause
 
 
-def test_a_refused_command_line_did_not_end_the_start_that_a_user_stopped(
+def test_a_refused_command_line_is_the_cause_if_only_the_launcher_was_stopped(
     catalogue: Catalogue, matcher: Matcher
 ) -> None:
     usage = "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: expected one argument"
-    stopped = BROKEN.rpartition("\n")[0] + "\nKeyboardInterrupt"
-    diagnosis = told(catalogue, matcher, ["Loading the data", usage, "Loading the data", stopped])
-    assert (diagnosis.verdict, diagnosis.primary) == ("interrupted", None)
-    assert told(catalogue, matcher, ["Loading the data", usage]).verdict == "failed"
+    waited = """\
+Traceback (most recent call last):
+  File "/env/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+KeyboardInterrupt"""
+    diagnosis = told(catalogue, matcher, ["Loading the data", usage, waited])
+    assert diagnosis.verdict == "failed"
+    assert diagnosis.primary is not None and diagnosis.primary.rule == "config-argparse-error"
 
 
-def test_an_exception_that_a_tracker_prints_ended_nothing(catalogue: Catalogue, matcher: Matcher) -> None:
-    def printed(*calls: str) -> Diagnosis:
-        frames = [f'  File "{call}", line 7, in send\n    send()' for call in calls]
-        error = "requests.exceptions.ConnectionError: no answer from localhost:8097"
-        return told(
-            catalogue, matcher, ["step 1 loss 2.0", "Traceback (most recent call last):", *frames, error]
-        )
-
-    tracker = "/env/lib/python3.11/site-packages/visdom/__init__.py"
-    assert printed(tracker).verdict != "unknown-failure"
-    assert printed("/w/train.py", tracker).verdict == "unknown-failure"
+def test_an_exception_of_a_tracker_in_the_main_thread_ended_the_run_if_no_step_follows(
+    catalogue: Catalogue, matcher: Matcher
+) -> None:
+    """The program's own calls above it may be cut off."""
+    cut = """\
+Traceback (most recent call last):
+  File "/env/lib/python3.11/site-packages/visdom/__init__.py", line 7, in send
+    send()
+requests.exceptions.ConnectionError: no answer from localhost:8097"""
+    verdicts = [told(catalogue, matcher, [*STEPS[:20], cut, *STEPS[20:later]]).verdict for later in (20, 24)]
+    assert verdicts == ["unknown-failure", "unfinished"]
 
 
 def test_a_thread_that_may_fetch_batches_is_survived_after_two_steps(

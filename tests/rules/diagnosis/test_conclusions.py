@@ -305,16 +305,3 @@ def test_an_interrupted_bar_without_progress_is_a_silent_hang(
     diagnosis = diagnose(engine, text)
     assert diagnosis.verdict == verdict
     assert primary(diagnosis) == ("silent-hang-no-error" if verdict == "stalled" else None)
-
-
-def test_trace_cache_messages_are_no_cause_of_a_timeout_whose_missing_rank_is_known(
-    engine: tuple[Catalogue, Matcher],
-) -> None:
-    waits = steps(20) + TRACE + timeout(0)
-    both = diagnose(engine, {"rank0.log": waits, "rank1.log": steps(20)})
-    assert both.primary is not None
-    assert (both.primary.rule, both.primary.rank) == ("nccl-collective-timeout", 1)
-    assert not any("Find the rank" in fix for fix in both.primary.fixes), "it is found"
-    assert [one.harm for one in both.findings if one.rule == "zero3-trace-cache-invalidated"] == ["harmless"]
-    alone = diagnose(engine, {"rank0.log": waits})
-    assert primary(alone) == "zero3-trace-cache-invalidated", "nothing shows the other ranks"

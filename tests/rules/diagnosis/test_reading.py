@@ -19,6 +19,8 @@ from stallwatch_rules.records import Diagnosis
 
 Diagnose = Callable[..., Diagnosis]
 
+SERVED = "INFO: GET /page/8 HTTP/1.1 200\n"
+
 
 # ---- verdicts
 
@@ -39,8 +41,9 @@ def test_a_text_without_training_is_not_guessed_at(diagnose: Diagnose) -> None:
         ("ERROR: the store is gone\n" + "one line\nand another\n" * 5, "no-training-log"),
         ("Failure to do this will result in skipping the first value\n", "no-training-log"),  # advice
         ("WARNING: the store is slow\n", "no-training-log"),
-        ("ERROR: page 7 is gone\nINFO: GET /page/8 HTTP/1.1 200\n", "no-training-log"),  # it served the next
-        ("INFO: GET /page/8 HTTP/1.1 200\nERROR: the store is gone\n", "unknown-failure"),
+        (SERVED + "ERROR: page 7 is gone\n" + SERVED, "no-training-log"),  # it served the next page
+        (SERVED + "ERROR: the store is gone\n", "unknown-failure"),
+        (SERVED + "ERROR: the store is gone\nINFO: exiting with status 1\n", "unknown-failure"),
         (
             "E0000 00:00:1.5 9 cuda_blas.cc:1418] Unable to register cuBLAS factory: one is there\n",
             "no-training-log",

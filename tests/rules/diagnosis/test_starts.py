@@ -66,10 +66,6 @@ CASES = {
         head(9) + steps(1, 20, total=90) + raised(OOM) + head(10) + WHOLE,
         [("failed", "cuda-oom"), ("finished", None)],
     ),
-    "ended twice without a word, failed, then went on": Case(
-        head(7) + head(8) + head(9) + raised(OOM) + head(10) + steps(1, 20, total=90),
-        [("failed", "cuda-oom"), ("unfinished", None)],
-    ),
     "well, then failed at import": Case(
         head(9) + WHOLE + head(10) + raised("ModuleNotFoundError: No module named 'flash_attn'"),
         [("finished", None), ("failed", "flash-attn-missing")],
@@ -136,9 +132,12 @@ def test_a_start_has_its_lines_and_steps(catalogue: Catalogue, matcher: Matcher)
 
 IMPORTS = "".join(f"importing the {name} module\n" for name in ("vision", "audio", "text", "graph"))
 SILENT_STEPS = steps(1, 20, total=90)
+WAITS = "waiting for the other ranks\nthe device is ready\nthe memory is allocated\nbefore the barrier\n"
 ONE = {
     "ranks without labels": "".join(f"{line}\n" * 4 for line in head(9).splitlines()) + WHOLE,
     "ranks of which each fails": head(9) * 2 + raised(OOM) + "\n".join(head(9).splitlines()) + "\n",
+    "ranks that print the head long apart, of which one fails": head(9) + head(10) + raised(OOM) + head(11)
+    + WAITS + head(12) + WAITS,
     "loader workers": head(9)
     + "".join(steps(30 * n + 1, 30 * n + 30, total=90) + head(9).split("data")[0] + "\n" for n in range(3)),
     "epochs": head(9)

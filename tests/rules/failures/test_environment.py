@@ -46,6 +46,7 @@ def test_streams_agree_whatever_their_order() -> None:
         ("***** Running training *****", True),
         ("trainable params: 4,128,768 || all params: 7,619,745,280 || trainable%: 0.0541", True),
         ("LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0,1]", True),
+        ("Monitored metric val_mae did not improve in the last 7 records. Signaling Trainer to stop.", True),
         ("INFO:transformers.trainer:Saving model checkpoint to runs/tiny/checkpoint-750", True),
         ("export LOCAL_RANK=0 CUDA_VISIBLE_DEVICES=0,1", False),
         ("torch==2.6.0", False),

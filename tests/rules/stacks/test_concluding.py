@@ -12,7 +12,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis, Primary
 from stallwatch_rules.report.brief import to_brief
 from stallwatch_rules.report.phrases import primary_note
-from stallwatch_rules.stacks.concluding import NO_RANK, is_elsewhere, with_advice, with_stacks
+from stallwatch_rules.stacks.concluding import NO_RANK, ranks_elsewhere, with_advice, with_stacks
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
 
 STEPS = "".join(f"step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
@@ -31,7 +31,7 @@ def known() -> Catalogue:
 def stood(known: Catalogue, stacks: StallStacks) -> Diagnosis:
     reading = RunReading(known)
     reading.feed(lines_of(STEPS))
-    return with_stacks(reading.diagnose(stalled=True), stacks)
+    return with_stacks(reading.diagnose(stalled=True), stacks, known)
 
 
 def told(found: Diagnosis, language: str = "en") -> str:
@@ -46,7 +46,7 @@ def test_the_odd_ranks_place_comes_before_advice_to_find_it(known: Catalogue, la
     assert not any(riddle in told(found, language) for riddle in RIDDLES)
     assert found.primary is not None and "ddp.py:5" in render(found.primary.fixes[0], language)
     assert len(found.primary.fixes) > 2, "what the page says of other ranks stays"
-    assert with_stacks(found, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1])) == found, "once"
+    assert with_stacks(found, StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1]), known) == found, "once"
 
 
 GLOO = (
@@ -63,7 +63,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
     reading = RunReading(known)
     reading.feed(lines_of("".join(f"[rank0]: {line}\n" for line in STEPS.splitlines()) + GLOO))
     stacks = StallStacks(0.0, 0.1, [WAITS, STUCK], odd=[1], why="elsewhere", file=file)
-    found = with_stacks(reading.diagnose(ending=FAILED), stacks)
+    found = with_stacks(reading.diagnose(ending=FAILED), stacks, known)
     primary = found.primary
     assert primary is not None and primary.rule == "gloo-collective-timeout"
     shown = rendered(primary, language)
@@ -76,7 +76,7 @@ def test_a_timeout_points_to_the_rank_that_the_stacks_showed(
     assert "ddp.py:5" in shown.evidence[0] and "ddp.py:5" in shown.fixes[0]
     assert sum("ddp.py:5" in fix for fix in shown.fixes) == 1
     assert not any(word in fix for fix in shown.fixes for word in SEARCHES), "the rank is found"
-    assert with_stacks(found, stacks) == found, "once"
+    assert with_stacks(found, stacks, known) == found, "once"
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -133,7 +133,7 @@ def test_a_cause_in_the_log_gives_no_advice_to_take_stacks_again(known: Catalogu
         reading = RunReading(known)
         steps = [f"step {step}/60 loss {2 / step:.4f}\n{INVALIDATED}" for step in range(1, 21)]
         reading.feed(lines_of("".join(steps)))
-        primary = with_stacks(reading.diagnose(stalled=True), stacks).primary
+        primary = with_stacks(reading.diagnose(stalled=True), stacks, known).primary
         assert primary is not None and primary.rule == "zero3-trace-cache-invalidated"
         return primary
 
@@ -158,7 +158,7 @@ def test_trace_cache_messages_are_no_cause_beside_a_rank_in_its_own_code(
     reading.feed(lines_of("".join(lines)))
     before = reading.diagnose(stalled=True)
     assert before.primary is not None and before.primary.rule == "zero3-trace-cache-invalidated"
-    assert is_elsewhere(stacks) and not is_elsewhere(None)
-    found = with_stacks(reading.diagnose(stalled=True, elsewhere=True), stacks)
+    assert ranks_elsewhere(stacks) == [1] and not ranks_elsewhere(None)
+    found = with_stacks(reading.diagnose(stalled=True, elsewhere=[1]), stacks, known)
     assert "ddp.py:5" in told(found)
     assert [one.harm for one in found.findings if one.rule == before.primary.rule] == ["harmless"]

@@ -78,7 +78,7 @@ class CodedChat(Chat):
     message_key: ClassVar[str] = "errmsg"
 
     def refusal(self, answer: Answer) -> tuple[str, str] | None:
-        """Return the error code and message in the body, whatever the HTTP status; `None` on success."""
+        """Return the error code and message in the body, regardless of the HTTP status; `None` on success."""
         body = answer.json()
         code = next((body[key] for key in self.code_keys if key in body), None)
         if answer.ok and code == 0:

@@ -96,7 +96,7 @@ class NoticedBackward:
 
 
 def tokens_of(loss: Any) -> float:
-    """Return the number of tokens of a loss, padding included; NaN if its graph does not show it."""
+    """Return the number of tokens of a loss, including padding; NaN if its graph does not show it."""
     nodes = [getattr(loss, "grad_fn", None)]
     for node in nodes:  # the list grows during the loop
         if type(node).__name__.startswith(_OF_TOKENS):

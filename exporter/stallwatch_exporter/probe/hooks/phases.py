@@ -20,7 +20,7 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are no checkpoints
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are not checkpoints
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
@@ -29,7 +29,7 @@ _EVALUATES = (
     "predict",
     "prediction_step",
     "eval_batch",
-)  # sampling in these functions is no rollout
+)  # sampling in these functions is not a rollout
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -100,7 +100,7 @@ class PhaseTracker:
     ) -> None:
         """Begin or continue a phase other than training, in a function with the name `within`.
 
-        Threads beside the training also write checkpoints, and servers sample in their threads.
+        Threads other than the training thread also write checkpoints, and servers sample in their threads.
         """
         self._look()
         if self._begun and self.thread is not None and threading.get_ident() != self.thread:
@@ -122,7 +122,7 @@ class PhaseTracker:
     def switched(self, training: bool, frame: FrameType) -> None:
         """Handle a switch of the training model's mode by the code at `frame`.
 
-        Code that samples or saves may also switch the mode, and the phase stays the same.
+        Code that samples or saves may also switch the mode; the phase then stays the same.
         """
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
             return

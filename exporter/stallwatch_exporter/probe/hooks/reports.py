@@ -1,4 +1,4 @@
-"""Make the reports that several hooks share: versions, failures to come, and places in user code."""
+"""Make the reports that several hooks share: versions, upcoming failures, and places in user code."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _MEMORY = {
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # enough for seven numbers
-_MOST_TRAININGS = 100  # number of trainings in one process
+_MOST_TRAININGS = 100  # number of training runs in one process
 
 
 def install(module: Any, probe: Probe) -> None:
@@ -64,7 +64,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, maybe of another size
+                    probe.event("training")  # a fold or a trial, maybe of a different size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)

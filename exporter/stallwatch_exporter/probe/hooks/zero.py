@@ -1,6 +1,6 @@
 """Observe DeepSpeed's ZeRO-3 for failures and slowdowns that are reported too late or not at all.
 
-**Modules in evaluation mode that take part in a backward pass.** DeepSpeed refused such modules until 0.15.3
+**Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until 0.15.3
 (an assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it reports nothing, and the model trains
 without its dropout. When a backward pass begins, the model is searched for such modules, at most once a
 second and for a thousandth of the time. Only if it has such modules, they are watched as the backward pass
@@ -75,7 +75,7 @@ class EvalWatch:
     """Observer of the modes of the engines' modules.
 
     `arm` starts and stops the watching of a backward pass, which is off while no module is suspect. `refused`
-    is True if this DeepSpeed refuses such a module. Without it, DeepSpeed's version decides, which is not
+    is True if this DeepSpeed rejects such a module. Without it, DeepSpeed's version decides, which is not
     known yet while DeepSpeed is being imported.
     """
 

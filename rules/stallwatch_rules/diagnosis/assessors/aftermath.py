@@ -168,7 +168,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
     its helpers after the training, its shell reports which signal ended them. A full bar without any loss is
-    no evidence that the training was over.
+    not evidence that the training was over.
 
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
@@ -196,7 +196,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding only show that some process ended, perhaps not the training's."""
+    """Return whether all lines of a finding only show that some process ended, maybe not the training's."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
     return is_of_other_program(finding)

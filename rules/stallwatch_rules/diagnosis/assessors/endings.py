@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from msgspec.structs import replace
 
+from stallwatch_rules.diagnosis.awaited import AWAITS_PEER, busy_ranks, seen_elsewhere
 from stallwatch_rules.diagnosis.exceptions import named
 from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, failures_of_lost_peers
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
-from stallwatch_rules.diagnosis.particulars import did_not_report, is_timeout
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.endings import Ending
@@ -92,9 +92,10 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
     other = any(not seen.timed_out for seen in now.exceptions.fatal)
     lost = timed_out or any(one.role == "symptom" for one in fatal)
     failed_otherwise = own or (other and not timed_out)
-    logged = {rank for _, rank in run.streams}
-    waited = [one.rule for one in fatal if is_timeout(one.role, one.rule)]
-    missed = now.facts.missed or any(logged.intersection(did_not_report(rule, run, now)) for rule in waited)
+    waited = [one.rule for one in fatal if one.role == "symptom" and one.tagged(AWAITS_PEER)]
+    missed = now.facts.missed or any(
+        seen_elsewhere(rule, run, now) or busy_ranks(rule, run, now) is not None for rule in waited
+    )
     yield replace(now.facts, lost=lost, timed_out=timed_out, failed_otherwise=failed_otherwise, missed=missed)
 
 
@@ -137,7 +138,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add the rule of a signal that ended the run, if no line in the log explains the signal.
 
     Reports of other ranks that they lost the signaled rank do not explain it.
-    Example: ``The command was ended by SIGSEGV.`` beside a log of steps: process-segfault.
+    Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
     ending = context.ending
@@ -147,7 +148,7 @@ def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     lost = failures_of_lost_peers(now.found, (rank, None)) if rank is not None else set()
     if any(finding.role != "wrapper" and finding.rule not in lost for finding in now.fatal):
         return
-    # If a signal from outside came first, the command's reaction to it is no separate finding.
+    # If a signal from outside came first, the command's reaction to it is not a separate finding.
     crash = ending.crash
     signal = "SIGKILL" if crash is not None and crash.by == "silence" else ending.signal or ""
     if signal == "SIGTERM" or contains_message(ending.detail, "run.passed-on"):

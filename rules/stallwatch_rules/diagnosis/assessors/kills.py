@@ -91,7 +91,7 @@ def _killed_here(ending: Ending) -> bool:
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
     """Return whether the kill happened on the host whose memory was observed; ``None`` if unknown.
 
-    pdsh, mpirun and srun show the lines of all nodes. The memory of their host is no evidence for other
+    pdsh, mpirun and srun show the lines of all nodes. The memory of their host is not evidence for other
     nodes.
     """
     ending = run.context.ending

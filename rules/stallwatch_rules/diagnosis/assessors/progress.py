@@ -82,7 +82,7 @@ def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
 
 def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
-    # Apex, and DeepSpeed without ZeRO, print the scale in text that is no sample.
+    # Apex, and DeepSpeed without ZeRO, print the scale in text that is not a sample.
     for hits in overflow.hits.values():
         reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
         if reduced:

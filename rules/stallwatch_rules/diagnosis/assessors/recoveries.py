@@ -45,7 +45,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        # the exit status is of a program before or beside the run
+        # the exit status is of a program before the run or in parallel to it
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
@@ -89,14 +89,7 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
         excusable = finding.role == "symptom" or finding.tagged("interrupted-with-rank")
         if interrupt is not None and (excusable or run.context.kind == "interrupted"):
             aftermath = aftermath or came_before(interrupt, finding)
-        if (
-            run.by_hand
-            and interrupt is not None
-            and finding.tagged("start-refused")
-            and _ran_on(finding, interrupt)
-        ):
-            yield finding.with_harm("harmless", message("diagnosis.started-again"))
-        elif run.by_hand and aftermath:
+        if run.by_hand and aftermath:
             yield finding.with_harm("harmless", message("diagnosis.stopped-by-hand"))
         elif ended_well and finding.page.family != NUMERICS:
             yield finding.with_harm("harmless", message("diagnosis.ended-well"))
@@ -169,7 +162,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
 
     Start scripts load modules that a machine lacks, and print programs' help. A start counts as failed only
-    if this is the last output, and a requested help text is no failure.
+    if this is the last output, and a requested help text is not a failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
@@ -206,14 +199,6 @@ def _started(finding: RuleFinding, streams: Streams, context: RunContext) -> boo
         and None not in (last.line.time, stream.last_time)
         and (stream.last_time or 0.0) > (last.line.time or 0.0) - unsure
         for stream in others.values()
-    )
-
-
-def _ran_on(finding: RuleFinding, interrupt: RuleFinding) -> bool:
-    """Return whether a stream was interrupted after its last match of another finding."""
-    return any(
-        key in interrupt.hits and hits.last_index < interrupt.hits[key].last_index
-        for key, hits in finding.hits.items()
     )
 
 

@@ -1,0 +1,254 @@
+"""Find the ranks for which the other ranks waited until a timeout, by the run's logs.
+
+That a rank printed no timeout does not show that it was elsewhere: the launcher ends the ranks that still
+wait as soon as the first one gave up, and logs are cut or missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from stallwatch_rules.diagnosis.exits import BY_SIGKILL, BY_SIGTERM, SIGTERM, ended_with
+from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
+from stallwatch_rules.failures.flight import FlightData, WatchdogPosition, reporting, watchdog_positions
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.page import Tag
+from stallwatch_rules.progress.activities import Activity
+from stallwatch_rules.records import Line, Primary
+from stallwatch_rules.stream import StreamReading
+from stallwatch_rules.text.lazy import lazy
+
+AWAITS_PEER: Tag = "awaits-peer"
+_LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
+_STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
+#: The number of all ranks: DeepSpeed, torch and the environment; NCCL; accelerate; Lightning.
+_WORLD = lazy(
+    r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
+    r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"
+)
+QUIET_SECONDS, QUIET_STEPS = 60.0, 2.0  #: a rank that printed this long after the others' last line was busy
+LATEST = 5  #: intervals at the end of a log that show how often a rank prints its steps
+
+
+def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
+    """Return whether the primary cause is only the report of ranks that waited for another rank."""
+    page = catalogue.pages.get(primary.rule)
+    symptom = primary.role == "symptom" and primary.harm == "fatal"
+    return symptom and page is not None and AWAITS_PEER in page.tags
+
+
+def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
+    """Return the few ranks that did not report the failure that all other ranks reported."""
+    reported = _reported(rule, run, now)
+    return sorted(_absent(reported, run)) if len(reported) > 1 else []
+
+
+def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
+    """Return the few ranks that did not report a timeout, and whose logs do not contradict that it is theirs.
+
+    If a single rank reported it, the only other rank of the run is a suspect.
+    """
+    reported = _reported(rule, run, now)
+    return [
+        rank for rank in sorted(_absent(reported, run)) if not _waited_too(rank, rule, reported, run, now)
+    ]
+
+
+def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
+    """Return the ranks for which the others waited, by their stacks; otherwise the suspects.
+
+    A suspect beside a single rank that reported the timeout counts only if its log shows it elsewhere.
+    """
+    reported = _reported(rule, run, now)
+    seen = sorted(_absent(reported, run).intersection(run.context.elsewhere))
+    if seen or len(reported) == 1:
+        return seen or seen_elsewhere(rule, run, now)
+    return suspects(rule, run, now)
+
+
+def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
+    """Return the suspects whose own logs show that they were not with the others when those waited."""
+    reported = _reported(rule, run, now)
+    return [
+        rank
+        for rank in suspects(rule, run, now)
+        if _is_behind(rank, reported, run) or _printed_on(rank, rule, reported, run)
+    ]
+
+
+def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
+    """Return the ranks that reported nothing because they were busy, and the stream of the first rank.
+
+    Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
+    that name no rank belong to the main process, because the other ranks of a launcher print nothing
+    meanwhile.
+    """
+    reported = _reported(rule, run, now)
+    absent = _absent(reported, run)
+    waited = [hits.first.line for stream in run.streams.values() if (hits := stream.hits.get(rule))]
+    busy = [
+        (rank or 0, stream)
+        for (_, rank), stream in run.streams.items()
+        if stream.activity_now is not None and (rank or 0) not in reported
+        if not _went_on(stream.activity_now, waited)
+    ]
+    named = [each for each in busy if not absent or each[0] in absent]
+    ranks = {rank for rank, _ in named}
+    kinds = {stream.activity_now.kind for _, stream in named if stream.activity_now is not None}
+    together = len(kinds) == 1 and ranks == absent
+    if not reported or not ranks or not (together or (len(ranks) == 1 and len(absent) <= 1)):
+        return None
+    first = min(ranks)
+    own = (stream for rank, stream in named if rank == first)
+    return sorted(ranks), max(own, key=lambda stream: (stream.rank is not None, stream.index))
+
+
+def _went_on(activity: Activity, waited: list[Line]) -> bool:
+    """Return whether other output followed an activity before the other ranks' timeouts."""
+    after = activity.after
+    if after is None:
+        return False
+    same = [line.number for line in waited if line.source == after.source]
+    if same:
+        return after.number < min(same)
+    times = [line.time for line in waited if line.time is not None]
+    return after.time is None or not times or after.time < min(times)
+
+
+def _reported(rule: str, run: Snapshot, now: Assessment) -> set[int]:
+    """Return the ranks on which a rule matched, and the ranks named by the flight data in its lines."""
+    finding = now.get(rule)
+    if finding is None:
+        return set()
+    ranks = {rank for _, rank in finding.hits if rank is not None}
+    ranks.update(*(run.context.alike.get(source, ()) for source, _ in finding.hits))
+    return ranks | set(reporting(watchdog_positions(run.streams))) if finding.tagged("flight-data") else ranks
+
+
+def _absent(reported: set[int], run: Snapshot) -> set[int]:
+    """Return the ranks that reported nothing, if they are few and no further rank is known to exist."""
+    logged = {rank for _, rank in run.streams if rank is not None}
+    absent = set(range(max(logged | reported, default=-1) + 1)) - reported
+    few = 0 < len(absent) <= len(reported) / 2 or (len(reported) == len(absent) == 1 and absent <= logged)
+    return absent if few and _world_size(run) <= len(absent | reported) else set()
+
+
+def _world_size(run: Snapshot) -> int:
+    """Return the largest number of ranks that the run's lines or launchers name; 0 if none does."""
+    sizes = [
+        int(found[1] or found[2])
+        for stream in run.streams.values()
+        for entry in stream.templates.entries.values()
+        if entry.advances == 0 and (found := _WORLD.search(entry.first.text))
+    ]
+    failed = (rank + 1 for stream in run.streams.values() for rank in stream.summary.codes)
+    return max(chain(sizes, failed), default=0)
+
+
+def _kept(stream: StreamReading) -> Iterator[Line]:
+    """Yield the first and last line of each of the stream's templates."""
+    for entry in stream.templates.entries.values():
+        yield entry.first
+        yield entry.last
+
+
+def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
+    return [stream for (_, of), stream in run.streams.items() if of == rank]
+
+
+def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
+    """Return whether a rank's log shows that it waited like the others, or why it could not report it."""
+    steps = run.last_steps
+    others = [steps[other] for other in reported if other in steps]
+    ahead = rank in steps and bool(others) and steps[rank] > max(others)
+    stopped = _stopped(rank, rule, reported, run, now)
+    return ahead or stopped or _lost_a_peer(rank, now) or _reached(rank, reported, run)
+
+
+def _lost_a_peer(rank: int, now: Assessment) -> bool:
+    """Return whether a rank reported that it lost or awaited another rank."""
+    raised = (one.timed_out or one.lost_something for one in now.exceptions.unknown if one.stream[1] == rank)
+    matched = (
+        any(of == rank for _, of in finding.hits) for finding in now.found if any(map(finding.tagged, _LOST))
+    )
+    return any(raised) or any(matched)
+
+
+def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
+    """Return whether the launcher, a signal or a person ended a rank, except before the first timeout.
+
+    Beside a single rank that gave up, lines that name no rank concern the other one.
+    """
+    alone = len(reported) == 1
+    if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):
+        return True
+    began = _first_timeout(rule, run)
+    times = [
+        run.streams[key].when(hits.first.line)
+        for finding in now.found
+        if any(map(finding.tagged, _STOPPED))
+        for key, hits in finding.hits.items()
+        if key[1] == rank or (alone and key[1] is None)
+    ]
+    return any(time is None or began is None or time >= began for time in times)
+
+
+def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
+    """Return whether a rank's watchdog shows that it came as far in its collectives as the others."""
+    own = FlightData()
+    for stream in _streams_of(rank, run):
+        for line in _kept(stream):
+            own.see(line.text, rank)
+    numbers = [_number(flight) for (_, of), flight in own.ranks.items() if of == rank]
+    others = [_number(one) for (_, of), one in watchdog_positions(run.streams).items() if of in reported]
+    return bool(numbers) and max(numbers) >= max(others, default=0)
+
+
+def _number(flight: WatchdogPosition) -> int:
+    """Return the number of the last collective that a rank is known to have reached."""
+    return max(flight.work or 0, flight.enqueued or 0)
+
+
+def _first_timeout(rule: str, run: Snapshot) -> float | None:
+    """Return when the first rank gave up waiting; ``None`` if no line shows it."""
+    hits = ((stream, stream.hits[rule]) for stream in run.streams.values() if rule in stream.hits)
+    times = (stream.when(found.first.line) for stream, found in hits)
+    return min((time for time in times if time is not None), default=None)
+
+
+def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
+    """Return whether a rank's steps ended before those of the others, by at least its usual gap."""
+    steps = run.last_steps
+    others = [steps[other] for other in reported if other in steps]
+    mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
+    gaps = [one.span for main in mains for one in main.intervals[1:][-LATEST:]]
+    return rank in steps and bool(others and gaps) and min(others) - steps[rank] >= max(gaps)
+
+
+def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool:
+    """Return whether a rank printed new messages long after the last lines of the ranks that then gave up.
+
+    A message that the rank also printed between its steps may be from a thread that always prints.
+    """
+    until = _first_timeout(rule, run)
+    if until is None:
+        return False
+    quiet = [time for other in reported for time in _times(other, until, run)]
+    own = [
+        time
+        for stream in _streams_of(rank, run)
+        for entry in stream.templates.entries.values()
+        if stream.last_advance is not None and entry.advances >= stream.timelines.advances
+        if (time := stream.when(entry.last)) is not None and time < until
+    ]
+    pace = max(run.tracker.step_seconds(), default=0.0)
+    return bool(quiet and own) and max(own) - max(quiet) > max(QUIET_SECONDS, QUIET_STEPS * pace)
+
+
+def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
+    """Yield the times of a rank's last step and messages before a time."""
+    for stream in _streams_of(rank, run):
+        for line in chain([stream.last_advance], _kept(stream)):
+            if (time := stream.when(line)) is not None and time < until:
+                yield time
