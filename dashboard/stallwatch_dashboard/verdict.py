@@ -154,8 +154,9 @@ def _headline(
     if (level := _OVER.get(row.state)) is not None:
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
-        ended = f"is_{row.state}" if row.step is not None else f"is_{row.state}_unnumbered"
-        return say(ended, step), "warning" if troubled else level
+        key = f"is_{row.state}" if row.step is not None else f"is_{row.state}_unnumbered"
+        stopped_by = _stopped_by(row, say) if row.state == "interrupted" else ""
+        return say(f"{key}_by" if stopped_by else key, step, stopped_by), "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or (stalled_since(incident) if incident else now)
         return say("is_stalled", reader.seconds(max(0.0, now - since))), "critical"
@@ -173,6 +174,13 @@ def _headline(
     if row.step is None:
         return say("all_well_unnumbered", formats.number(row.loss), reader.seconds(ago)), "good"
     return say("all_well", step, reader.seconds(ago)), "good"
+
+
+def _stopped_by(row: RunRow, say: Say) -> str:
+    """Return the signal or the limit that stopped the run from outside; empty if a person did by hand."""
+    if row.ending is None or row.ending.kind == "interrupted":
+        return ""
+    return say("time_limit") if row.ending.kind == "time-limit" else row.ending.signal or ""
 
 
 def _with_incident(

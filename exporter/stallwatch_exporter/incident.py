@@ -60,6 +60,7 @@ class Incident(msgspec.Struct, kw_only=True):
     stalled_seconds: float | None = None
     threshold_seconds: float | None = None
     learning: bool = False  #: the threshold is the default, as the run's own durations are not known yet
+    at_floor: bool = False  #: the threshold is the shortest one that the settings allow
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines

@@ -237,6 +237,7 @@ class Series(msgspec.Struct):
     rank: int | None
     steps: list[float]
     values: list[float | None]  #: one value per step; ``None`` if NaN or infinite
+    by: Literal["step", "epoch"] = "step"  #: what ``steps`` holds; epochs if the lines have no step
 
 
 class Stats(msgspec.Struct):

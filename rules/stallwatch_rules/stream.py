@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
@@ -49,6 +50,8 @@ class RuleHits(msgspec.Struct):
     mark: int  #: steps that the stream had read at the last match
     own_step: int | None = None  #: the stream's own step at the first match
     last_own_step: int | None = None  #: the stream's own step at the last match
+    since: Match | None = None  #: the first match after the last finite loss that came before a match
+    since_own_step: int | None = None  #: the stream's own step at that match
     last_index: int = 0  #: index of the last match's line in its stream
     last_plain: int = 0  #: lines outside of tracebacks before the last match
     answers: int = 0  #: requests that the stream's server had answered at the last match
@@ -151,6 +154,7 @@ class StreamReading:
         self.timed = False  #: True if every line's time comes from outside the text
         self.of_a_run = False  #: True if a line belonged to training, although it had no step
         self.sampled = False  #: True if any line contained training metrics
+        self._finite_at = -1  # index of the last line with a finite loss
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
         #: the trainer's count of skipped steps, and the step at which it was printed
         self.skipped: tuple[float, int] | None = None
@@ -226,6 +230,8 @@ class StreamReading:
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
                     self._logged = self.timelines.positions
+                    if math.isfinite(values["loss"]) and not math.isnan(values.get("grad_norm", 0.0)):
+                        self._finite_at = self.index
             if "overflow" in values and "loss_scale" in values:
                 scale = values["loss_scale"]
                 self.lowest_scale = scale if self.lowest_scale is None else min(scale, self.lowest_scale)
@@ -260,6 +266,8 @@ class StreamReading:
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
+        if hits.since is None or self._finite_at > hits.last_index:
+            hits.since, hits.since_own_step = match, own_step
         hits.add(match, self.timelines.advances, own_step, more)
         hits.last_index, hits.last_plain = self.index - 1, self.plain
         hits.answers = self.answers

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from stallwatch_alerts.messages.compose import render, render_test
+from stallwatch_alerts.messages.compose import ending_line, render, render_test
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.endings import Ending
@@ -76,6 +76,13 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     assert "This run's own rhythm" not in english
     assert "enough steps to show its rhythm; until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "在此之前卡住阈值是 1 分 30 秒" in chinese
+
+
+def test_the_shortest_threshold_is_not_called_the_rhythm_of_the_run(stall: Stall) -> None:
+    incident = stall(at_floor=True)
+    english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
+    assert "rhythm" not in english and "Stallwatch waits at least 30 s." in english
+    assert "节奏" not in chinese and "Stallwatch 至少等待 30 秒。" in chinese
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -247,6 +254,11 @@ def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> No
     incident = failed(stall, None, ending=ending)
     assert english in render(incident, "en", None).title
     assert chinese in render(incident, "zh", None).title
+
+
+def test_the_exit_code_is_told_once() -> None:
+    ending = Ending("failed", 1, detail=message("run.exited", code=1))
+    assert ending_line(ending, "en") == "How it ended: failed, exit code 1"
 
 
 def test_a_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:

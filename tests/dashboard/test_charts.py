@@ -251,6 +251,12 @@ def test_the_charts_of_a_dead_run_mark_the_step_of_its_cause() -> None:
     assert [(mark.x0, mark.x1) for mark in chart.layout.shapes] == [(2, 2)]
 
 
+def test_a_chart_of_a_log_without_steps_is_over_epochs() -> None:
+    epochs = Diagnosis("healthy", series=[Series("loss", 0, [0.5, 1.0], [1.0, 0.5], by="epoch")])
+    ((_, _, drawing),) = of_diagnosis(epochs, LOOK, Reader("en").say)
+    assert checked(drawing).layout.xaxis.title.text == "Epoch"
+
+
 def hosts_of_two(ranks: int = 16) -> RunFrames:
     """Return two hosts with eight ranks each; rank 11 stops at step 2."""
     lines = [frame(1, 2, 2 if rank == 11 else 3, 2 if rank == 11 else 4, rank=rank) for rank in range(ranks)]

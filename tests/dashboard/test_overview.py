@@ -145,7 +145,9 @@ def test_an_agent_not_heard_of_is_stale_whatever_it_said_last(age: float, change
 
 def test_the_incident_that_lost_its_agent_stays_with_the_run(make_incident: Callable[..., Incident]) -> None:
     lost = make_incident(status="resolved", resolution="unknown")
-    found = make_row("r", info(state="stalled"), Numbers(), [lost], alive=False, now=NOW)
+    found = make_row(
+        "r", info(state="stalled"), Numbers(), [lost], alive=False, answers=False, seen=NOW - 60, now=NOW
+    )
     assert (found.state, found.incident) == ("stale", lost)
 
 

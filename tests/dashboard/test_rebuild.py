@@ -49,6 +49,13 @@ def test_an_evaluations_progress_bar_is_no_step(make_run: Callable[..., RunFolde
     assert found.step_seconds["v"].iloc[-1] == 10.0
 
 
+def test_every_number_of_the_log_that_has_a_chart_is_read(make_run: Callable[..., RunFolder]) -> None:
+    lines = [f"{{'loss': 2.5, 'grad_norm': 1.25, 'learning_rate': 1e-05, 'step': {n}}}" for n in range(1, 6)]
+    found = rebuild(copies(make_run("r", lines={0: lines}).path))
+    numbers = (found.loss, found.grad_norm, found.learning_rate)
+    assert [list(frame["v"]) for frame in numbers] == [[2.5] * 5, [1.25] * 5, [1e-05] * 5]
+
+
 def test_only_a_limited_part_is_read_and_this_is_reported(root: Path) -> None:
     found = rebuild(copies(root / "tests" / "recordings" / "zero3-stall"), most_bytes=20_000)
     assert found.notes and not found.steps.empty

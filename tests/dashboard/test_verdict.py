@@ -368,6 +368,21 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
     assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
 
+@pytest.mark.parametrize(
+    ("ending", "step", "headline"),
+    [
+        (Ending("killed", 143, "SIGTERM"), 57, "Stopped from outside (SIGTERM) at step 57 / 900"),
+        (Ending("killed", 143, "SIGTERM"), None, "Stopped from outside (SIGTERM)"),
+        (Ending("time-limit", 124), 57, "Stopped from outside (time limit) at step 57 / 900"),
+        (Ending("interrupted", 130, "SIGINT"), None, "Stopped by hand"),
+    ],
+)
+def test_only_ctrl_c_is_by_hand_and_an_unknown_step_is_left_out(
+    ending: Ending, step: int | None, headline: str
+) -> None:
+    assert told(row("interrupted", ended_at=NOW - 5, ending=ending, step=step)).headline == headline
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     make_incident: Callable[..., Incident], language: str

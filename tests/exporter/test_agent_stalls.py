@@ -19,7 +19,7 @@ def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) ->
     (stall,) = run.told
     assert (stall.id, stall.severity, stall.status) == ("sft/" + HANG + "/1", "critical", "open")
     assert (stall.step, stall.total_steps, stall.phase) == (10, 1000, "train")
-    assert stall.threshold_seconds == 30.0 and stall.stalled_seconds == 31.0
+    assert (stall.threshold_seconds, stall.at_floor, stall.stalled_seconds) == (30.0, True, 31.0)
     assert stall.last_loss == 0.2
     assert stall.primary is not None and stall.primary.fixes
     assert run.kept("agent.json")["state"] == "stalled"
@@ -40,7 +40,7 @@ def test_a_stall_of_a_log_that_has_just_begun_says_that_its_rhythm_is_not_known(
     run.steps(1, 60, seconds=0.3)
     run.wait(85)
     (stall,) = run.told
-    assert (stall.threshold_seconds, stall.learning) == (84.0, True)
+    assert (stall.threshold_seconds, stall.at_floor, stall.learning) == (84.0, False, True)
     run.say("step 61/1000 loss 0.1")
     run.steps(62, 70, seconds=4.0)
     run.wait(61)

@@ -37,7 +37,7 @@ def test_the_third_loss_in_a_row_that_is_nan_opens_an_incident(
     (incident,) = run.told
     assert (incident.rule, incident.severity, incident.harm, incident.rank) == (RULE, "critical", "fatal", 0)
     assert incident.step == 23
-    assert "loss nan, 3 times in a row" in incident.evidence[0]
+    assert "loss nan, at least 3 times in a row" in incident.evidence[0]
     assert run.end("finished", 0).verdict == "failed"
 
 

@@ -22,7 +22,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
-from stallwatch_rules.messages import message
+from stallwatch_rules.messages import has, message
 from stallwatch_rules.stacks.sentences import blamed, names_ranks, place_of, sentence
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def ending_line(ending: Ending, language: str) -> str:
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
     line = say("alerts.ended", language, ending=listed(facts, language))
-    return _lines(line, neutralise(in_words(ending.detail, language), 250))
+    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line has the exit code
+    return _lines(line, neutralise(in_words(detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str, **params: str | float) -> str:
@@ -284,7 +285,7 @@ def _what(incident: Incident, language: str) -> str:
     if incident.kind != "stall":
         return ""
     threshold = incident.threshold_seconds
-    kind = "-learning" if incident.learning else ""
+    kind = "-learning" if incident.learning else "-at-floor" if incident.at_floor else ""
     if threshold is None:
         kind = "-plain"
     elif incident.phase == "init":  # a starting run has no step interval yet

@@ -71,12 +71,12 @@ def _line_chart(lines: list[Series], mark: int | None, look: Look, say: Say) -> 
         name = say("rank", series.rank) if series.rank is not None else say("rank_unknown")
         line(chart, rows, name, look.cycle[number % len(look.cycle)], "%{y:.4g}", width=1.6)
     number_axis(chart)
-    if mark is not None:
+    if mark is not None and lines[0].by == "step":
         style = {"color": look.red, "dash": "dash", "width": 1}
         place = {"xref": "x", "x0": mark, "x1": mark, "yref": "y domain", "y0": 0, "y1": 1}
         chart.layout["shapes"] = [{"type": "line", "line": style, **place}]
     chart.layout["showlegend"] = len(lines) > 1
     chart.set("margin", t=30, b=36)
     chart.set("legend", y=1.05)
-    chart.set("xaxis", title={"text": say("step"), "standoff": 15})
+    chart.set("xaxis", title={"text": say(lines[0].by), "standoff": 15})
     return chart

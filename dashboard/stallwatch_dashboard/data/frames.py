@@ -52,12 +52,19 @@ class RunFrames:
     rebuilt: bool = False  #: True if read from log copies, because nothing was scraped
     notes: tuple[Text, ...] = ()
 
-    def last_memory(self) -> float | None:
-        """Return the bytes of the rank that used most at the last step, before the processes ended."""
+    def last_memory(self) -> tuple[float, float] | None:
+        """Return the time and the bytes of the rank that used most when last seen before the last step's end.
+
+        If nothing was seen before it, the newest numbers count.
+        """
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
             held = early
-        return None if held.empty else float(held.groupby("rank", dropna=False)["v"].last().max())
+        if held.empty:
+            return None
+        newest = held.groupby("rank", dropna=False)[["t", "v"]].last()
+        most = newest.loc[newest["v"] == newest["v"].max()].iloc[-1]
+        return float(most["t"]), float(most["v"])
 
     @property
     def nothing(self) -> bool:

@@ -103,6 +103,8 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
     return RunFrames(
         steps=thin(steps),
         loss=thin(_values(numbers.samples, "loss")),
+        grad_norm=thin(_values(numbers.samples, "grad_norm")),
+        learning_rate=thin(_values(numbers.samples, "learning_rate")),
         step_seconds=thin(_between(steps) if len(steps) > 1 else measured),
         memory=thin(memory),
         memory_kind=kind,

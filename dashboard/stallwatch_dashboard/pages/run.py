@@ -131,10 +131,10 @@ def _figures(row: RunRow, found: RunFrames, now: float) -> None:
     if not over and not found.threshold.empty:
         limit = say("threshold_is", duration(found.threshold["v"].iloc[-1]))
     rate = say("per_step", f"{row.invalidations / row.step:.2g}") if row.step and row.invalidations else None
-    held = found.last_memory() if over else row.memory_bytes
+    seen_at, held = (found.last_memory() or (None, None)) if over else (None, row.memory_bytes)
     kind = say(found.memory_kind) if held and found.memory_kind else None
-    if kind and over:
-        kind = say("at_the_last_step", kind)
+    if kind and seen_at is not None:
+        kind = say("memory_seen_at", kind, reader().clock(seen_at))
     figures = (
         ("step", formats.steps(row.step, row.total_steps), left),
         ("loss", formats.number(row.loss), None),

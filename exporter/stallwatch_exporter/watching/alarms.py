@@ -205,6 +205,7 @@ class Alarms:
             "stalled_seconds": round(state.seconds, 1),
             "threshold_seconds": round(state.threshold, 1),
             "learning": state.learning,
+            "at_floor": state.at_floor,
             "primary": diagnosis.primary,
         }
         open_stalls = self._book.of_kind("stall")

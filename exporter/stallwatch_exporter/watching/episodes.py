@@ -252,7 +252,7 @@ def folded_episode(
         folded.rank = next((one.rank for one in troubles if one.rank is not None), None)
     if stall is not None and (closes or stall in going):
         folded.stalled_seconds, folded.threshold_seconds = stall.stalled_seconds, stall.threshold_seconds
-        folded.learning, folded.stacks = stall.learning, stall.stacks
+        folded.learning, folded.at_floor, folded.stacks = stall.learning, stall.at_floor, stall.stacks
     return folded
 
 

@@ -46,6 +46,7 @@ class IncidentUpdate(TypedDict, total=False):
     stalled_seconds: float | None
     threshold_seconds: float | None
     learning: bool
+    at_floor: bool
     harm: str
     count: int
     evidence: list[Text]

@@ -34,6 +34,7 @@ class StallState(msgspec.Struct, frozen=True):
     threshold: float
     episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
     learning: bool = False  #: the threshold is the default, because the run's own durations are not known yet
+    at_floor: bool = False  #: the threshold is the shortest one that the settings allow
 
 
 class Over(msgspec.Struct, frozen=True):
@@ -113,7 +114,15 @@ class StallWatch:
             self._episode += 1
         learning = self._ruled is None and self._learnt.learning(self._phase)
         return StallState(
-            self._stalled, self._phase, self._step, self.last_sign, quiet, threshold, self._episode, learning
+            self._stalled,
+            self._phase,
+            self._step,
+            self.last_sign,
+            quiet,
+            threshold,
+            self._episode,
+            learning,
+            at_floor=threshold <= self._limits.floor,
         )
 
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:

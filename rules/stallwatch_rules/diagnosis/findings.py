@@ -97,9 +97,18 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def shown_match(self) -> Match | None:
         """The match to point to: the first, or the last if the finding recurred or later lines judge it.
 
-        A log may contain several starts that each ended in the same way: the last match ended the run.
+        A log may contain several starts that each ended in the same way: the last match ended the run. A loss
+        that stays NaN was lost at its first NaN after the last number.
         """
-        return self.last if self.harm == "fatal" and (self.judged or self._survived) else self.first
+        if self.harm != "fatal" or not (self.judged or self._survived):
+            return self.first
+        return self._since if self.tagged("nan-loss") else self.last
+
+    @property
+    def _since(self) -> Match | None:
+        """The first match after the last finite loss, in the stream with the latest match."""
+        last = self.last
+        return next((hits.since or last for hits in self.hits.values() if hits.last is last), last)
 
     @property
     def _survived(self) -> bool:
@@ -288,7 +297,8 @@ def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> Rule
         return replace(match, step=step)
 
     first, last = placed(hits.first, hits.own_step), placed(hits.last, hits.last_own_step)
-    return replace(hits, first=first, last=last)
+    since = placed(hits.since, hits.since_own_step) if hits.since is not None else None
+    return replace(hits, first=first, last=last, since=since)
 
 
 def came_before(finding: RuleFinding, other: RuleFinding) -> bool:

@@ -18,6 +18,7 @@ from stallwatch_rules.failures.flight import mismatched, mismatched_ranks, watch
 from stallwatch_rules.failures.frameworks import framework_of
 from stallwatch_rules.failures.raised import ExceptionChain, own_frame, shown_frames
 from stallwatch_rules.failures.tracebacks import MORE_LINES
+from stallwatch_rules.judgements.concerns import SEEN
 from stallwatch_rules.judgements.conclusions import MISMATCH
 from stallwatch_rules.messages import Message, Text, bilingual, contains, has, message
 from stallwatch_rules.pages.fixes import Evidence, fixes_for, why_of, without_search
@@ -52,6 +53,10 @@ def primary_of(finding: RuleFinding, confidence: float, run: Snapshot, now: Asse
         return _over_its_limit(primary, finding, run.streams)
     if primary.rule == MISMATCH and not finding.hits:
         return _with_odd_ranks(primary, run)
+    first = finding.shown_match
+    if finding.tagged("nan-loss") and first and first.step is not None and SEEN not in first.captures:
+        since = message("diagnosis.nan-since", step=first.step, fix=primary.fixes[0])
+        return replace(primary, fixes=[since, *primary.fixes[1:]])
     if finding.tagged(SIGTERM) and not now.exceptions.unknown:
         return _from_outside(primary, finding, now)
     return _at_its_frame(primary, run.streams) if finding.tagged("sigsegv") else primary

@@ -62,7 +62,7 @@ CONCERNS: Mapping[str, Concern] = {
     ),
     CHECKPOINT: Concern("{path}: {fault}", lasting=True),
     NAN_LOSSES: Concern(
-        "loss {value}, {count} times in a row",
+        "loss {value}, at least {count} times in a row",
         names=("count",),
         lasting=True,
         fatal=True,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar
 
 from stallwatch_rules.progress.timeline import Timeline
 from stallwatch_rules.records import Sample, Series
@@ -261,7 +261,8 @@ def _numbers(points: Sequence[Point], rank: int | None) -> list[Series]:
             if (value := getattr(point, name)) is not None
         ]
         if len(pairs) >= _LEAST_POINTS:
-            found.append(_series(name, rank, pairs))
+            by_epoch = all(point.step is not None and point.step == point.epoch for point in points)
+            found.append(_series(name, rank, pairs, "epoch" if by_epoch else "step"))
     return found
 
 
@@ -274,10 +275,15 @@ def _pace(timeline: Timeline, rank: int | None) -> Series | None:
     return _series("step_seconds", rank, paces) if len(paces) >= _LEAST_POINTS else None
 
 
-def _series(name: str, rank: int | None, points: Sequence[tuple[float, float]]) -> Series:
+def _series(
+    name: str,
+    rank: int | None,
+    points: Sequence[tuple[float, float]],
+    by: Literal["step", "epoch"] = "step",
+) -> Series:
     kept = thinned(points)
     values = [value if math.isfinite(value) else None for _, value in kept]
-    return Series(name, rank, [step for step, _ in kept], values)
+    return Series(name, rank, [step for step, _ in kept], values, by)
 
 
 def thinned(entries: Sequence[_T], most: int = MOST_POINTS) -> list[_T]:

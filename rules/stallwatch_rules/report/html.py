@@ -82,7 +82,8 @@ def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]
     for name in _CHARTS:
         series = [one for one in diagnosis.series if one.name == name]
         title = _title(name, series, language)
-        if drawn := line_chart(series, title, word("step", language), mark):
+        by = series[0].by if series else "step"
+        if drawn := line_chart(series, title, word(by, language), mark if by == "step" else None):
             yield title, Markup(drawn)  # made from numbers and escaped words
 
 

@@ -110,6 +110,17 @@ def test_a_failure_that_training_survived_is_not_the_end(diagnose: Diagnose) -> 
     assert "15 steps" in found.note
 
 
+def test_a_nan_loss_is_dated_by_the_first_nan_after_the_last_number(diagnose: Diagnose) -> None:
+    losses = {step: "nan" if step == 4 or step > 20 else "1.5" for step in range(1, 60)}
+    found = diagnose(
+        "".join(f"{{'loss': {loss}, 'step': {step}}}\n" for step, loss in losses.items())
+    ).primary
+    assert found is not None
+    assert (found.rule, found.line, found.step) == ("loss-nan", 21, 21)
+    first = "The loss has been NaN or infinite since step 21. "
+    assert found.fixes[0].startswith(first) and not found.fixes[0].endswith(first)
+
+
 def test_nan_that_stays_is_the_end(diagnose: Diagnose) -> None:
     good = "".join(f"{{'loss': 1.5, 'step': {step}}}\n" for step in range(1, 6))
     nan = "".join(f"{{'loss': nan, 'step': {step}}}\n" for step in range(6, 30))

@@ -6,7 +6,10 @@ import math
 import pickle
 from itertools import pairwise
 
-from stallwatch_rules.progress.curve import LATEST, OLDER, Curve, Curves, leading_curve
+from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.progress.curve import LATEST, OLDER, Curve, Curves, leading_curve, series_of
+from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Sample
 
 
@@ -82,3 +85,11 @@ def test_curves_travel_between_processes() -> None:
     again = pickle.loads(pickle.dumps(curves))
     assert again.main is not None and curves.main is not None
     assert again.main.points == curves.main.points
+
+
+def test_a_series_says_whether_it_is_over_steps_or_epochs(few_rules: Catalogue) -> None:
+    for axis, by in (("'epoch': {}.5", "epoch"), ("'epoch': 0.1, 'step': {}", "step")):
+        reading, reader = RunReading(few_rules), LineReader("run.log")
+        lines = "".join(f"{{'loss': 1.5, {axis.format(number)}}}\n" for number in range(1, 9))
+        reading.feed([*reader.feed(lines.encode()), *reader.finish()])
+        assert {one.by for one in series_of(reading.streams) if one.name == "loss"} == {by}

@@ -23,7 +23,7 @@ _NUMBER = lazy(NUMBER)
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Judge warnings that only the probe reported, such as a model that trains in evaluation mode.
 
-    Example: the probe saw ``loss nan, 3 times in a row``: fatal, though the run continues.
+    Example: the probe saw ``loss nan, at least 3 times in a row``: fatal, though the run continues.
     """
     ended_well = run.context.failed is False
     for finding in now.found:
