@@ -358,7 +358,9 @@ def test_a_run_is_judged_the_same_however_its_ranks_are_spread_over_hosts(
         each.hosts = {}
     over = over_hosts({f"n{at}": each for at, each in enumerate(folded)}, world=8)
     at_once = over_hosts({"n": looked_at(states, [*range(8)], GROUPS)}, world=8)
-    assert replace(over, hosts={}) == replace(at_once, hosts={})
+    # Which ranks are shown together may differ: counters of different groups can be alike in several ways.
+    for facts in ("odd", "why", "candidates", "confidence"):
+        assert getattr(over, facts) == getattr(at_once, facts)
 
 
 @given(STATES, st.permutations(range(8)))
