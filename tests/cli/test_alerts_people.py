@@ -105,7 +105,7 @@ def test_what_is_over_is_listed_and_said_when_it_is_acknowledged(
     assert OperatorActions(store.engine).is_acknowledged(ID)
     result = stallwatch("alerts", "ack", "other")
     assert result.exit_code == 1
-    assert "other has no open incident" in result.stderr
+    assert "other no longer has an open incident" in result.stderr
     assert "other/stall/x/1: recovered at 20" in result.stderr
 
 
@@ -175,7 +175,7 @@ def test_alertmanager_that_is_not_there_is_told(
 ) -> None:
     monkeypatch.setenv("STALLWATCH_ALERTS_ALERTMANAGER_URL", "http://u:s3cr3tpw@127.0.0.1:1")
     result = stallwatch("alerts", "silence", "--run", "a")
-    assert result.exit_code == 1 and "Alertmanager did not take" in result.stderr
+    assert result.exit_code == 1 and "Alertmanager did not accept" in result.stderr
     assert "s3cr3tpw" not in result.output
 
 

@@ -153,7 +153,7 @@ def test_what_waits_for_a_chat_that_is_gone_is_named_and_dropped_when_asked(
     keep(outbox, "sound")
     refused = stallwatch("alerts", "send", "--drop", CHAT)
     assert refused.exit_code == 2 and "is configured here" in refused.stderr
-    assert "nothing waits" in stallwatch("alerts", "send", "--drop", "no-such").stderr
+    assert "no messages are waiting" in stallwatch("alerts", "send", "--drop", "no-such").stderr
     dropped = stallwatch("alerts", "send", "--drop", gone[:12])
     # the third message still waits
     assert dropped.exit_code == 1 and "dropped 2 for slack://****" in dropped.stdout
