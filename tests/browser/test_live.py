@@ -136,7 +136,7 @@ def test_the_recorded_run_stalls_and_then_fails_on_the_page(scene, watched) -> N
     scene.run(run, replayed(6.0), floor=3.0)
     page.goto(f"{scene.urls['embedded']}/run?run={run}")
     page.get_by_role("heading", name="Stalled").wait_for(timeout=120_000)
-    page.get_by_text("ZeRO-3 discarded its recorded order of modules").first.wait_for()
+    page.get_by_text("rank 1 holds up the run at zero3_stall.py:124").first.wait_for()
     page.get_by_role("heading", name="Failed").wait_for(timeout=120_000)
     board(page).wait_for_function(
         "names => { const plot = document.querySelector('.js-plotly-plot');"

@@ -35,11 +35,11 @@ def test_upload_verdict_and_downloads(page, watched, browser, tmp_path: Path) ->
     with page.expect_download() as told:
         page.get_by_role("button", name="Download JSON").click()
     report = json.loads(told.value.path().read_bytes())
-    assert report["verdict"] == "failed" and report["primary"]["rule"] == "gloo-collective-timeout"
+    assert report["verdict"] == "failed" and report["primary"]["rule"] == "zero3-trace-cache-invalidated"
     with page.expect_download() as told:
         page.get_by_role("button", name="Download Markdown").click()
     assert told.value.suggested_filename == "stallwatch-report.md"
-    assert "gloo-collective-timeout" in told.value.path().read_text()
+    assert "zero3-trace-cache-invalidated" in told.value.path().read_text()
     with page.expect_download() as told:
         page.get_by_role("button", name="Download HTML").click()
     assert told.value.suggested_filename == "stallwatch-report.html"
@@ -57,7 +57,7 @@ def _reads_without_network(browser, file: Path) -> None:  # type: ignore[no-unty
         page.on("request", lambda request: asked.append(request.url))
         page.on("pageerror", lambda error: failures.append(str(error)))
         page.goto(file.as_uri())
-        page.get_by_text("gloo-collective-timeout").first.wait_for()
+        page.get_by_text("zero3-trace-cache-invalidated").first.wait_for()
         page.get_by_text("What to change").first.wait_for()
         assert [url for url in asked if not url.startswith(("file:", "data:"))] == [] and failures == []
     finally:
