@@ -333,11 +333,11 @@ def test_secrets_are_read_from_no_excerpt_of_the_dashboard(watched: Watched) -> 
     assert found
     for copy in found:
         assert_none_leaks(copies.tail(copy.path, lines=5000))
-    lines = copies.around(found, BEGIN + 60, 3600)
+    lines = copies.lines_around(found, BEGIN + 60, 3600)
     assert_none_leaks(copies.drawn(lines, BEGIN + 60, None, "?"))
     data = watched.log.read_bytes()
     for number in range(1, data.count(b"\n"), 9):
-        shown = context.around([("printed.log", io.BytesIO(data))], "printed.log", number, before=4, after=4)
+        shown = context.lines_around([("printed.log", io.BytesIO(data))], "printed.log", number, before=4, after=4)
         assert shown
         assert_none_leaks(shown)
 

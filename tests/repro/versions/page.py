@@ -24,8 +24,8 @@ hand.
 * **log**: the last words of the exception that ended a rank, and whether DeepSpeed printed that it threw its
   trace cache away ("messages").
 * **probe**: optimizer steps that rank 0 reported, how often a rank threw the trace cache away and why
-  (*mismatch*: a different module than last time; *short*: more modules than last time; *external*: from outside
-  the forward pass), whether it reported the exception, and of what it warned while the run still continued.
+  (*mismatch*: a different module than last time; *short*: more modules than last time; *external*: from
+  outside the forward pass), whether it reported the exception, and of what it warned while the run still continued.
 * **diagnosis**: the verdict of Stallwatch and the rule that it names as the cause.
 
 ## The stacks
