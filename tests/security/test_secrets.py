@@ -337,7 +337,9 @@ def test_secrets_are_read_from_no_excerpt_of_the_dashboard(watched: Watched) -> 
     assert_none_leaks(copies.drawn(lines, BEGIN + 60, None, "?"))
     data = watched.log.read_bytes()
     for number in range(1, data.count(b"\n"), 9):
-        shown = context.lines_around([("printed.log", io.BytesIO(data))], "printed.log", number, before=4, after=4)
+        shown = context.lines_around(
+            [("printed.log", io.BytesIO(data))], "printed.log", number, before=4, after=4
+        )
         assert shown
         assert_none_leaks(shown)
 

@@ -25,7 +25,8 @@ hand.
   trace cache away ("messages").
 * **probe**: optimizer steps that rank 0 reported, how often a rank threw the trace cache away and why
   (*mismatch*: a different module than last time; *short*: more modules than last time; *external*: from
-  outside the forward pass), whether it reported the exception, and of what it warned while the run still continued.
+  outside the forward pass), whether it reported the exception, and of what it warned while the run still
+  continued.
 * **diagnosis**: the verdict of Stallwatch and the rule that it names as the cause.
 
 ## The stacks
