@@ -173,7 +173,7 @@ def descriptors(trial: Trial) -> None:
 
 def memory(trial: Trial) -> None:
     """Limit the agent's address space to n MB."""
-    number = 90 + trial.index * 37 % 900
+    number = 80 + trial.index * 37 % 900
     trial.detail(f"{number} MB")
     trial.hook("FAULTS_LIMIT", f"as:{number * 1024 * 1024}")
     trial.may_lose = True

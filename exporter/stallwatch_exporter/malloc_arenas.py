@@ -1,10 +1,24 @@
-"""Limit the address space of the watching process: its threads share their heaps."""
+"""Limit and check the address space of the watching process: its threads share their heaps."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 
 _M_ARENA_MAX = -8  # glibc, malloc/malloc.h
+_NEEDED_MB = 128  # two heaps of 64 MB; measured: `stallwatch run` works with 117 MB
+
+
+def check_address_space() -> None:
+    """Raise `MemoryError` if this process cannot reserve the addresses that watching a run needs.
+
+    With less, a library that starts in a thread can abort the process, and ``Thread.start`` can wait forever
+    for a thread that ran out of memory before it began (CPython 3.11, threading.py).
+    """
+    try:
+        mmap.mmap(-1, _NEEDED_MB << 20).close()
+    except OSError:
+        raise MemoryError(f"less than {_NEEDED_MB} MB of address space are left") from None
 
 
 def limit_malloc_arenas() -> None:

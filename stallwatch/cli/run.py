@@ -88,7 +88,10 @@ def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) 
     is found; at the end you see how the command ended, with a diagnosis if something went wrong. Metrics are
     on http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
     """
+    from stallwatch_exporter.malloc_arenas import check_address_space
+
     try:
+        check_address_space()
         # The training starts even if the configuration has mistakes, which are reported.
         config = app.config()
         watched, destinations = _watched_command(config, command, name, not no_metrics)

@@ -54,3 +54,20 @@ def _has_glibc() -> bool:
 )
 def test_threads_reserve_no_heap_of_their_own() -> None:
     assert _megabytes_of_eight_threads("shared") < _megabytes_of_eight_threads("own") - 4 * 64
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="other systems do not enforce a limit of the address space"
+)
+@pytest.mark.parametrize("megabytes", [64, 80, 100, 116])
+def test_a_command_runs_unwatched_if_its_address_space_is_too_small(megabytes: int, tmp_path: Path) -> None:
+    """With 80 MB, the first thread once hung; with 100 and 116 MB, a library aborted the agent."""
+    limited = (
+        f"ulimit -v {megabytes * 1024}; exec {sys.executable} -m stallwatch run --no-metrics -- echo trained"
+    )
+    environ = {**os.environ, "STALLWATCH_HOME": str(tmp_path), "PYTHONPATH": ":".join(filter(None, sys.path))}
+    done = subprocess.run(
+        ["sh", "-c", limited], env=environ, capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
+    assert "less than 128 MB of address space are left" in done.stderr
