@@ -17,7 +17,7 @@ def test_every_verdict_has_words(verdict: Any) -> None:
     assert of_diagnosis(Diagnosis(verdict), {}, Reader("zh")).headline
 
 
-@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 比其他 rank 早")])
+@pytest.mark.parametrize(("language", "word"), [("en", "rank 3"), ("zh", "rank 3 比其他 rank 早很多就停了")])
 def test_ranks_that_ended_long_before_the_others_are_not_nothing(language: str, word: str) -> None:
     diagnosis = Diagnosis("healthy", progress=Progress(last_step=900, behind=[3]))
     found = of_diagnosis(diagnosis, {}, Reader(language))
