@@ -265,7 +265,7 @@ def burst(count: int, seconds: float) -> list[tuple[str, str]]:
     return [
         ("incidents raised", f"{count} in {fed:.0f} s"),
         ("of these in the store", str(stored)),
-        ("of these told to the chat", str(robot.notified)),
+        ("of these sent to the chat", str(robot.notified)),
         ("messages to the chat, refused", f"{len(robot.times)}, {robot.refused}"),
         ("the agent's longest wait for both", f"{1000 * slowest:.1f} ms"),
         ("memory grown, disk", f"{grown:.0f} MiB, {size:.0f} MiB"),

@@ -48,7 +48,7 @@ def compare(megabytes: int, rounds: int = 3) -> None:
             print(f"  {name:36} {used:8.2f} s ({passed:.2f} s)")
         used, passed = (best["upload"][n] / best["stallwatch diagnose"][n] for n in (0, 1))
         print(f"  the upload takes {used:.2f} × ({passed:.2f} ×) as long; at most {MOST} × is wanted")
-        print(f"  its page was told of progress {len(peaks)} times")
+        print(f"  its page received progress {len(peaks)} times")
 
 
 def _measured(act: Callable[[], None]) -> tuple[float, float]:

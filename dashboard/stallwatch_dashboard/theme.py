@@ -75,7 +75,7 @@ STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='ut
 
 
 def uploader(button: str, most: str) -> str:
-    """Return a style that translates the file uploader, whose own text is always in English (1.67).
+    """Return a style that translates the file uploader: Streamlit 1.67 shows its text in English only.
 
     If a later Streamlit builds the uploader differently, its English text remains.
     """

@@ -70,9 +70,9 @@ def page(watched):  # type: ignore[no-untyped-def]
 
 
 def show(page, rows: list[RunRow], language: str = "en") -> None:  # type: ignore[no-untyped-def]
-    told: dict[str, Any] = runs_table.table(rows, Reader(language, now=NOW), {})
+    shown: dict[str, Any] = runs_table.table(rows, Reader(language, now=NOW), {})
     page.wait_for_function("() => window.show")
-    page.evaluate("text => window.show(JSON.parse(text))", json.dumps(told))
+    page.evaluate("text => window.show(JSON.parse(text))", json.dumps(shown))
 
 
 def opened(page, query: str = "", rows: list[RunRow] = ROWS) -> None:  # type: ignore[no-untyped-def]

@@ -176,11 +176,13 @@ def test_each_side_of_a_partition_has_a_merger(three: Cluster, monkeypatch: pyte
     wait_until(lambda: (reply := third.post()) and reply.coordinator == "agent0")
 
 
-def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: Cluster) -> None:
-    def identity(node: int) -> RunIdentity:
-        return RunIdentity(key="ab", job="1", origin="kubeflow", master="127.0.0.1:29500", node=node)
+def unlisted(node: int) -> RunIdentity:
+    """Return the identity of a host whose scheduler names only the first host."""
+    return RunIdentity(key="ab", job="1", origin="kubeflow", master="127.0.0.1:29500", node=node)
 
-    hosts = [three.start(node, identity=identity(node)) for node in range(3)]
+
+def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: Cluster) -> None:
+    hosts = [three.start(node, identity=unlisted(node)) for node in range(3)]
     for host in (*hosts, *hosts):
         assert host.post()
     assert hosts[0].merges.agents == ["agent0", "agent1", "agent2"] * 2
@@ -191,11 +193,7 @@ def test_hosts_that_nobody_lists_are_tried_in_the_order_of_their_numbers(three: 
 
 def test_hosts_that_a_new_coordinator_does_not_list_yet_stay_known(three: Cluster) -> None:
     """The new coordinator first lists only the host that posts; that host must not merge by itself then."""
-
-    def identity(node: int) -> RunIdentity:
-        return RunIdentity(key="ab", job="1", origin="torchrun", master="127.0.0.1:29500", node=node)
-
-    hosts = [three.start(node, identity=identity(node)) for node in range(4)]
+    hosts = [three.start(node, identity=unlisted(node)) for node in range(4)]
     for host in (*hosts, *hosts):
         assert host.post()
     hosts[0].backing.close()
