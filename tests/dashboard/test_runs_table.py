@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow
 from stallwatch_dashboard.pages.incident import incident_table
@@ -84,4 +86,7 @@ def test_both_tables_show_the_rank_and_place_of_a_stall(make_incident: Callable[
     row = RunRow("r", "stalled", open_incidents=(stall,))
     (shown,) = table([row], Reader(now=NOW), pages)["rows"]
     assert "rank 1 at train.py:30 in main" in shown["cells"] and title in shown["found"]
+    alone = make_incident(kind="stall", rule="silent-hang-no-error", stacks=replace(stacks, odd=[]))
+    (shown,) = table([RunRow("r", "stalled", open_incidents=(alone,))], Reader(now=NOW), pages)["rows"]
+    assert "at train.py:30 in main" in shown["cells"]
     assert title in incident_table([stall], Reader(now=NOW), pages).iloc[0].tolist()

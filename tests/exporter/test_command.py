@@ -276,10 +276,12 @@ while True:  # a signal that comes right before signal.pause() would be waited f
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"), [(signal.SIGTERM, "killed"), (signal.SIGINT, "interrupted")], ids=["term", "int"]
+    ("number", "ending"),
+    [(signal.SIGTERM, "killed SIGTERM 9"), (signal.SIGINT, "interrupted None 9")],
+    ids=["term", "int"],
 )
 def test_a_signal_reaches_the_command_which_may_still_save(
-    number: signal.Signals, kind: str, tmp_path: Path
+    number: signal.Signals, ending: str, tmp_path: Path
 ) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, str(tmp_path), sys.executable, "-c", SLOW_EXIT],
@@ -294,7 +296,7 @@ def test_a_signal_reaches_the_command_which_may_still_save(
         out, err = process.communicate(timeout=120)
     assert out == b"saving " + number.name.encode() + b"\n"
     assert process.returncode == 9
-    assert err.decode().splitlines()[-1] == f"{kind} None 9"
+    assert err.decode().splitlines()[-1] == ending
 
 
 def test_sigterm_after_the_command_ended_does_not_take_the_report_away(tmp_path: Path) -> None:

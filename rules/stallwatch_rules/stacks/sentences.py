@@ -125,12 +125,16 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return only the ranks to blame and their place; empty if either is unknown.
+    """Return only the ranks to blame, if some are, and their place; empty if the place is unknown.
 
     Example: ``rank 1 at train.py:30 in main``.
     """
     place = place_of(stacks)
-    return message("stacks.who-at", who=_ranks(stacks.odd), place=place) if stacks.odd and place else ""
+    if not place:
+        return ""
+    if not stacks.odd:
+        return message("stacks.at", place=place)
+    return message("stacks.who-at", who=_ranks(stacks.odd), place=place)
 
 
 def place_of(stacks: StallStacks) -> Text:
