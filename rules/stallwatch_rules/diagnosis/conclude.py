@@ -172,12 +172,14 @@ def _snapshot(
     )
     if context.stalled and context.stopped:
         clock = replace(clock, ended=True)
+    # While a run is watched, its watch decides: it may still wait for stacks, or know that ranks compute.
+    stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
         complete=complete,
         silence=_silence(clock, context),
         threshold=clock.threshold,
-        stalled=(context.stalled or clock.silent) and context.failed is not False,
+        stalled=stalled and context.failed is not False,
         ended_well=context.failed is False,
         died=died,
         phase=tracker.phase,

@@ -119,6 +119,9 @@ def test_trace_cache_messages_and_then_no_step(diagnose: Diagnose) -> None:
     live = diagnose(stamped(rows), stalled=True, threshold=30.0, now=START.timestamp() + 500)
     assert (live.verdict, primary(live)) == ("stalled", "zero3-trace-cache-invalidated")
     assert live.progress.stalled_after_step == 60
+    waiting = diagnose(stamped(rows), stalled=False, threshold=30.0, now=START.timestamp() + 500)
+    assert waiting.verdict == "degraded", "its watch still waits for stacks"
+    assert finding(waiting, "zero3-trace-cache-invalidated").harm == "degrading"
     dead = diagnose(stamped([*rows, (2000, STAND)]))
     assert (dead.verdict, primary(dead)) == ("failed", "zero3-trace-cache-invalidated")
     assert dead.primary is not None
