@@ -48,7 +48,8 @@ class Faults:
         if number <= self._seen or wanted["rank"] != RANK or wanted["kind"] not in kinds:
             return 0
         self._seen = number
-        (CONTROL / f"began-{number}").write_text(repr(time.time()))
+        (CONTROL / "began.new").write_text(repr(time.time()))
+        (CONTROL / "began.new").rename(CONTROL / f"began-{number}")  # whoever waits for it reads all of it
         return number
 
 
