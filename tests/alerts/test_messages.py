@@ -75,7 +75,7 @@ def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: 
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
     assert "This run's own rhythm" not in english
     assert "enough steps to show its rhythm; until then, the limit is 1 min 30 s." in english
-    assert "自己的节奏" not in chinese and "在此之前卡住阈值是 1 分 30 秒" in chinese
+    assert "自己的节奏" not in chinese and "卡住阈值暂定为 1 分 30 秒" in chinese
 
 
 def test_the_shortest_threshold_is_not_called_the_rhythm_of_the_run(stall: Stall) -> None:

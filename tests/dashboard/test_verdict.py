@@ -115,7 +115,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     ("language", "facts"),
     [
         ("en", ["rank 611 on n77", "127 of 128 hosts answered", "silent: n100", "confidence 97%"]),
-        ("zh", ["n77 上的 rank 611", "已响应 127 台主机，共 128 台", "失联：n100", "置信度 97%"]),
+        ("zh", ["n77 上的 rank 611", "128 台主机中 127 台有响应", "失联：n100", "置信度 97%"]),
     ],
 )
 def test_a_run_over_hosts_names_the_host_and_the_number_of_answers(

@@ -90,6 +90,13 @@ def test_lists_counts_and_capitals_follow_the_language(monkeypatch: pytest.Monke
     assert say("test.x", who="rank 1", count=2, calls=[]).startswith("Rank 1 wait in ;")
 
 
+def test_no_space_is_left_between_two_chinese_characters() -> None:
+    params = {"ranks": "rank 5", "hosts": Message("stacks.many-hosts", {"count": 12})}
+    assert render(Message("stacks.holds-up-on", params), "zh") == "卡在 12 台主机上的 rank 5"
+    params["hosts"] = "节点 三"  # a value keeps its own spaces
+    assert render(Message("stacks.holds-up-on", params), "zh") == "卡在节点 三上的 rank 5"
+
+
 def test_an_unknown_message_is_an_error() -> None:
     with pytest.raises(KeyError):
         render(Message("diagnosis.nothing"))

@@ -12,7 +12,7 @@ Both languages have the same keys with the same fields; a test compares them.
 from __future__ import annotations
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -22,6 +22,7 @@ import msgspec
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.messages import PAGE, Message, Text
 from stallwatch_rules.text.digest import duration_parts
+from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T")
 
@@ -116,6 +117,15 @@ class _Formatter(string.Formatter):
         self._language = language
         self._separators = _SEPARATORS[language]
 
+    def vformat(self, format_string: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        text = ""
+        for words, name, spec, conversion in self.parse(format_string):
+            text = _joined(text, words)
+            if name is not None:
+                value = self.convert_field(self.get_field(name, args, kwargs)[0], conversion)
+                text = _joined(text, self.format_field(value, spec or ""))
+        return text
+
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, Message):
             value = render(value, self._language)
@@ -136,6 +146,16 @@ class _Formatter(string.Formatter):
         return text[:1].upper() + text[1:] if capital else text
 
 
+def _joined(before: str, after: str) -> str:
+    """Return both texts; a space of a template that is now between two Chinese characters is left out."""
+    if before.endswith(" ") and _CHINESE.match(before[-2:-1]) and _CHINESE.match(after):
+        return before[:-1] + after
+    if after.startswith(" ") and _CHINESE.match(before[-1:]) and _CHINESE.match(after, 1):
+        return before + after[1:]
+    return before + after
+
+
+_CHINESE = lazy(r"[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 _SEPARATORS = {
     "en": {"commas": ", ", "semicolons": "; ", "brackets": ", "},
     "zh": {"commas": "，", "semicolons": "；", "brackets": "，"},
