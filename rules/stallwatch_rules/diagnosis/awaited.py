@@ -1,7 +1,7 @@
-"""Find the ranks for which the other ranks waited until a timeout, by the run's logs.
+"""Find the ranks for which the other ranks waited until a timeout, from the run's logs.
 
 That a rank printed no timeout does not show that it was elsewhere: the launcher ends the ranks that still
-wait as soon as the first one gave up, and logs are cut or missing.
+wait as soon as the first one gives up, and logs may be truncated or missing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from stallwatch_rules.text.lazy import lazy
 AWAITS_PEER: Tag = "awaits-peer"
 _LOST: tuple[Tag, ...] = ("peer-gone", AWAITS_PEER)
 _STOPPED: tuple[Tag, ...] = (SIGTERM, "interrupt")
-#: The number of all ranks: DeepSpeed, torch and the environment; NCCL; accelerate; Lightning.
+#: The world size, as printed by DeepSpeed, torch and the environment, NCCL, accelerate, and Lightning.
 _WORLD = lazy(
     r"(?i)\b(?:world[ _-]?size|nranks|num[ _]processes)(?: is)?\W{1,5}(\d{1,6})\b"
     r"|\bMEMBER: \d{1,6}/(\d{1,6})\b"
 )
-QUIET_SECONDS, QUIET_STEPS = 60.0, 2.0  #: a rank that printed this long after the others' last line was busy
-LATEST = 5  #: intervals at the end of a log that show how often a rank prints its steps
+#: Time in seconds, and in steps, between the last lines of the other ranks and those of a rank, that shows
+#: that the rank was busy: the longer of the two counts.
+QUIET_SECONDS, QUIET_STEPS = 60.0, 2.0
+LATEST = 5  #: number of last intervals between a rank's printed steps that show its usual gap
 
 
 def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
@@ -45,9 +47,9 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that did not report a timeout, and whose logs do not contradict that it is theirs.
+    """Return the few ranks without a reported timeout whose logs allow that the others waited for them.
 
-    If a single rank reported it, the only other rank of the run is a suspect.
+    If a single rank reported the timeout, the only other rank of the run is a suspect.
     """
     reported = _reported(rule, run, now)
     return [
@@ -56,9 +58,9 @@ def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def waited_for(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the ranks for which the others waited, by their stacks; otherwise the suspects.
+    """Return the ranks for which the others waited, according to stacks; without stacks, the suspects.
 
-    A suspect beside a single rank that reported the timeout counts only if its log shows it elsewhere.
+    If a single rank reported the timeout, a suspect counts only if its log shows that it was elsewhere.
     """
     reported = _reported(rule, run, now)
     seen = sorted(_absent(reported, run).intersection(run.context.elsewhere))
@@ -158,7 +160,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that it waited like the others, or why it could not report it."""
+    """Return whether a rank's log shows that it waited like the others, or why it could not report this."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -178,7 +180,7 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
     """Return whether the launcher, a signal or a person ended a rank, except before the first timeout.
 
-    Beside a single rank that gave up, lines that name no rank concern the other one.
+    If a single rank gave up, lines without a rank belong to the other rank.
     """
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):

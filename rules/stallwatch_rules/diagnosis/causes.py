@@ -94,8 +94,8 @@ def primary(
 def passed_over(findings: Sequence[RuleFinding], chosen: RuleFinding | None) -> list[PassedOver]:
     """Return the harmful findings that are not the root cause, each with the reason.
 
-    ``chosen`` is ``None`` if an unknown exception is the cause; it is only if no cause is known and no
-    symptom came before it.
+    ``chosen`` is ``None`` if the cause is an unknown exception, which requires that no cause is known and
+    that no symptom came before the exception.
     """
     under = explained(findings)
     harm, role = (chosen.harm, chosen.role) if chosen is not None else ("fatal", "symptom")
@@ -130,7 +130,7 @@ def confidence_among(
 
 
 def _order(first: RuleFinding, rivals: Sequence[RuleFinding]) -> Rivals:
-    """Return what the places of the rivals show about their order relative to the first finding."""
+    """Return the order of the rivals relative to the first finding, as far as their positions show it."""
     if not rivals:
         return "none"
     group = [first, *rivals]

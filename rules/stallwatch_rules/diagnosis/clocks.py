@@ -25,10 +25,10 @@ from stallwatch_rules.text.lazy import lazy
 T = TypeVar("T")
 
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
-LEAST = 2  #: events that a host must have in common with other hosts
-STEADY = 1.0  #: seconds by which the offsets of a host's events may vary
-SHARE = 0.1  #: share of the clock error by which these offsets may vary, if that is more
-STREAMS = 4  #: streams to read per host; all ranks of a host share one clock
+LEAST = 2  #: minimum number of events that a host must have in common with other hosts
+STEADY = 1.0  #: maximum spread, in seconds, of the offsets of a host's events
+SHARE = 0.1  #: maximum spread of the offsets as a share of the clock error, if that is more
+STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
 

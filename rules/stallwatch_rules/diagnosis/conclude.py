@@ -1,4 +1,4 @@
-"""Conclude the diagnosis from the streams that were read: harm, causal order, primary cause, verdict."""
+"""Derive the diagnosis from the streams that were read: harm, causal order, primary cause, verdict."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ def _snapshot(
     )
     if context.stalled and context.stopped:
         clock = replace(clock, ended=True)
-    # While a run is watched, its watch decides: it may still wait for stacks, or know that ranks compute.
+    # While a run is watched, the agent decides whether it is stalled: the agent may be waiting for stacks, or
+    # know that ranks are computing.
     stalled = context.stalled or (clock.silent and (context.now is None or context.ending is not None))
     facts = RunFacts(
         advances=lead.advances if lead is not None else 0,
@@ -201,10 +202,10 @@ def _silence(clock: RunClock, context: RunContext) -> float | None:
 
 
 def _left_early(streams: Streams, context: RunContext) -> tuple[tuple[ExitedRank, ...], Line | None]:
-    """Return the ranks that ended before the other ranks without an error, and the launcher's line on them.
+    """Return the ranks that ended before the other ranks without an error, and the launcher's line about it.
 
-    A rank's own report is less reliable than a launcher's: a rank does not know every exit code that it ends
-    with.
+    A rank's own report is less reliable than a launcher's: a rank does not know every exit code with which it
+    ends.
     """
     if context.left:
         summaries = [stream.summary for stream in streams.values()]

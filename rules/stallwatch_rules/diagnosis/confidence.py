@@ -11,7 +11,7 @@ from typing import Literal
 
 from stallwatch_rules.records import Role
 
-#: The known order of the other findings that could also be the cause.
+#: The order of the other possible causes relative to the finding, as far as it is known.
 Rivals = Literal["none", "later", "later-step", "unordered"]
 
 #: Confidence in a finding of a role, given what is known about its rivals.
@@ -20,14 +20,14 @@ BASE: dict[tuple[Role, Rivals], float] = {
     ("cause", "later"): 0.85,  # other causes came later
     ("cause", "later-step"): 0.75,  # other causes came at a later step; no times
     ("cause", "unordered"): 0.6,  # other causes, in unknown order
-    ("symptom", "none"): 0.9,  # a failure elsewhere that this text does not locate, as the report notes
+    ("symptom", "none"): 0.9,  # a failure elsewhere that the log does not show, as the report notes
     ("symptom", "later"): 0.5,
     ("symptom", "later-step"): 0.5,
     ("symptom", "unordered"): 0.5,
 }
 WRAPPER = 0.3  #: confidence in a launcher's report of a failure
 LEAST, MOST = 0.1, 0.97
-SEEN = 0.9  #: minimum for a stall whose stacks were inspected: they show the place of each process
+SEEN = 0.9  #: minimum confidence in a stall whose stacks were inspected: they show where each process is
 
 #: The deduction for a fact, by the name of the fact.
 LESS: dict[str, float] = {
@@ -35,7 +35,7 @@ LESS: dict[str, float] = {
 }
 #: The maximum that a fact allows, by the name of the fact.
 CAPS: dict[str, float] = {
-    "judged": 0.6,  # concluded from the run's progress, without a line that shows it
+    "judged": 0.6,  # inferred from the run's progress, without a line that shows it
     # the run printed much more after the finding, and no line shows that the run died
     "long-before-the-end": 0.7,
     "signal-only": 0.75,  # a SIGKILL without a mention of memory; a SIGABRT without a reason

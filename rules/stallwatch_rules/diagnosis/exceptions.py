@@ -26,19 +26,28 @@ from stallwatch_rules.text.digest import fold_ranks, shortened
 from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 
-SURVIVED = 2  #: steps after an exception that show that it did not end the run
-SURVIVED_LINES = 1000  #: lines after it that show the same in logs whose steps are not recognized
-SURVIVED_BUT_DIED = 10  #: steps that show this if the run is known to have failed: output may be unordered
+SURVIVED = 2  #: minimum number of steps after an exception that show that it did not end the run
+#: minimum number of lines after an exception that show that it did not end the run, if the log's steps are
+#: not recognized
+SURVIVED_LINES = 1000
+#: minimum number of steps after an exception that show that it did not end a run that is known to have
+#: failed: the output may be out of order
+SURVIVED_BUT_DIED = 10
 
-AT_ONCE = 60  #: lines outside of tracebacks within which parts that Ctrl-C ended report the end
-AT_ONCE_SECONDS = 2.0  #: seconds within which parts that Ctrl-C ended report the end, if the lines have times
-SHORTLY = 300.0  #: seconds before a run's last step within which an exception may be the reason for a stall
-#: steps that training may take with data prepared before the thread or process that prepares it died
+#: maximum number of lines, not counting tracebacks, between the reports of parts that end together, as after
+#: Ctrl-C
+AT_ONCE = 60
+#: maximum seconds between the reports of parts that end together, if the lines have timestamps
+AT_ONCE_SECONDS = 2.0
+SHORTLY = 300.0  #: maximum seconds from an exception to a run's last step, for it to explain a stall
+#: maximum number of steps that training can continue after the thread or process that prepares its data died
 BUFFERED_STEPS = 100
-SNIPPET_LINES = 5  #: lines after which an exception of code without a file was not the program's own
+#: minimum number of messages after an exception in code without a file that show that the exception did not
+#: end the program
+SNIPPET_LINES = 5
 
-# Messages of a wait that timed out, or of a collective that ended with its communicator: then the reason
-# follows the matched words, or was cut off.
+# Messages about a wait that timed out, or about a collective that ended with its communicator. The reason
+# follows the matched words, unless it was truncated.
 _TIMED_OUT = lazy(r"Timed out waiting|timed out after \d|before timing out|^NCCL error(?: in)?: ")
 
 
@@ -86,7 +95,7 @@ class Exceptions(msgspec.Struct, frozen=True):
     any: bool = False  #: True if the run raised any exception, known or unknown
     interrupted: bool = False  #: True if a user stopped the run with Ctrl-C
     interrupted_at: float | None = None  #: Unix seconds of the first interrupt; None if training continued
-    beside: Collection[str] = ()  #: rules that matched only in threads of helpers
+    beside: Collection[str] = ()  #: rules that matched only in helper threads
     ended_in: Collection[str] = ()  #: rules that matched an exception that ended the run
     #: rules that matched only in a script that was started after an unknown exception had ended another
     next_program: Collection[str] = ()
@@ -110,10 +119,10 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions without fatal ones that only echo the end of another part.
+        """Return the exceptions, with none marked as fatal that only echo the end of another part of the run.
 
-        An echo is explained if `otherwise` is set or by another exception, except for one in a tracker's
-        thread or in a thread that died after the main thread.
+        An echo counts as explained if another exception explains it (but not one in a tracker's thread, or in
+        a thread that died after the main thread), or if `otherwise` is set.
         """
         own = [one for one in self.fatal if not one.of_tracker]
         reasons = [one for one in own if not one.shows_teardown and not one.lost_something]
@@ -211,9 +220,9 @@ def read_exceptions(
 ) -> Exceptions:
     """Return the exceptions of these streams; ``known`` maps the rules that matched to their streams.
 
-    ``symptoms``: matched rules that name no exception, but whose lines may introduce the traceback of one.
-    ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have failed, or
-    to have reached its end.
+    ``symptoms``: matched rules that do not name an exception, but whose lines may precede the traceback of
+    one. ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have
+    failed, or to have reached its end.
     """
     unknown: list[Unknown] = []
     seen_any = interrupted = False
@@ -264,7 +273,8 @@ def read_exceptions(
             if first.step is None and fatal:
                 first.step = last_step
             late = any(one.at < first.mark.index or _at_once(seen, time, one) for one in interrupts)
-            # A rank that does not report the interrupt may report the peer or data that it lost by it.
+            # A rank that does not report the interrupt may report the peer or data that it lost because of
+            # it.
             lost = first.shows_teardown or (first.lost_something and _below(first.line, stops))
             late = late or (lost and not interrupts and (time is None or interrupted_at is None))
             late = late or (time is not None and interrupted_at is not None and interrupted_at < time)
@@ -297,7 +307,7 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended its part; ``with_steps``: the sources that contain steps."""
+    """Return whether an exception ended the part that raised it; ``with_steps``: sources with steps."""
     stream, last = streams[key], seen.last
     enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
@@ -312,7 +322,7 @@ def _ended(
         return False
     if last.beside and last.shows_teardown:
         # Either a tracker's process ended, which training does not need, or the program printed more lines
-        # since.
+        # after the exception.
         tracker = last.setting == "thread" and of_helper(last)
         if tracker or stream.plain - last.mark.plain > AT_ONCE:
             return False
@@ -320,25 +330,25 @@ def _ended(
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Return whether more messages below warning level followed a line than are usual at an end."""
+    """Return whether more messages below warning level followed a line than usually follow an end."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
 
 
 def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
-    """Return whether a rule's last match is on the exception itself, not on a line between its calls."""
+    """Return whether a rule's last match is on the exception itself, not between its stack frames."""
     line = hits.last.line
     return line.number == raised.line.number or bool(raised.root and raised.root in line.text)
 
 
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
-    """Return whether Ctrl-C ended the part whose loss a thread's or child's exception reports.
+    """Return whether Ctrl-C ended the process or thread whose loss the exception reports.
 
     The exception's lines may come before the interrupt's. However, a thread that fetches batches may also
-    have lost its peer long before a user stopped the waiting run: then the lines or seconds between them show
-    this.
-    The times of a thread that pins batches do not: its workers end first, and it is slow to notice.
+    have lost its peer long before a user stopped the waiting run: the number of lines or seconds between the
+    two shows this. The time of a thread that pins batches does not show it: its workers end first, and the
+    thread is slow to notice.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
@@ -353,7 +363,7 @@ class _Interrupt(NamedTuple):
     """The position at which a stream shows that it was interrupted."""
 
     at: int
-    plain: int  #: lines outside of tracebacks before the interrupt
+    plain: int  #: number of lines before the interrupt, not counting tracebacks
     time: float | None
 
 

@@ -1,4 +1,4 @@
-"""Determine how ranks ended, by the exit codes in launchers' reports: a signal, or their own status.
+"""Determine from the exit codes in launchers' reports how ranks ended: by a signal, or with a status of their own.
 
 A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
 has ended all other processes. So neither the order of these lines nor their times show which rank ended
@@ -17,14 +17,13 @@ from stallwatch_rules.text.lazy import lazy
 
 SIGTERM: Tag = "sigterm"
 SIGKILL: Tag = "sigkill"
-FROM_OUTSIDE: Tag = "killed-from-outside"  #: `memory` tags a SIGKILL not sent by the kernel with it
+FROM_OUTSIDE: Tag = "killed-from-outside"  #: tag of the rule for a SIGKILL that the kernel did not send
 BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
-BY_SEGFAULT = (-11, 139)  #: exit codes of a process that a signal ended, and of a shell that ran the process
-MOST_STATUS = 127  #: highest exit status of a program's own; 128 + n and negative numbers mean a signal
-#: Messages of launchers: torchrun's agent, its SignalException, accelerate's main process. Also of a shell,
-#: on
-#: the program that it started (bash 5.2, jobs.c) and that no launcher had ended.
+BY_SEGFAULT = (-11, 139)  #: exit codes of a process that SIGSEGV ended, and of a shell that ran the process
+MOST_STATUS = 127  #: maximum exit status of a program itself; 128 + n and negative numbers mean a signal
+#: Messages that show that a launcher was signaled to end: of torchrun's agent, of its SignalException, of
+#: accelerate's main process, and of a shell whose program ended by SIGTERM (bash 5.2, jobs.c).
 _END_REQUESTED = lazy(
     r"death signal|got signal|Main process received|closing signal SIGHUP"
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
@@ -32,7 +31,7 @@ _END_REQUESTED = lazy(
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
 _NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
-#: The exit codes that belong to a tag: of a process that a signal ended, and of a shell that ran it.
+#: The exit codes that belong to each tag: of a process that the signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {
     SIGKILL: BY_SIGKILL,
     FROM_OUTSIDE: BY_SIGKILL,
@@ -75,7 +74,7 @@ def ended_first(streams: Streams) -> tuple[int, int] | None:
 
 
 def ended_well(streams: Streams) -> int | None:
-    """Return the one rank that took steps and is missing in torchrun's list of failed ranks.
+    """Return the only rank that completed steps and is not in torchrun's list of failed ranks.
 
     The list names each process of its node with a status other than 0, including those that torchrun ended
     itself (`SubprocessContext._poll`, torch 2.13). ``None`` if several ranks are missing: another node's list
@@ -91,7 +90,7 @@ def ended_well(streams: Streams) -> int | None:
 
 
 def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
-    """Return the ranks that ended with one of these exit codes, by launchers' reports."""
+    """Return the ranks that ended with one of these exit codes, according to launchers' reports."""
     summaries = (stream.summary for stream in streams.values())
     return {rank for summary in summaries for rank, code in summary.codes.items() if code in codes}
 
@@ -107,7 +106,7 @@ def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> list[RuleFinding]:
-    """Return the findings that ranks lost a peer, except those that ranks in `own` report, too."""
+    """Return the findings that report a lost peer, except those that ranks in `own` report, too."""
     gone = [
         finding
         for finding in found
@@ -117,12 +116,12 @@ def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> lis
 
 
 def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> set[str]:
-    """Return the rules on which peers that lost the ranks `own` matched, and the rules that these explain."""
+    """Return the rules that matched on peers that lost the ranks `own`, and the rules that these explain."""
     return {rule for finding in lost_peers(found, own) for rule in (finding.rule, *finding.page.explains)}
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Return a message on the first rank to end if it ended with its own status and without an error.
+    """Return a message about the first rank to end, if it ended with its own status and without an error.
 
     An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be the rank's own.
     """

@@ -1,4 +1,4 @@
-"""Combine the matches of each rule in all streams, with their impact on the run.
+"""Combine the matches of each rule in all streams into one finding.
 
 The combination uses only facts that do not depend on the interleaving of ranks: the order within a stream,
 and the timestamps in the lines themselves.
@@ -40,21 +40,22 @@ class Occurrence(msgspec.Struct, frozen=True):
 
 
 class RuleFinding(msgspec.Struct, frozen=True):
-    """One rule that fired in a run, or was concluded, with its harm."""
+    """A rule that matched lines of a run, or that was inferred from the run, with its impact on the run."""
 
     page: RulePage
-    hits: Mapping[Key, RuleHits]  #: matches by stream; empty if the finding was concluded from the run
+    hits: Mapping[Key, RuleHits]  #: matches by stream; empty if the finding was inferred from the run
     occurrences: tuple[Occurrence, ...]
-    followed: int  #: steps after the last match, in the stream with the fewest such steps
+    followed: int  #: number of steps after the last match, in the stream with the fewest such steps
     harm: Harm
     role: Role
     note: Text = ""
-    judged: bool = False  #: True if the harm was concluded from the run's progress
-    explains: tuple[str, ...] = ()  #: rules that the finding explains in this run, besides its page's
+    judged: bool = False  #: True if the harm was inferred from the run's progress
+    #: rules that the finding explains in this run, in addition to those on its page
+    explains: tuple[str, ...] = ()
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
     proof: tuple[str, ...] = ()  #: lines that prove the cause if other lines leave it open
-    where: Line | None = None  #: the line to point to, for a concluded finding
+    where: Line | None = None  #: the line that the report points to, for an inferred finding
     step: int | None = None
 
     def tagged(self, tag: Tag) -> bool:
@@ -121,7 +122,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
         return replace(self, harm=harm, note=note)
 
     def with_judgement(self, judgement: Judgement, *, seen: bool = False) -> RuleFinding:
-        """Return the finding with a judgment of its harm, which was concluded, or observed (`seen`)."""
+        """Return the finding with a judgment of its impact, inferred or, if `seen` is set, observed."""
         role = "cause" if judgement.harm == "fatal" and self.role == "notice" else self.role
         return replace(self, harm=judgement.harm, note=judgement.note, judged=not seen, role=role)
 
@@ -135,7 +136,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def all_explained(self) -> tuple[str, ...]:
-        """The rules that this finding explains, by its page or in this run."""
+        """The rules that this finding explains, according to its page or in this run."""
         return tuple(dict.fromkeys([*self.page.explains, *self.explains]))
 
     @property
@@ -206,7 +207,8 @@ def _stream_order(item: tuple[Key, RuleHits]) -> tuple[bool, int, str]:
 def _in_context(rule: str, key: Key, streams: Streams) -> bool:
     """Return whether a stream of the same source and rank also contains the rule's required context.
 
-    A line that names no rank (NCCL's own, a frame that lost its prefix) may belong to any rank of its source.
+    A line that names no rank (such as a line of NCCL, or a stack frame without its prefix) may belong to any
+    rank of its source.
     """
     source, rank = key
     return any(
@@ -242,7 +244,7 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return a finding without matches that was concluded or observed (`seen`); `known` are other fields."""
+    """Return an inferred finding without matches, or an observed one (`seen`); `known`: its other fields."""
     found = RuleFinding(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
 
@@ -264,7 +266,7 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
 
 
 def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
-    """Return the time of the last step known to be within this many advances."""
+    """Return the time of the last step with a known time among the first ``advances`` steps."""
     found, done = None, 0
     for interval in timeline.intervals if timeline is not None else ():
         done += interval.span
@@ -285,13 +287,13 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the hits with the steps at which they occurred, independently of other streams read before."""
+    """Return the hits with the steps at which they occurred, whichever other streams were read before."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))
         step = step if step is not None else clock.at_restart(match.line)
-        # A rank knows its step better than a log that prints every tenth step. A resumed rank counts from 0
-        # again.
+        # A rank's own step is more exact than that of a log that shows every tenth step. After a resume, the
+        # rank counts from 0 again.
         if match.line.source == SOURCE and match.step is not None:
             step = max(match.step, step or 0)
         return replace(match, step=step)

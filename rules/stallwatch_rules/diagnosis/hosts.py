@@ -13,7 +13,7 @@ from stallwatch_rules.records import HostRanks
 from stallwatch_rules.stream import Key, StreamReading
 from stallwatch_rules.text.digest import natural_order
 
-LINES = 40  #: lines of a stream that are searched for its host
+LINES = 40  #: maximum number of lines of a stream that are searched for its host
 
 
 class RunHosts(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""Infer the page for an exception that no rule knows, by the code that raised the exception.
+"""Infer the page for an exception that no rule knows, from the code that raised the exception.
 
 An inference is made only if such an exception ended the run and no rule names a cause. The result is marked:
 its confidence is low, its note names its basis, and the exception stays in the list of unknown exceptions.

@@ -54,7 +54,7 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         progress.behind = sorted(uneven.behind)
         notes.append(uneven.note())
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
-        # the log contains no other evidence than the error line at its end
+        # the error line at the end of the log is the only evidence
         bare = context.failed is None and context.ending is None and not now.found
         notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""

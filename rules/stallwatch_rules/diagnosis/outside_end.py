@@ -1,4 +1,4 @@
-"""Detect runs that stalled silently until they were ended: the stall is the cause, not the way of the end.
+"""Detect runs that stalled silently until they were ended: the cause is the stall, not what ended them.
 
 The detection uses only the log: how long the log was silent before a scheduler, a SIGTERM or a time limit
 ended the run, relative to the run's own pace.
@@ -20,13 +20,14 @@ from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.display import earliest, latest
 from stallwatch_rules.text.masking import masked
 
-FEW = 0.25  #: share of the ranks that may differ from the rest, if that is more than one rank
+FEW = 0.25  #: maximum share of the ranks that count as few, if that is more than one rank
 
 
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
-    """Return when the run was ended from outside, by its log; `None` if it continued or no time is shown.
+    """Return when the run was ended from outside, by its log; `None` if it continued or the time is unknown.
 
-    Not every line on an end has a time: srun's first lines have none, slurmstepd's lines next to them do.
+    Not every line about an end has a timestamp: the first lines of srun do not, but those of slurmstepd next
+    to them do.
     """
     ends = [finding for finding in found if _ended_from_outside(finding) and finding.followed < SURVIVED]
     times = [
@@ -53,7 +54,7 @@ def _ended_from_outside(finding: RuleFinding) -> bool:
 
 
 def is_end(finding: RuleFinding) -> bool:
-    """Return whether a finding only shows how a stalled run was ended; a kill without memory text is one."""
+    """Return whether a finding, such as a kill unrelated to memory, only shows how a stalled run ended."""
     return _ended_from_outside(finding) or (finding.tagged(SIGKILL) and not lines_about_memory(finding))
 
 

@@ -135,7 +135,7 @@ def environment_of(run: Snapshot) -> dict[str, str]:
 
 
 def culprits(streams: Streams) -> list[int]:
-    """Return the ranks that failed by themselves, by launchers' reports."""
+    """Return the ranks that failed by themselves, according to launchers' reports."""
     return sorted({rank for stream in streams.values() for rank in stream.summary.culprits})
 
 
@@ -192,7 +192,7 @@ def _with_own_line(
 
 
 def _over_its_limit(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Return the primary cause of an OOM-killed container, with the limit in `kubectl describe`."""
+    """Return the primary cause of an OOM-killed container, with the limit that `kubectl describe` shows."""
     sources = {source for source, _ in finding.hits}
     limits = {
         limit: line.text
@@ -246,10 +246,11 @@ def _at_its_frame(primary: Primary, streams: Streams) -> Primary:
 
 
 def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Primary:
-    """Return the primary cause with its exception's calls; the user's innermost call is also evidence.
+    """Return the primary cause with its exception's stack frames; the user's innermost one is also evidence.
 
-    The calls are added only if the primary cause points to a line of that exception: another exception of the
-    same rule may have been raised elsewhere. For a crash of compiled code, its own page shows the calls.
+    The frames are added only if the primary cause points to a line of that exception: another exception of
+    the same rule may have been raised elsewhere. The frames of a crash of compiled code are shown by the page
+    on that crash.
     """
     match = finding.shown_match
     if match is None:

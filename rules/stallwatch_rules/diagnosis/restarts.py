@@ -1,4 +1,4 @@
-"""Detect failures after which a launcher restarted its workers, and write the note on them.
+"""Detect failures after which a launcher restarted its workers, and write the note about them.
 
 Usually only one rank prints steps. After another rank's failure, the lines of the failed rank never show that
 training continued; a later restart of all workers, followed by the run's steps, does.
@@ -26,10 +26,10 @@ def restarts_of(streams: Streams) -> list[Restart]:
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
     the failed worker as an error. So a restart is assumed if the steps go back after the error, and many
-    steps follow. Buffered output that comes after a failure that ended the run continues from the former
-    steps.
+    steps follow. After a failure that ended the run, buffered output may still follow, but its steps do not
+    go back.
     """
-    # keyed by the attempts left, because all nodes report the same number
+    # the key contains the number of remaining attempts, because all nodes report the same number
     found: dict[tuple[str, int], dict[str, Restart]] = {}
     stops = [stop for stream in streams.values() for stop in stream.summary.stops]
     numbers: dict[str, list[int]] = {}
@@ -65,7 +65,7 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
 def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     """Return whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
 
-    A restart before a step back failed by itself, and the launcher reported it.
+    If torchrun itself then ended, it must have reported another failure between the step back and its end.
     """
     number = stop.line.number
     before = sum(one.span for one in lead.intervals if one.number < number)

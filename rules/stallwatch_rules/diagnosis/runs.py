@@ -40,7 +40,7 @@ class StepRange(msgspec.Struct, frozen=True):
 
 
 def runs_note(streams: Mapping[tuple[str, int | None], StreamReading]) -> Text:
-    """Return a message that names two files of different runs, and the sign of it; empty if none differ."""
+    """Return a message with two files of different runs, and how they differ; empty if there are none."""
     courses = [course for key, stream in streams.items() if (course := _course(key, stream)) is not None]
     ordered = sorted(courses, key=lambda course: (course.source, course.rank is None, course.rank or 0))
     ordered = ordered[:MAX_SOURCES]

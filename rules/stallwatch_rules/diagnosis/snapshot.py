@@ -21,7 +21,7 @@ from stallwatch_rules.records import Line
 
 
 class RunContext(msgspec.Struct, frozen=True):
-    """The facts on a run that its log does not contain; see ``RunReading.diagnose``."""
+    """The facts about a run that its log does not contain; see ``RunReading.diagnose``."""
 
     ending: Ending | None = None
     now: float | None = None
@@ -31,7 +31,7 @@ class RunContext(msgspec.Struct, frozen=True):
     ended_at: float | None = None
     memory: MemoryUse | None = None
     left: Sequence[ExitedRank] = ()
-    elsewhere: Sequence[int] = ()  #: awaited ranks that stacks showed outside of all collectives
+    elsewhere: Sequence[int] = ()  #: awaited ranks whose stacks are outside all collectives
     watched: bool = False
     alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources that print the same lines
     sources: Mapping[str, str] = {}  #: source → host in the source's name
@@ -66,10 +66,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     catalogue: Catalogue
     context: RunContext
     clock: RunClock
-    died: bool  #: the exit code or the launcher shows that the run failed
-    by_hand: bool  #: a user stopped the run
+    died: bool  #: True if the exit code or the launcher shows that the run failed
+    by_hand: bool  #: True if a user stopped the run
     left: tuple[ExitedRank, ...]  #: ranks that ended by themselves, without an error, before the other ranks
-    left_line: Line | None  #: the log line that shows that ranks left
+    left_line: Line | None  #: the log line that shows that these ranks ended
     restarts: Sequence[Restart]  #: restarts of all workers of the run by the launcher
     hosts: RunHosts
 

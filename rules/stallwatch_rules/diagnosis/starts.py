@@ -1,4 +1,4 @@
-"""Describe the starts of a program whose log contains several: their records, and a note on them."""
+"""Describe the starts of a program whose log contains several: their records, and a note about them."""
 
 from __future__ import annotations
 

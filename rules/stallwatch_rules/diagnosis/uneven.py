@@ -15,12 +15,13 @@ from stallwatch_rules.progress.timeline import StepClock, Timeline
 from stallwatch_rules.stream import StreamReading
 from stallwatch_rules.text.digest import fold_ranks
 
-ENOUGH = 8  #: steps that a rank must have printed for its pace to be known
-#: the other ranks must have continued for this many of a rank's last gaps, and this many printed steps
+ENOUGH = 8  #: minimum number of steps that a rank must have printed for its pace to be known
+#: minimum multiple of a rank's last gap, and minimum number of printed steps, by which the other ranks must
+#: have continued after the rank's last step
 BEYOND = 10
-ALIKE = 2.0  #: factor by which a rank's last gap and number of lines may differ from other ranks'
-MOST = 0.6  #: share of the ranks that must have continued to the same step
-LATE = 4  #: gaps at the end of a log that show the pace; the middle of long logs is not read
+ALIKE = 2.0  #: maximum ratio of a rank's last gap, and of its number of lines, to those of other ranks
+MOST = 0.6  #: minimum share of the ranks that must have continued to the same step
+LATE = 4  #: number of gaps at the end of a log that show the pace; the middle of long logs is not read
 
 
 class _Course(msgspec.Struct, frozen=True):
@@ -30,7 +31,7 @@ class _Course(msgspec.Struct, frozen=True):
     timeline: Timeline
     series: str
     steps: list[int]
-    clocks: list[StepClock] = []  #: the clock of the steps, once it was used
+    clocks: list[StepClock] = []  #: the clock of the steps, created on first use
 
     @property
     def clock(self) -> StepClock:
@@ -73,8 +74,8 @@ def ranks_left_behind(streams: Streams) -> Uneven | None:
     """Return the ranks that printed as regularly as others, then stopped long before the others.
 
     Most ranks of a healthy run print few lines, or only at the start. The ranks must therefore share a
-    counter and a pace until the end of the one, and most ranks must have continued. A log that begins late
-    was cut, and is not evidence.
+    counter and a pace until the first of them ends, and most ranks must have continued. A log that begins
+    late was truncated, and is not evidence.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]

@@ -14,7 +14,8 @@ from stallwatch_rules.failures.raised import ExceptionChain, found_in
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.text.lazy import lazy
 
-#: Bash and zsh name the signal and the command, make the target, compose the container, systemd the unit.
+#: Reports that name what ended: the command (bash, zsh), the target (make), the container (Docker Compose) or
+#: the unit (systemd).
 _NAMED = lazy(
     r"(?:[:：] ?(?:line \d+: +|(?:第 ?\d+ ?行|行 ?\d+)[：:] *)\d+ +|^zsh: )"
     r"(?:[A-Z][a-z]+(?:/[a-z]+)?|Real-time|[a-z-]+|[^\x00-\x7f]+)(?: ?(?:defined|time|size|limit|exceeded"
@@ -38,9 +39,9 @@ _TRAINS = lazy(
     r"(?i)python|torchrun|accelerate|deepspeed|srun|mpirun|horovodrun|swift|llamafactory|tun(?:e|ing)|train|sft|dpo|ppo"
 )
 _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
-#: A program's report on a program that it ran, without a name: a reward's sandbox prints it repeatedly.
+#: A report on a program's end that does not name the program; a sandbox for rewards prints it repeatedly.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: with more ends than this, a program that the run calls ended, not the run
+MOST_RESTARTS = 5  #: number of reported ends above which they are those of programs that the run calls
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
@@ -88,8 +89,8 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
     """Return the findings without matches of exceptions that another part of the code raised.
 
     ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while one is loaded, and a configuration
-    elsewhere. A page declares this (``said_by``), and the check applies only if the exception's calls are
-    shown. If a script does everything in ``main``, the innermost call's line of code decides
+    elsewhere. A page declares this (``said_by``), and the check applies only if the exception's stack frames
+    are shown. If a script does everything in ``main``, the line of code in the innermost frame decides
     (``load_state_dict(…)``).
     """
     own = [_own(finding, streams) if finding.page.said_by and finding.hits else finding for finding in found]
@@ -111,7 +112,7 @@ def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
 
 
 def _of_others(page: RulePage, raised: ExceptionChain) -> bool:
-    """Return whether the exception's text is ambiguous, and its calls do not belong to the page."""
+    """Return whether the exception's text is ambiguous, and its stack frames do not belong to the page."""
     text = f"{raised.exception}: {raised.message}"
     for entry in page.said_by:
         if not raised.frames or not found_in(entry.words, text):

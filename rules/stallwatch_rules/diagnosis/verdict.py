@@ -14,10 +14,10 @@ from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.records import Diagnosis, Interrupter, Verdict
 from stallwatch_rules.stream import StreamReading
 
-LAST_LINES = 3  #: last lines in which an error decides the verdict on a log without recognized text
+LAST_LINES = 3  #: number of last lines in which an error decides the verdict on a log without recognized text
 WITH_STATUS = "left-with-status"  #: fact: a rank ended with an exit status and without a message
 AT_EXIT = "aborted-at-exit"  #: fact: the run aborted after it had finished
-END_REQUESTED = "asked-to-end"  #: fact: a signal requested the end of the run; also the key of its message
+END_REQUESTED = "asked-to-end"  #: fact and message key: a signal requested the end of the run
 
 #: The actor that stopped a run, by the tag of the rule that shows it.
 _STOPPED_BY: Mapping[Tag, Interrupter] = {
@@ -56,7 +56,7 @@ def verdict_of(
 def _trouble(chosen: RuleFinding | None, run: Snapshot, now: Assessment) -> Verdict | None:
     """Return the verdict on a run in trouble, without regard to who stopped it; ``None`` for other runs."""
     context = run.context
-    by_itself = context.failed is not None and not context.stopped  # how the run ended, if it ended so
+    by_itself = context.failed is not None and not context.stopped  # the run ended on its own
     if chosen is not None and chosen.role == "wrapper" and chosen.harm == "fatal":
         return "unknown-failure"  # a launcher reports a failure without its cause
     if chosen is not None and chosen.harm == "fatal":

@@ -1,6 +1,6 @@
 """Judge the impact of findings on a run by its progress: pure functions over facts, a file per subject.
 
 The same text can be noise or a fatal sign: a trace-cache message is harmless while steps advance, degrading
-if steps become slower with it, and fatal if no step follows. Some failures print no line at all: a loss that
-jumps, steps that become slower, a silence.
+if steps become slower with it, and fatal if no step follows. Some failures are not reported on any line: a
+loss that jumps, steps that become slower, or a silence.
 """

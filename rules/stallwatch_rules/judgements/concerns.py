@@ -1,8 +1,7 @@
 """Describe the warnings from inside the ranks: imminent or silent failures that no log shows yet.
 
-A probe reports an observation; this module holds its meaning and the texts for it. A warning is degrading
-while the run continues, fatal only if the failure itself occurred, and dropped if the run ended well without
-the failure.
+A probe reports an observation; this module defines what it means. A warning is degrading while the run
+continues, fatal only if the failure itself occurred, and dropped if the run ended well without the failure.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ class Concern(NamedTuple):
 
     seen: str  #: the observation, as evidence: a template for the probe's captures
     names: tuple[str, ...] = ()  #: the captures that the message needs
-    lasting: bool = False  #: the harm remains even if the run ended well
-    fatal: bool = False  #: the run is lost, even if it continues
+    lasting: bool = False  #: True if the harm remains even if the run ended well
+    fatal: bool = False  #: True if the run is lost, even if it continues
 
 
 CONCERNS: Mapping[str, Concern] = {

@@ -10,11 +10,17 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.progress.timeline import Interval
 from stallwatch_rules.records import Harm, Phase
 
-RECOVERED = 3  #: steps after a failure that show that the failure did not end the run
-RECOVERED_BUT_DIED = 10  #: steps that show this if the run failed: its output may be out of order
+RECOVERED = 3  #: minimum number of steps after a failure that show that the failure did not end the run
+#: minimum number of steps after a failure that show that it did not end a run that is known to have failed:
+#: the output may be out of order
+RECOVERED_BUT_DIED = 10
 
-SERVED = 5  #: answers after a failure that show that the failure did not end an inference server
-SERVED_BUT_DIED = 20  #: answers that show this if the run failed: requests may be pending
+#: minimum number of requests answered after a failure that show that the failure did not end an inference
+#: server
+SERVED = 5
+#: minimum number of requests answered after a failure that show this for a run that is known to have failed:
+#: the server may have answered pending requests
+SERVED_BUT_DIED = 20
 
 
 class RunFacts(msgspec.Struct, frozen=True):
@@ -22,10 +28,11 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     advances: int = 0  #: number of observed steps
     complete: bool = False  #: the run reached its last step, or printed that it finished
-    silence: float | None = None  #: seconds without a step at the end of the run, if times show them
+    #: seconds without a step at the end of the run; ``None`` if the log has no timestamps
+    silence: float | None = None
     threshold: float = 1800.0  #: seconds without a step that count as a stall in this run
-    stalled: bool = False  #: the run is stalled, by a live watcher or by the silence
-    timed_out: bool = False  #: the log ends in a timeout of a collective, or an abort, before the last step
+    stalled: bool = False  #: the run is stalled, according to a live watcher or to the silence
+    timed_out: bool = False  #: the log ends with a timeout of a collective, or an abort, before the last step
     failed_otherwise: bool = False  #: another cause is known to have ended the run
     lost: bool = False  #: some ranks waited for other ranks until a timeout, or lost them
     ended_well: bool = False  #: the watcher reports that the run ended well
@@ -38,7 +45,7 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     @property
     def waited(self) -> float:
-        """Seconds without a step, as shown for a stall.
+        """Seconds without a step, as reported for a stall.
 
         A live watcher and the times in the log do not start to count at the same moment: when a stall is
         reported, the log may show slightly less than the threshold.
@@ -67,7 +74,7 @@ class Trace(msgspec.Struct, frozen=True):
     """The number of matches of one rule between the steps of a run."""
 
     intervals: Sequence[tuple[Interval, int]]  #: intervals between steps, each with its matches of the rule
-    tail: int  #: matches after the last step
+    tail: int  #: number of matches after the last step
     counted: int = 0  #: number of all matches, if the intervals do not contain every match
 
     @property
@@ -111,7 +118,7 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
-    """Judge a failure that a line reports but that training survived: steps followed its last match.
+    """Judge a failure that a line reports but that training survived, as the steps after the last match show.
 
     One step is enough if training then reached its last step and had taken steps before the match: a progress
     bar is drawn once more when its program ends, even by an exception.
@@ -132,5 +139,5 @@ def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
 
 
 def continued_to_serve(answered: int, *, died: bool) -> bool:
-    """Return whether this number of answers shows that the server continued."""
+    """Return whether this number of answered requests shows that the server continued."""
     return answered >= (SERVED_BUT_DIED if died else SERVED)

@@ -19,30 +19,38 @@ from stallwatch_rules.progress.curve import Point
 
 JUMP = 2.0  #: a loss above this multiple of its baseline has jumped
 JUMP_BY = 1.0  #: minimum rise that counts as a jump, because small losses vary by multiples
-RISE, RISE_BY = 1.5, 0.5  #: multiple and minimum rise for a loss that stays high
-NATS = 1.5  #: rise that is enough for an excerpt: a cross-entropy e^1.5 times less certain
+#: minimum ratio to the baseline, and minimum rise above it, of a loss that stays high
+RISE, RISE_BY = 1.5, 0.5
+NATS = 1.5  #: minimum rise in an excerpt: e^1.5 times less certain predictions for a cross-entropy loss
 BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence
 NOISE = 6.0  #: minimum ratio of a jump to the usual noise, because noisy losses jump often
 ABOVE_ALL = 1.3  #: minimum ratio of a jump to the highest loss shortly before
 MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
-FEW = 3  #: points on each side of a restart of the steps that distinguish a new run from an epoch
+FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
 SHORT = 30  #: a curve with fewer points is an excerpt
-NEAR_THE_END = 10  #: points within which a jump that disappeared is still reported
-STAYED = 10  #: points for which a diverged loss must stay high; 3 in an excerpt
+NEAR_THE_END = 10  #: number of last points within which a jump that disappeared is still reported
+STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 GRADIENT = 5.0  #: a gradient norm above this multiple of the usual norm confirms a jump in few values
-BASELINE = 50  #: points before a jump with which the jump is compared
-ZEROS = 3  #: number of printed zeros that are not a coincidence
-ZEROS_LATER = 10  #: number of printed zeros that count if the gradients were not zero at first
-ZEROS_NEVER = 5  #: number of zero losses from the start, each with a zero gradient
-ZEROS_AFTER_OVERFLOW = 50  #: printed zeros that count if steps overflowed: skipped steps print zeros
-NO_MARGIN = 10  #: equal losses of preference learning with zero rewards: the model does not change
+BASELINE = 50  #: maximum number of points before a jump with which the jump is compared
+ZEROS = 3  #: minimum number of printed zeros that rule out a coincidence
+ZEROS_LATER = 10  #: minimum number of printed zeros that count if the gradients were not zero at first
+ZEROS_NEVER = 5  #: minimum number of zero losses from the start that count, each with a zero gradient
+#: minimum number of printed zeros that count if steps overflowed: zeros may be printed for skipped steps
+ZEROS_AFTER_OVERFLOW = 50
+#: minimum number of equal losses in preference learning with zero rewards that show a frozen model
+NO_MARGIN = 10
 COARSE = 20  #: a loss of fewer units of its last printed digit may change a lot and look the same
-REPEATED = 3  #: a loss that is computed rarely must repeat this many times as often as before
-ALL_EQUAL = 12  #: equal losses without steps: more than the ranks of a node that print the same
-GUESSED = 12  #: number of losses at the level of random guesses that are not a coincidence
-GUESSED_WITHIN = 3e-4  #: distance of such losses to the logarithm of a number of classes
+#: minimum ratio of the number of equal losses to that of the longest earlier row: some losses are computed
+#: rarely and printed repeatedly
+REPEATED = 3
+#: minimum number of equal losses if no other loss was printed: more than the ranks of a node, which may all
+#: print the same loss
+ALL_EQUAL = 12
+GUESSED = 12  #: minimum number of losses at the level of random guesses that rule out a coincidence
+#: maximum distance of a loss from the logarithm of a number of classes, for random guesses
+GUESSED_WITHIN = 3e-4
 MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
-BEGUN = 3  #: number of values in which a loss may settle at the start of a run
+BEGUN = 3  #: number of values at the start of a run in which the loss may still settle
 RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule
 UNLOGGED = 20  #: a loss is missing if none was printed for this multiple of its usual interval
 
@@ -53,7 +61,7 @@ def finite_losses(points: Sequence[Point]) -> list[Point]:
 
 
 def is_excerpt(points: Sequence[Point]) -> bool:
-    """Return whether the points were cut from the middle of a run, by the number of their first step."""
+    """Return whether the points begin in the middle of a run, judging by the number of their first step."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] > steps[0] and steps[0] > MID_RUN * (steps[1] - steps[0])
 
@@ -63,8 +71,8 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
     Step numbers also restart in each epoch, and a resumed run goes back. Another run is therefore recognized
     by its first step and its losses: they are well above the last losses before, and either near the first
-    losses of the file's first run, or have fallen since. A run on other data starts elsewhere, but a diverged
-    run does not learn again.
+    losses of the file's first run, or have fallen since. A run on other data may start at other losses, but a
+    diverged run does not learn again.
     """
     for at in range(len(points) - FEW, 0, -1):
         step, before = points[at].step, points[at - 1].step
@@ -83,7 +91,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _first_step(points: Sequence[Point]) -> bool:
-    """Return whether the first of two points is a run's first, by the distance between their steps."""
+    """Return whether the first of two points is a run's first, judging by the distance between their steps."""
     steps = [point.step for point in points if point.step is not None]
     return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
 
@@ -197,11 +205,11 @@ def judge_frozen(
 ) -> Judgement | None:
     """Judge a loss that repeats the same number, or that is no longer printed while steps continue.
 
-    ``unlogged``: training steps since a loss was printed. ``bar``: a progress bar, which repeats the last
-    value, prints the loss. ``zero_is_odd``: numbers are printed in full and there is no sign of reinforcement
-    learning, whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or preference
-    learning, whose loss is ln 2 at first. ``overflowed``: steps were skipped, for which some trainers print
-    zeros.
+    ``unlogged``: training steps since a loss was printed. ``bar``: the loss is printed by a progress bar,
+    which repeats the last value. ``zero_is_odd``: numbers are printed in full and there is no sign of
+    reinforcement learning, whose loss is zero by nature. ``rewarded``: the run is reinforcement learning, or
+    preference learning, whose loss is ln 2 at first. ``overflowed``: steps were skipped, for which some
+    trainers print zeros.
     """
     known = [point for point in points if point.loss is not None]
     if not known:
@@ -264,7 +272,7 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
 
 def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int:
-    """Return how many equal losses are not a coincidence; fewer printed digits need more losses.
+    """Return how many equal losses rule out a coincidence: the fewer digits are printed, the more losses.
 
     ``never_else``: no other loss was printed before.
     """
@@ -276,7 +284,7 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """Return the length of the longest row of equal losses; some programs repeat a value for a while."""
+    """Return the number of losses in the longest row of equal losses; some programs repeat a value for a while."""
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 

@@ -10,7 +10,7 @@ import msgspec
 from stallwatch_rules.judgements.facts import RECOVERED, Judgement, RunFacts, Trace
 from stallwatch_rules.messages import message
 
-CALIBRATION = 20  #: steps at the start in which dynamic loss scaling finds its scale
+CALIBRATION = 20  #: number of steps at the start in which dynamic loss scaling finds its scale
 OVERFLOWS_IN_A_ROW = 4
 NEARLY_ALL = 0.9  #: share of skipped steps above which the run does not train
 
@@ -20,8 +20,9 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
     lowest: float | None = None  #: the lowest scale at which a step overflowed
     skipped: float | None = None  #: the trainer's own count of skipped steps
-    steps: int | None = None  #: the step at which this count was printed
-    good: int | None = None  #: steps with finite values between the last overflow and a step with NaN
+    steps: int | None = None  #: the step at which ``skipped`` was printed
+    #: number of steps with finite values between the last overflow and a step with NaN
+    good: int | None = None
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:

@@ -8,8 +8,10 @@ from typing import Literal
 
 import msgspec
 
-SEVERAL = 3  #: losses in a row that are not a coincidence: fp16 skips a step or two to find its loss scale
-GOOD = 20  #: finite losses in a row after which the run has recovered
+#: minimum number of bad losses in a row that rule out a coincidence: fp16 training skips a step or two to
+#: find its loss scale
+SEVERAL = 3
+GOOD = 20  #: number of finite losses in a row after which the run has recovered
 
 
 class _Row(msgspec.Struct):
@@ -51,7 +53,7 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Remove counters that ended while their losses were bad: of a lost rank, or under a former name."""
+        """Remove counters that ended while their losses were bad, such as those of a lost rank."""
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

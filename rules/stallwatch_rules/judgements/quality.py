@@ -27,20 +27,26 @@ Params = Mapping[str, str | int]
 Metrics = Mapping[str, Sequence[float]]  #: the values of each metric, oldest first
 Condition = Callable[[Metrics], Params | None]  #: a condition returns the message's parameters if it holds
 
-WINDOW = 20  #: number of values in a row that are not a coincidence
+WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
-ALWAYS = 40  #: number of equal values that are significant by themselves
-NEVER_EARNED = 200  #: number of rewards equal to one penalty from the start; a reward of 0 may be the maximum
+ALWAYS = 40  #: minimum number of equal evaluation results that are significant if printed with fewer digits
+#: minimum number of rewards equal to one penalty from the start, for it not to be the best reward; a reward
+#: of 0 may be the maximum
+NEVER_EARNED = 200
 FLOOR = 0.05  #: values within this share of a metric's range above its minimum are at its floor
 GONE = 0.05  #: a metric below this share of its first values has vanished
 OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
 NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
-KL_TIMES, KL_LEAST = 20.0, 50.0  #: ratio of an exploded KL to all values before, and its minimum value
-KL_STAYED, KL_RAMP = 10, 20  #: values for which an exploded KL must stay high, and values of its rise
-EXACT = 3  #: number of digits that show that a rate is not rounded to 0
+#: minimum ratio of an exploded KL to the values before, and its minimum value
+KL_TIMES, KL_LEAST = 20.0, 50.0
+#: number of values for which an exploded KL stays high, and during which it rises
+KL_STAYED, KL_RAMP = 10, 20
+EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
-EVALUATIONS = 5  #: equal results of evaluations that are significant if printed with five digits
-EVALUATIONS_ROUNDED = 8  #: equal results of evaluations that are significant if printed with four digits
+#: minimum number of equal evaluation results that are significant if printed with five digits
+EVALUATIONS = 5
+#: minimum number of equal evaluation results that are significant if printed with four digits
+EVALUATIONS_ROUNDED = 8
 
 
 class Quality(NamedTuple):
@@ -49,7 +55,7 @@ class Quality(NamedTuple):
     tag: Tag  #: the tag of the rule
     note: str  #: key of the message, in the area ``diagnosis``
     conditions: tuple[Condition, ...]
-    under_way: bool = False  #: the conclusion applies only to runs that are far from their end
+    under_way: bool = False  #: True if the conclusion applies only to runs that are far from their end
 
 
 def never_varied(metric: str, value: float, count: int) -> Condition:
@@ -78,9 +84,9 @@ def ends_at_zero(metric: str, count: int) -> Condition:
 
 
 def stays_zero(metric: str, count: int) -> Condition:
-    """Return a condition that holds if the last values are all 0, in an unusually long row.
+    """Return a condition that holds if the last values are all 0, and more in a row than usual.
 
-    No earlier row of zeros may be more than half as long.
+    Each earlier row of zeros must be at most half as long.
     """
 
     def holds(metrics: Metrics) -> Params | None:

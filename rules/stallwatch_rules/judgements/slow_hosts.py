@@ -1,13 +1,12 @@
 """Find the host or rank that all others of a run wait for, by a sequential test over windows of steps.
 
 In synchronous training, whole steps take the same time on all ranks. The ranks differ in when they begin the
-backward pass, in whose collectives they meet: the other ranks wait for the last one. A rank's value for a
-step is the logarithm of its own time until the backward pass, minus the part that its number of tokens
-explains. Its deviation is that value minus the median of the other hosts (or ranks) that do the same work. A
-host is slow if the mean deviation over a window of steps exceeds both the least relevant slowdown and the
-level that the noise of the run can produce. The noise is estimated from differences of successive deviations,
-which a slow host hardly changes, and is assumed to be autocorrelated of first order.
-The test takes one pass and bounded memory.
+backward pass: in its collectives, all ranks wait for the last one. A rank's value for a step is the logarithm
+of its own time until the backward pass, minus the part that its number of tokens explains. Its deviation is
+that value minus the median of the other hosts (or ranks) that do the same work. A host is slow if the mean
+deviation over a window of steps exceeds both the least relevant slowdown and the level that the noise of the
+run can produce. The noise is estimated from differences of successive deviations, which a slow host hardly
+changes, and is assumed to have first-order autocorrelation. The test takes one pass and bounded memory.
 """
 
 from __future__ import annotations
@@ -24,31 +23,36 @@ from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
 WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the mean deviation is judged
-OF_RANKS = WINDOWS[:4]  #: numbers of steps for single ranks, of which there are many
-LEAST = math.log(1.065)  #: the smallest relevant mean deviation
-Z = 6.5  #: standard errors above zero that a mean needs: noise reaches that once in 2.5 × 10¹⁰
-#: Share of steps that must deviate upwards; less in long windows, see `required_positive_steps`.
+OF_RANKS = WINDOWS[:4]  #: numbers of steps over which the mean deviation of a single rank is judged
+LEAST = math.log(1.065)  #: minimum mean deviation of a slow host, as a logarithm
+Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it once in 2.5 × 10¹⁰ means
+#: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
 POSITIVE = 0.8
-LEAST_COST = 0.01  #: the least relevant cost, as a share of the throughput
-_WARM_UP = 2  # steps at the start that compile, allocate and record
-FIRST = 16  #: steps before the first verdict
+LEAST_COST = 0.01  #: minimum cost of a slow host, as a share of the throughput
+_WARM_UP = 2  # number of steps at the start that compile, allocate and record
+FIRST = 16  #: number of steps before the first verdict
 GROWN = 1.5  #: a lag above this multiple of the reported lag is reported again
 OVER = 20  #: minimum number of steps over which a host must have caught up
-_CLIP = 4.0  # maximum standard deviations that one step counts for
-_LEAST_CLIP = 2 * LEAST  # lower bound of that maximum: twice the smallest relevant deviation
-_MEMORY = 64  # minimum number of steps for the noise of all hosts
-_VALUES = 1024  # number of values for a good estimate: with few hosts, they come from more steps
-_QUICK = 512  # number of values for a rough estimate, as when a run becomes noisier: few steps
+_CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger ones are clipped
+_LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
+_MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
+_VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
+# number of values for a rough estimate of the noise, from fewer steps, as when a run becomes noisier
+_QUICK = 512
 _LEAST_QUICK = 5
-_USUAL_OF = 3  # steps; among two or three hosts, one host that becomes slow changes the median, but only once
-_OWN_MEMORY = 256  # steps for the noise of one series
+# number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
+# changes the median, but only in one step
+_USUAL_OF = 3
+_OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
-_RECENT = 64  # steps whose deviations are kept individually
+_RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times: fewer than the detection of a change takes
 _MOST_RANKS = 16_384
-_MOST_OPEN = 512  # incomplete steps; a rank that is this far from the other ranks is lost
-_TOKENS_VARY = 0.05  # relative variation; if tokens vary less, time is assumed to be proportional to them
-_MOST_SLOPE = 2.0  # attention grows with the square of the length
+_MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
+# minimum relative variation of the tokens for an estimate of how time depends on them; if they vary less,
+# time is assumed to be proportional
+_TOKENS_VARY = 0.05
+_MOST_SLOPE = 2.0  # maximum exponent of the tokens: attention grows with the square of the length
 _MEDIAN_TO_SD = 0.6745
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -58,8 +62,8 @@ class RankStep(NamedTuple):
     """The times and tokens of one rank in one step."""
 
     own: float  #: seconds from the end of the previous step to the backward pass
-    whole: float  #: seconds of the step
-    tokens: float = 0.0  #: tokens in the step; 0: not counted
+    whole: float  #: duration of the step in seconds
+    tokens: float = 0.0  #: number of tokens in the step; 0 if they are not counted
 
 
 class SlowHost(NamedTuple):
@@ -94,7 +98,7 @@ class _Series:
         self.last: float | None = None
         self.before: float | None = None  # the last difference of successive deviations, clipped
         self.noise = 0.0  # noise of this series: mean square of differences of successive deviations
-        self.seen = 0  # number of differences in that mean
+        self.seen = 0  # number of differences in ``noise``
 
     def add(self, deviation: float, clip: float) -> None:
         size = len(self._sums)
@@ -114,7 +118,7 @@ class _Series:
         return self._positive[self.steps % size] - self._positive[(self.steps - steps) % size]
 
     def typical(self, steps: int) -> float:
-        """Return the deviation to show to users: over few steps, without clipping."""
+        """Return the deviation to show to users; over few steps, without clipping."""
         if steps <= _RECENT:
             return median(list(self.recent)[-steps:])
         return self.mean(min(steps, len(self._sums) - 1))
@@ -161,7 +165,7 @@ class Comparison(Generic[_Key]):
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Judge these keys from the start, as their lag has ended; keep the estimates of their noise."""
+        """Judge these keys from scratch, because their lag has ended; keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0
@@ -265,7 +269,7 @@ class SlowHosts:
         self._own: dict[int, float] = {}  # rank → own seconds, as a mean over the last steps
         self._whole: dict[int, float] = {}
         self._explained = self._varied = 0.0  # covariance of times and tokens, and variance of tokens
-        self._since = 0  # steps since a slow host was found
+        self._since = 0  # number of steps since a slow host was found
         self.steps = 0  #: number of compared steps
         self.slow: SlowHost | None = None
 

@@ -1,4 +1,4 @@
-"""Judge stalled runs: silent, in an evaluation, in collectives, or because a rank left."""
+"""Judge runs that stalled silently, in an evaluation, in collectives, or because a rank left."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.progress.threshold import Limits, limit_of_steps
 from stallwatch_rules.text.digest import fold_ranks
 
-LATE = 10.0  #: seconds without a step that are normal if a run is stopped by hand
+LATE = 10.0  #: maximum seconds without a step that are normal before a manual stop
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
@@ -39,7 +39,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """Judge GPUs that cannot use peer-to-peer transfers: no step, and the first collectives hang.
+    """Judge a run without a step whose first collectives hang, because GPUs fail at peer-to-peer transfers.
 
     ``direct``: NCCL chose peer-to-peer, or the kernel reported an error about it. ``first_work``: the number
     of the collective that timed out.
@@ -52,7 +52,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """Judge a silent hang: steps, followed by a silence longer than the run's own pace allows."""
+    """Judge a silent hang: a silence after steps that is longer than the run's own pace allows."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:

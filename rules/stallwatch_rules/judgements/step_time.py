@@ -21,25 +21,27 @@ from stallwatch_rules.messages import message
 
 SLOWER = 1.5  #: a step time above this multiple of the run's own baseline is slow
 STILL_SLOWER = 1.3  #: the last third of the slow steps must exceed this multiple: else the run recovered
-AS_QUICK = 0.9  #: share of the tokens per second in the first third of the run
+#: minimum ratio of the present tokens per second to those in the first third of the run, if slower steps only
+#: contain more tokens
+AS_QUICK = 0.9
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
-LIMIT = 25.0  #: squared deviations by which ranks must differ in a run of LIMIT_STEPS steps
+LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
 LIMIT_STEPS = 400  #: for longer runs, the limit grows by twice the logarithm of their length divided by this
-LOOKED_AT = 1000  #: maximum number of paces, each of one or more steps
+LOOKED_AT = 1000  #: maximum number of paces that are tested, each of one or more steps
 SHIFT = 1.04  #: minimum ratio of a rise that a straggler explains
-EVEN = 0.02  #: maximum relative variation of the steps in such a run
-EXCERPT = 30  #: fewer steps than this are an excerpt
+EVEN = 0.02  #: maximum relative variation of steps that count as even
+EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps
 BEFORE = 200  #: maximum number of compared paces before a shift
-WARM_UP = 2  #: steps at the start that compile, allocate and record
+WARM_UP = 2  #: number of steps at the start that compile, allocate and record
 
 
 def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, float, int] | None:
     """Return baseline, recent pace and number of recent steps if steps became slower permanently.
 
-    `alone`: only the step times show the change. The change must then be abrupt: a gradual growth of steps is
-    by design, as with ever longer sequences.
+    `alone`: only the step times show the change. The change must then be abrupt, because steps that become
+    slower gradually do so by design, as with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
     joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
@@ -75,7 +77,8 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    # Every length is tested: in a window that does not begin at the rise, the rise correlates even steps.
+    # Every length is tested: in a window that does not begin at the rise, the rise makes even steps
+    # correlate.
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
@@ -109,7 +112,7 @@ def _times_alike(correlation: float, size: int) -> float:
 def as_quick(rates: Sequence[float]) -> bool:
     """Return whether tokens/s match the first third; slower steps then contain more tokens.
 
-    Growing answers in reinforcement learning are an example.
+    For example, answers become longer in reinforcement learning.
     """
     recent, baseline = rates[-max(5, len(rates) // 10) :], rates[: max(10, len(rates) // 3)]
     return len(rates) >= 15 and median(recent) >= AS_QUICK * median(baseline)
@@ -133,8 +136,8 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     """Return pace before, pace after and number of steps since very even steps became slightly slower.
 
     Synchronous training is as even as its slowest rank: if steps varied by two percent, a permanent rise of
-    five percent is one slower GPU. Runs with uneven steps give no result. ``excerpt``: the steps were cut
-    from the middle of a run, so a few must suffice.
+    five percent means that one GPU is slower. The result is ``None`` for uneven steps. ``excerpt``: the log
+    begins in mid-run, so fewer steps must be enough.
     """
     joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
     paces = _blocks(paces, joined)

@@ -9,14 +9,14 @@ from stallwatch_rules.judgements.facts import Judgement, RunFacts, Trace
 from stallwatch_rules.judgements.step_time import slowdown
 from stallwatch_rules.messages import Message, Text, message
 
-_OFTEN = 0.2  # matches per step above which an increase counts
-_FEW, _RARE_STEPS = 8, 5.0  # maximum number of matches, and minimum steps between two, of rare matches
+_OFTEN = 0.2  # minimum number of matches per step at which an increase counts
+_FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number of steps between two
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
     """Judge ZeRO-3's trace-cache invalidations by the steps around them."""
     if facts.is_stalled:
-        if facts.missed:  # the message makes no rank wait, so at most it cost time before
+        if facts.missed:  # the message does not make a rank wait: at most, it cost time before the stall
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))
         if recurs_to_the_end(trace):
             if _rare(trace):
@@ -35,7 +35,7 @@ def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
 
 
 def _cost(trace: Trace) -> Judgement | None:
-    """Return the judgement of messages with which the steps became slower; ``None`` for other messages."""
+    """Return the judgment of messages that made the steps slower; ``None`` for other messages."""
     slowing = slowdown_with_matches(trace)
     if slowing is None:
         return None
@@ -48,7 +48,7 @@ def recurs_to_the_end(trace: Trace) -> bool:
     """Return whether the matches continued at their usual rate until the steps ended.
 
     The result depends only on values that stay the same if most matches were counted without being read: the
-    places of the first and the last match, and the number of matches.
+    positions of the first and the last match, and the number of matches.
     """
     steps = list(accumulate(interval.span for interval, _ in trace.intervals))
     marks = [done for done, (_, hits) in zip(steps, trace.intervals, strict=True) if hits]
@@ -67,7 +67,7 @@ def became_more_frequent(trace: Trace) -> bool:
 def _rare(trace: Trace) -> bool:
     """Return whether there were few matches, many steps apart, each followed by steps, as is common."""
     if trace.tail or trace.count > _FEW or became_more_frequent(trace):
-        return False  # a match after the last step was followed by no step
+        return False  # no step followed the last match
     first = trace.first or 0
     steps = sum(interval.span for interval, _ in trace.intervals[first:])
     return trace.count == 1 or (steps >= trace.count and steps / (trace.count - 1) >= _RARE_STEPS)
@@ -80,7 +80,7 @@ def _first_and_last(trace: Trace) -> tuple[float, float]:
 
 
 def slowdown_with_matches(trace: Trace) -> tuple[float, float] | None:
-    """Return the pace before and now if steps became slower while the matches became more frequent."""
+    """Return the former and the present pace if steps became slower while matches became more frequent."""
     paced = [(i, interval.pace) for i, (interval, _) in enumerate(trace.intervals) if interval.pace]
     slowed = slowdown([pace for _, pace in paced], alone=False)
     if slowed is None:

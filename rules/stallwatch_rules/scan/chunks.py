@@ -21,11 +21,11 @@ class Chunk(NamedTuple):
     data: bytes
     start: int  #: offset in the source
     place: int  #: number of the chunk in the source's grid, in which chunks may be missing
-    torn: bool  #: True if the chunk begins inside a line that is longer than a line may be
+    torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
 
 
 class ChunkCutter:
-    """Cutter at the first line feed at or after each multiple of ``size``.
+    """Cutter of a source's bytes at the first line feed at or after each multiple of ``size``.
 
     If there is none for ``MAX_LINE`` bytes, the cut is at a carriage return or, failing that, at that limit:
     the line reader drops the rest of such a line anyway.
@@ -34,7 +34,7 @@ class ChunkCutter:
     def __init__(self, size: int) -> None:
         self._size = size
         self._held: list[bytes] = []  # portions of the chunk so far, joined once at its end
-        self.held = 0  #: bytes of the chunk that is not complete yet
+        self.held = 0  #: number of bytes of the chunk that is not complete yet
         self._start = 0
         self._torn = False
 
@@ -66,7 +66,7 @@ class ChunkCutter:
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Return the end of the chunk with its grid line at ``boundary``; ``None`` if bytes are missing."""
+    """Return the end of the chunk that reaches at least to ``boundary``; ``None`` if bytes are missing."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 

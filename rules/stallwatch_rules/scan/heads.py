@@ -11,13 +11,13 @@ from stallwatch_rules.pages.patterns import compile_hyperscan
 from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
-REACH = 16 * 1024  #: bytes at the start of a source from which texts are taken
-BEFORE, AFTER = 4, 60  #: segments that are read before and after a repeat
+REACH = 16 * 1024  #: number of bytes at the start of a source from which texts are taken
+BEFORE, AFTER = 4, 60  #: number of segments that are read before and after a repeat
 _MOST_TEXTS = 12
 _LEAST = 12  # minimum length of a text, in characters
-_OFTEN = 8  # ranks may print a text this often; more frequent texts are not part of a head
-_MOST_HITS = 256  # more hits than this in a chunk are not part of a head either
-_TOGETHER = 40  # segments within which two of the texts must occur
+_OFTEN = 8  # maximum number of ranks that print a text of a head; more frequent texts are ignored
+_MOST_HITS = 256  # number of hits in a chunk above which they are not those of a head
+_TOGETHER = 40  # maximum number of segments between two texts of a head
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 

@@ -25,11 +25,11 @@ from stallwatch_rules.text.redact import redact, redact_part
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
 
-CHUNK = 256 * 1024  #: bytes of a chunk: a processor's cache holds them until they are processed
+CHUNK = 256 * 1024  #: size of a chunk in bytes: the processor's cache holds a chunk until it is processed
 _BACK = 8  # number of preceding segments that are searched for the time, if the line has none
-_BEFORE = 2048  # maximum bytes of these segments
-_AT_ONCE = 128  # segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a line without a clock has no time
+_BEFORE = 2048  # maximum number of bytes that are searched for the time
+_AT_ONCE = 128  # number of segments that are read together
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a line without this has no time
 
 
 class Match(NamedTuple):
@@ -64,9 +64,8 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: For each number that the index finds, its patterns, without those that a rule only requires of
-        #: other lines:
-        #: these may be on every tenth line.
+        #: For each number that the index finds, its patterns, except those that a rule only requires of other
+        #: lines: the latter may match every tenth line.
         self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
 
 
@@ -94,9 +93,8 @@ class MatchScan:
         self._cutter = ChunkCutter(CHUNK)
         self._before = b""  # the end of the previous chunks
         self._begun: _Waiting | None = None  # the beginning of a line that has not ended
-        #: Segments are read many at a time: after a chunk was searched, a processor's caches contain nothing
-        #: that reading
-        #: needs, and a single line would take four times as long.
+        #: Many segments are read together: after a chunk was searched, the processor's caches do not contain
+        #: what reading needs, and reading a single line would take four times as long.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
         self.lines = 0  #: number of line ends so far
@@ -151,7 +149,7 @@ class MatchScan:
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
-        """Return the bytes before a segment, including some of the previous chunk."""
+        """Return the bytes before a segment, which may be in the previous chunk."""
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 

@@ -14,15 +14,14 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_WHOLE_EVERY = 8  # one chunk of this many is searched for kinds that were not found yet
-_MOST_BETWEEN = 300  # metrics between a chunk's two ends after which the search stops
-# Launchers' prefixes of the lines of a rank (``lines.ranks`` knows more prefixes, which few logs have). The
-# last
-# of several counts.
+_WHOLE_EVERY = 8  # one chunk in this many is searched for kinds that were not found yet
+_MOST_BETWEEN = 300  # number of metrics between a chunk's two ends after which the search stops
+# Launchers' prefixes of the lines of a rank (``lines.ranks`` knows more prefixes, which few logs have). If a
+# line has several, the last one counts.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
-_NEAREST = 4  # divisor of the probe size for the range that is searched first
-_FARTHEST = 8  # multiple of the probe size that is searched if the probe contains no metric
-_INDENTED = 5  # multiple of the limit for indented neighbors of one template
+_NEAREST = 4  # the range that is searched first is the probe size divided by this
+_FARTHEST = 8  # factor by which the probe size is extended if the probe does not contain a metric
+_INDENTED = 5  # factor by which more indented neighbors of one template are read than others
 
 
 @dataclass
@@ -171,7 +170,7 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return a rank's last metrics before a segment, for its step; ``ahead``: also some after it."""
+        """Return a rank's last metrics before a segment, which show its step; ``ahead``: also some after it."""
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
         return [

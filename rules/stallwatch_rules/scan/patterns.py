@@ -1,12 +1,12 @@
 """Compile the targets of a scan: the catalogue's patterns in their raw form, and other signs.
 
 ``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read in
-full. Its patterns only pass lines to the readers and decide nothing: too many cost time, a missing one loses
+full. Its patterns only select lines for the readers: too many patterns cost time, and a missing one loses
 information. In ``watches``, ``before`` and ``after`` are numbers of lines around a hit that are also read,
 ``budget`` is the number read in a section, and for ``rare`` watches not every chunk is searched. Of lines
 with a ``severe`` word, one of each template is read. A ``warning`` is on many lines of a healthy log, and is
 searched only in some of the chunks. Each kind of ``metrics`` gets its share of a chunk; its ``series`` are
-those that its lines may belong to.
+those to which its lines may belong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
 
-_DENSE = 4  #: if literals are on more than 1/4 of the segments, all of the chunk is searched
+_DENSE = 4  #: if more than 1/4 of the segments contain a literal, all of the chunk is searched
 
 
 class Watch(msgspec.Struct, frozen=True):
@@ -73,9 +73,9 @@ class Target(NamedTuple):
     rule: str
     patterns: Sequence[str]
     is_context: bool
-    sure: bool  #: every hit is a match
-    free: bool  #: the patterns match a raw line if they match the line that is read from it
-    by_progress: bool  #: the steps around the matches show their effect
+    sure: bool  #: True if every hit is a match
+    free: bool  #: True if the patterns match a raw line whenever they match the line that is read from it
+    by_progress: bool  #: True if the steps around the matches decide how harmful they are
     matcher: Matcher
 
     @classmethod
@@ -163,7 +163,8 @@ class ScanEngine(NamedTuple):
     """The compiled patterns, which any number of scans share."""
 
     targets: tuple[Target, ...]
-    target_of: tuple[int, ...]  #: target of each pattern in ``patterns``; after the targets come ``WATCHES``
+    #: index in ``targets`` for each pattern in ``patterns``; higher numbers stand for ``WATCHES``
+    target_of: tuple[int, ...]
     patterns: PatternScanner  #: the rules' patterns, followed by those of ``WATCHES``
     warning: BlockScanner
     metrics: BlockScanner
@@ -187,8 +188,8 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     for page in scanned_rules(matcher.catalogue.pages.values()):
         for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
             if target.patterns:
-                # Another rule's requirement is mostly near its match, where all lines are read, or at the
-                # start.
+                # The text that a rule requires of other lines is usually near its match, where all lines are
+                # read, or at the start of the log.
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):

@@ -28,15 +28,16 @@ _MOST_OF_TRACEBACKS = 400  # maximum number of segments of a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-_CHAIN_LINES = 4  # lines after a final line that contain the chain's marker and the next head
+# number of lines after a traceback's final line that may contain the chain's marker and the next head
+_CHAIN_LINES = 4
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
 # A line that may name its rank, or may be Stallwatch's own, is read.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
-# The usual prefixes of launchers; the last of several counts.
+# The usual prefixes of launchers; if a line has several, the last one counts.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # texts of a metric line that may lack a step
+_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not contain a step
 
 
 class Skipped(NamedTuple):
@@ -45,7 +46,7 @@ class Skipped(NamedTuple):
     segments: int
     ends: int  #: number of skipped line feeds
     kinds: frozenset[str] = frozenset()  #: kinds of series that may be skipped
-    losses: int = 0  #: skipped lines with a loss and without a step
+    losses: int = 0  #: number of skipped lines with a loss and without a step
 
 
 class Window(NamedTuple):
@@ -61,7 +62,7 @@ class SearchedChunk(NamedTuple):
 
     place: int  #: number of the chunk in the source
     counts_as: int  #: number that decides how the chunk is searched
-    torn: bool  #: True if the chunk begins inside a line that is longer than a line may be
+    torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
     segments: Segments
     hits: Hits
     heads: Sequence[int] = ()  #: segments that repeat the source's beginning
@@ -70,7 +71,8 @@ class SearchedChunk(NamedTuple):
 class SampledScan:
     """Scan of the chunks of one source in their order, with new budgets in each section.
 
-    ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are its first texts.
+    ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are texts from its
+    start.
     """
 
     def __init__(
@@ -273,7 +275,8 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                if not met & (met - 1):  # the 2nd, 4th, 8th …, so that the position of the latest is known
+                # the 2nd, 4th, 8th …, so that the position of the latest one is known
+                if not met & (met - 1):
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:
@@ -357,7 +360,8 @@ class _Selection:
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
         """Return the text found once in each line with a loss and no step, if such lines are skipped.
 
-        Beside a progress bar, these lines have its step, so their number is not needed.
+        If the source also contains a progress bar, the bar shows the steps, so these lines need not be
+        counted.
         """
         if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
             return None

@@ -28,14 +28,14 @@ _JSON_ESCAPES = (
     (b"\\u001b", b"\x1b"),
     (b"\\\\", b"\\"),
 )
-# Typographic quotes and blanks of a page, replaced as by the line reader (``lines.unescape``).
+# Typographic quotes and spaces of web pages, replaced as the line reader does (``lines.unescape``).
 _TYPESET = tuple((character.encode(), plain.encode()) for character, plain in TYPESET.items())
 _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 # A container runtime's record: only the first segment of its line has the head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 _FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
-_SLICE = 64 * 1024  # bytes that a processor's cache holds together with the results
-_SHORT = 8 * 1024  # bytes that Python counts faster than numpy
+_SLICE = 64 * 1024  # number of bytes that the processor's cache holds together with the results
+_SHORT = 8 * 1024  # number of bytes below which Python counts faster than numpy
 _PAYS = 32 * 1024 * 1024
 _counted = 0
 
@@ -45,7 +45,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
     numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
     """
-    global _counted  # bytes so far in this process: the best estimate of the remaining amount
+    global _counted  # number of bytes so far in this process: the best estimate of the remaining number
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)
@@ -68,11 +68,10 @@ def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
 
 
 class LineEnds:
-    """The positions of line feeds, and carriage returns if any, in a block: the n-th of all of them.
+    """The positions of the line feeds in a block, and of its carriage returns, if any.
 
     The ends are only counted, slice by slice. Their positions are computed only in the slices that are
-    queried:
-    usually a few.
+    queried, usually a few.
     """
 
     def __init__(self, data: bytes) -> None:

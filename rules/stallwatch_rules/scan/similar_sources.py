@@ -20,13 +20,17 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: with fewer small sources than this, all sources are read
-MOST_FAILED, OF_FAILED = 3072, 1024  #: possibly failed sources that are read: in all, and of one kind
-MOST_HEALTHY, OF_HEALTHY = 1024, 64  #: healthy-looking sources that are read: in all, and of one kind
-_TEXTS = 24  # number, within `OF_HEALTHY`, of sources whose templates differ from those of the others
-_EXTREMES = 12  # number of sources with the fewest lines, and with the most
+MANY = 512  #: minimum number of small sources of which only some are read
+#: maximum number of possibly failed sources that are read: in total, and of one kind
+MOST_FAILED, OF_FAILED = 3072, 1024
+#: maximum number of healthy-looking sources that are read: in total, of one kind
+MOST_HEALTHY, OF_HEALTHY = 1024, 64
+# maximum number, within `OF_HEALTHY`, of sources that are read because their templates differ from those of
+# the others
+_TEXTS = 24
+_EXTREMES = 12  # number of sources that are read because they have the fewest lines, or the most
 _FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
-_LAST = 4096  # bytes at the end that contain the last line
+_LAST = 4096  # number of bytes at the end of a source that contain the last line
 # A program's own report of its end, in which only the number distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
@@ -143,7 +147,7 @@ def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
 def _healthy(
     numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources of one kind to read: with rare templates, the shortest, the longest, and others."""
+    """Return the sources of one kind to read: those with rare templates, the shortest, the longest, and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}

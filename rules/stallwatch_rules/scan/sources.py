@@ -18,8 +18,8 @@ from stallwatch_rules.scan.sampled import SampledScan, SearchedChunk, Skipped, W
 from stallwatch_rules.scan.state import ScanSizes
 
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_TOGETHER = 8  # chunks that are searched together, and then read together
-_AT_ONCE = 1024  # lines that are read together
+_TOGETHER = 8  # number of chunks that are searched together, and then read together
+_AT_ONCE = 1024  # number of lines that are fed together
 _LONG_HEAD = 8  # maximum length of a head of few lines, as a multiple of the head's size
 
 
@@ -49,12 +49,12 @@ class SourceReading:
         self._first = b""  # the beginning of the source
         self._decoder: codecs.IncrementalDecoder | None = None
         self._decided = False  # True once a byte order mark was searched for
-        self._head = 0  # bytes of the head so far
+        self._head = 0  # number of bytes of the head so far
         self._head_segments = 0
         self._in_head = True
         self._whole = True  # True if the last chunk was read to its end
         self._searched: list[SearchedChunk] = []  # chunks that wait for selection
-        self._found: list[Line] = []  # lines that wait to be fed, since each portion has a cost
+        self._found: list[Line] = []  # lines to be fed together, because each call has a cost
         self._asides: list[SkippedCount] = []
         self.bytes = 0
 
@@ -122,7 +122,7 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """Return UTF-16 as UTF-8, so that its lines are found."""
+        """Return the bytes, converted to UTF-8 if they are UTF-16, so that line ends can be found."""
         if not self._decided:
             data = self._begun + data
             if len(data) < 3 and not final:

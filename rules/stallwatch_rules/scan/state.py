@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from stallwatch_rules.text.masking import template_key
 
-_BAR_ENDS = (b"it]", b"/s]")  # a message may follow a progress bar on its line
+_BAR_ENDS = (b"it]", b"/s]")  # ends of a progress bar, which a message may follow on the same line
 _KEY_BYTES = 200
-_RUN_WHOLE = 256 * 1024  # bytes of all heads and tails of a run together
-_LEAST_WHOLE = 0.0125  # minimum share of a source's head and tail that is read
+_RUN_WHOLE = 256 * 1024  # maximum number of bytes in all heads and tails of a run together
+_LEAST_WHOLE = 0.0125  # minimum factor by which the heads and tails of a run are shortened
 
 
 @dataclass(frozen=True)
@@ -22,38 +22,46 @@ class ScanSizes:
     """Amounts to read, in bytes and in segments (a line, or a drawing of a progress bar)."""
 
     chunk: int = 4 * 1024 * 1024
-    head: int = 64 * 1024  #: bytes at a source's start that are all read
+    head: int = 64 * 1024  #: number of bytes at a source's start that are all read
     head_segments: int = 300  #: minimum number of segments at a source's start that are read
-    tail: int = 96 * 1024  #: bytes at a source's end that are all read
+    tail: int = 96 * 1024  #: number of bytes at a source's end that are all read
     section: int = 32  #: number of chunks in a section
     dense: int = 4  #: number of chunks at a section's start that are searched for everything
-    dense_every: int = 8  #: one in this many of the later chunks is searched for everything
-    novel: tuple[int, int] = (4, 20)  #: segments before and after a rule's first match in a section
-    novel_windows: int = 20  #: number of such windows; later new rules get the small window
-    known: tuple[int, int] = (1, 4)  #: segments before and after a rule's next matches
+    dense_every: int = 8  #: one in this many later chunks is searched for everything
+    #: number of segments that are read before and after a rule's first match in a section
+    novel: tuple[int, int] = (4, 20)
+    #: maximum number of windows of the size ``novel``; after these, new rules get the size ``known``
+    novel_windows: int = 20
+    #: number of segments that are read before and after a rule's next matches
+    known: tuple[int, int] = (1, 4)
     known_windows: int = 6
-    neighbours: int = 3  #: lines of one template around matches that are read
-    ends: int = 256  #: lines of a rule at both ends of a chunk, split by rank
-    ranks: int = 65_536  #: ranks times rules distinguished in a section
-    rule_lines: int = 200  #: lines of a rule that are read; of others, only a chunk's first and last
-    contexts: int = 64  #: lines read that meet another rule's requirement
-    tracebacks: int = 6  #: tracebacks with one final line that are all read; of others, only naming lines
-    torn_tracebacks: int = 20  #: tracebacks with other lines in them, around which many lines are read
-    tracebacks_after: int = 16  #: segments after a traceback, where its message may continue
-    templates: int = 400  #: templates of lines that report a problem
-    template: tuple[int, int] = (2, 6)  #: segments before and after the first line of a template
-    warnings: int = 100  #: warnings of a chunk that are read
-    samples: int = 2  #: lines of each kind of metric at a chunk's start
-    next_metrics: int = 3  #: metrics read after the first and the last of a rule's lines in a chunk
-    probe: int = 8 * 1024  #: bytes at a chunk's two ends that are searched for metrics first
+    neighbours: int = 3  #: maximum number of lines of one template that are read around matches
+    ends: int = 256  #: number of a rule's lines at each end of a chunk that are grouped by rank
+    ranks: int = 65_536  #: maximum number of pairs of rank and rule that are distinguished in a section
+    #: maximum number of a rule's lines that are read; after these, only a chunk's first and last
+    rule_lines: int = 200
+    contexts: int = 64  #: maximum number of lines that are read because another rule requires them
+    #: maximum number of tracebacks with the same final line that are read; after these, only the naming lines
+    #: are read
+    tracebacks: int = 6
+    #: maximum number of tracebacks with other lines in them around which many lines are read
+    torn_tracebacks: int = 20
+    tracebacks_after: int = 16  #: number of segments read after a traceback, where its message may continue
+    templates: int = 400  #: maximum number of templates of lines that report a problem
+    #: number of segments that are read before and after the first line of a template
+    template: tuple[int, int] = (2, 6)
+    warnings: int = 100  #: maximum number of warnings that are read in a chunk
+    samples: int = 2  #: number of lines of each kind of metric that are read at a chunk's start
+    next_metrics: int = 3  #: number of metrics that are read after a rule's first and last line in a chunk
+    probe: int = 8 * 1024  #: number of bytes at each end of a chunk that are searched for metrics first
     turns: bool = False  #: True if there are too many files to search each of them for everything
-    row: int = 3  #: segments at a dense chunk's start that are always read
+    row: int = 3  #: number of segments at a dense chunk's start that are always read
 
     @classmethod
     def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
         """Return the settings for sources of these sizes (bytes): with more sources, less of each is read.
 
-        Signs of a failure are found anywhere, so only fewer metrics between the ends are read.
+        Only fewer metrics are read, because signs of a failure are found anywhere in a source.
         """
         usual = cls()
         usually = usual.head + usual.tail
@@ -85,14 +93,15 @@ class ScanSizes:
 class ScanState:
     """The counts of lines and matches within a section."""
 
-    fired: dict[int, int] = field(default_factory=dict)  #: target → segments so far
+    fired: dict[int, int] = field(default_factory=dict)  #: target → number of segments so far
     windows: int = 0
-    finals: dict[bytes, int] = field(default_factory=dict)  #: final line → its tracebacks
+    finals: dict[bytes, int] = field(default_factory=dict)  #: final line → number of its tracebacks
     templates: dict[bytes, int] = field(default_factory=dict)
-    neighbours: dict[bytes, int] = field(default_factory=dict)  #: template → lines read around matches
+    #: template → number of lines read around matches
+    neighbours: dict[bytes, int] = field(default_factory=dict)
     ranks: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, with a rank's name
     kinds: set[int] = field(default_factory=set)  #: kinds of metrics found
-    carry: int = 0  #: segments of the next chunk that belong to a window of the last chunk
+    carry: int = 0  #: number of segments of the next chunk that belong to a window of this chunk
 
     def window(self, before: int, sizes: ScanSizes) -> tuple[int, int]:
         """Return how many segments to read around a rule's line after ``before`` lines of the rule."""

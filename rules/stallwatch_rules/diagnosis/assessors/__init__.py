@@ -1,7 +1,7 @@
 """List the assessors of a diagnosis in one table, and run them.
 
 An assessor is a pure function of the snapshot and the assessment so far. It returns new or changed findings;
-its contribution is the difference that they make (``stallwatch diagnose --explain``).
+``stallwatch diagnose --explain`` shows the changes that each assessor made.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def assess(
 
 
 def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> list[FindingChange]:
-    """Return the changes in findings that a report shows: new, removed, or another harm, role or note."""
+    """Return the changes that a report shows: findings added, removed, or with another harm, role or note."""
     known = {finding.rule: finding for finding in before}
     changes = []
     for finding in after:

@@ -31,28 +31,29 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Signals that give no reason themselves: if the log has the reason, it is in other lines.
+#: Tags of signals whose own line does not give the reason: if the log contains the reason, other lines do.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
-UNCAUGHT = 1  #: exit status of every uncaught exception; the traceback may be in another log
+UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceback may be in another log
 
-#: glibc's messages before an abort (malloc/malloc.c), which do not show whose process aborted.
+#: glibc's messages before an abort (malloc/malloc.c), which do not show which process aborted.
 _HEAP = lazy(r"^(?:double free|free\(\): |malloc(?:_consolidate)?\(\): |munmap_chunk\(\): |corrupted )")
-#: A shell's, container's or systemd's message on a process that a signal ended, perhaps a helper's.
+#: Messages of shells, containers and systemd about a process that a signal ended, which may be a helper.
 _SOMEBODYS = lazy(
     r": line \d+: +\d+ |\b[Cc]ode[:= ]+1[2-9]\d\b|^[A-Z][\w /-]{3,40}(?: ?\(core dumped\))?\s*$"
     r"|Main process exited, code=|^g?make(?:\[\d+\])?: |^zsh: "
 )
-#: A task that failed by itself. Canceled tasks end by signals, too (SIGINT, SIGKILL, SIGTERM).
+#: Slurm's message about a task that failed by itself. The excluded exit codes are those of canceled tasks
+#: (SIGINT, SIGKILL, SIGTERM).
 _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 
 
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Turn findings that follow a failure into symptoms: Slurm cancels a step whose task failed.
+    """Turn consequences of a failure into symptoms: for example, Slurm cancels a step whose task failed.
 
-    The other nodes lose the rendezvous with the node that died, and a process may end its teardown in a
-    segmentation fault. However, peers that lose a process do not make that process crash, though they may
-    report the loss before the crash.
-    Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: a symptom.
+    The other nodes lose the rendezvous with the node that died, and a process may crash with a segmentation
+    fault during its teardown. However, peers that lose a process do not make that process crash, though they
+    may report the loss before the crash.
+    Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: the cancellation is a symptom.
     """
     requests = [RemovedFinding(one.rule) for one in _requests(now)]
     yield from requests
@@ -112,7 +113,8 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
     An abort is a symptom if its reason is in the log. If the other ranks report only a lost peer, the rank
     that aborted is the one to inspect. The same holds for a rank that ended with an exit status and no
     message.
-    Example: rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` of rank 3: that abort.
+    Example: rank 0 lost its NCCL peer, and torchrun prints ``exitcode: -6`` for rank 3: the cause is that
+    abort.
     """
     catalogue, streams, tracker = run.catalogue, run.streams, run.tracker
     missing = ended_well(streams)
@@ -150,7 +152,7 @@ def _was_read(rank: int, run: Snapshot) -> bool:
 
 
 def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
-    """Return the finding for the rank that left, with the launcher's line on its exit."""
+    """Return the finding for the rank that left early, with the launcher's line about its exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
@@ -163,12 +165,12 @@ def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
 
 
 def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make an abort after the last step harmless or degrading: teardown of threads and communicators.
+    """Make an abort after the last step harmless or degrading, because it occurred during teardown.
 
     Some releases of DeepSpeed and of libraries with their own threads abort after every successful run. The C
     library's messages before an abort are harmless if no line shows that the run aborted. If a script ends
-    its helpers after the training, its shell reports which signal ended them. A full bar without any loss is
-    not evidence that the training was over.
+    its helpers after the training, its shell reports which signal ended them. A complete progress bar without
+    a loss does not show that the training was over.
 
     Example: ``Training completed.``, then ``Fatal Python error: Aborted``: degrading.
     """
@@ -196,7 +198,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(finding: RuleFinding) -> bool:
-    """Return whether all lines of a finding only show that some process ended, maybe not the training's."""
+    """Return whether a finding's lines only show that a process ended, which may not be of the training."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
     return is_of_other_program(finding)

@@ -1,4 +1,4 @@
-"""Conclude findings that no single line shows from the facts of the run, each by its own judgment."""
+"""Infer findings that no single line shows from the facts of the run, each by its own judgment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ from stallwatch_rules.progress.timeline import Timeline, longest_timeline
 from stallwatch_rules.records import Line
 from stallwatch_rules.stream import SOURCE
 
-NEARLY_DONE = 0.9  #: share of the total steps after which a schedule has nearly ended
+NEARLY_DONE = 0.9  #: share of the total steps after which metrics that stop changing are normal
 
 Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other fields of the finding
 
@@ -74,7 +74,7 @@ Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment, and other
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add findings that no line shows: a silent hang, steps that became slower, a loss that diverged.
 
-    Example: no step for 7 hours in a run of 12 s a step: silent-hang-no-error.
+    Example: no step for 7 hours in a run that takes 12 s per step: silent-hang-no-error.
     """
     catalogue = run.catalogue
     if run.context.stalled and run.context.kind != "oom-killed":
@@ -97,7 +97,7 @@ def _standstills(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     facts = now.facts
     left = with_steps(ranks_run_continued_without(run.left, facts) or run.left, run.tracker.steps)
     gone = judge_left(left, facts)
-    if gone is not None:  # the agent or a launcher observed that the ranks left
+    if gone is not None:  # the agent or a launcher reported that the ranks ended
         where = run.left_line or Line(render(gone.note), SOURCE, 0, left[0].rank)
         step = min((one.step for one in left if one.step is not None), default=None)
         fields = {"seen": True, "facts": frozenset(["left-early"]), "where": where, "step": step}
@@ -128,7 +128,7 @@ def _mentioned(rule: str, run: Snapshot) -> bool:
 
 
 def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Conclude that ranks waited in collectives with the same number but different operations."""
+    """Infer that ranks waited in collectives with the same number but different operations."""
     if not now.facts.timed_out or now.facts.failed_otherwise:
         return
     odd = mismatched(watchdog_positions(run.streams))
@@ -149,7 +149,7 @@ def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 def _slow_steps(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if run.by_hand and not any(stream.curves.main for stream in run.streams.values()):
-        return  # bars without a loss were stopped: they may show anything, such as a pool's last tasks
+        return  # a progress bar without a loss may count anything, such as the last tasks of a pool
     paces = run.tracker.step_seconds()
     slow = judge_step_time(paces, now.facts)
     if slow is not None or not paces:
@@ -225,7 +225,7 @@ def _losses(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def _quality(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Conclude findings from metrics other than the loss, for a run that prints no error."""
+    """Infer findings from metrics other than the loss, for a run without an error message."""
     streams = [(key, stream.curves) for key, stream in run.streams.items()]
     metrics = {name: [one.value for one in leading_track(name, streams)] for name in OF_TRACKS}
     metrics |= {name: _results(leading_track(name, streams)) for name in OF_EVALUATIONS}
@@ -259,7 +259,7 @@ def _not_a_number(finding: RuleFinding) -> bool:
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """Judge the number of skipped steps in the stream that came farthest."""
+    """Judge the number of skipped steps in the stream with the highest step."""
     counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -267,7 +267,7 @@ def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgeme
 
 
 def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Conclude a silent hang if no other finding is fatal; findings on how the stall ended do not count."""
+    """Infer a silent hang if no other finding is fatal; findings about how the stall ended do not count."""
     page = run.catalogue.pages.get(SILENT_HANG)
     if page is None or not page.judged or now.exceptions.fatal:
         return
@@ -282,7 +282,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the findings that a stall, a slowdown or a failed process explains, beyond the list of its page.
+    """Add rules to the list of those that a stall, a slowdown or a failed process explains in this run.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """
@@ -290,7 +290,7 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))
     for finding in now.found:
         explains = finding.explains
-        # the finding is a stall that was concluded by a judgment
+        # the finding is a stall that a judgment inferred
         if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:
             others = (rule for rule in symptoms if rule != finding.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)

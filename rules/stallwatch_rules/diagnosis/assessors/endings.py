@@ -1,7 +1,8 @@
 """Assess how the run and its log ended: by the command, the launcher or a signal.
 
 Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node. Many
-trainers then save and exit, each with its own message: that is an end, and not a failure that a rule knows.
+trainers then save and exit, each with its own message: such an end is not a failure, and no rule describes
+it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from stallwatch_rules.text.display import earliest
 from stallwatch_rules.text.lazy import lazy
 
 FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
-_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of failures in the work of a rank by itself
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of rules for failures in work of a single rank
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
-#: The kinds of endings of which the agent is certain, and the tags of their rules.
+#: Tag of the rule for each kind of ending that the agent observes with certainty.
 _ENDINGS: dict[str, Tag] = {"oom-killed": SIGKILL, "time-limit": "time-limit"}
-#: Signals that a process causes itself, and the tags of their rules.
+#: Tag of the rule for each signal that a process causes itself.
 SIGNALS: dict[str, Tag] = {
     "SIGSEGV": "sigsegv",
     "SIGBUS": "sigbus",
@@ -45,17 +46,17 @@ SIGNALS: dict[str, Tag] = {
     "SIGFPE": "sigfpe",
     "SIGILL": "sigill",
 }
-#: Other signals that end a process without a handler; the rule has the tag "other-signal".
+#: Other signals that end a process that does not handle them; their rule has the tag "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
-NEAR = 500  #: lines before the end of a stream within which the report of a signal must be
-GRACE = 5  #: steps that lines of other ranks may still show below that report
+NEAR = 500  #: maximum number of lines from the report of a signal to the end of the stream that it ended
+GRACE = 5  #: maximum number of steps that other ranks may report below the report of a signal
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
     rf"\b{_SIGNAL}|\b{_SIGNAL}.{{0,12}}?\b(?:received|caught)\b|(?:收到|捕获).{{0,8}}?{_SIGNAL}"
 )
-#: Text on a handler for a signal, or on a signal that is ignored, and not on a signal that was received.
+#: Text about the handler of a signal, or about an ignored signal, rather than about a received one.
 _NOT = lazy(
     r"(?i)\bignor|bypass|\bregist|install|\b(?:when|if|upon|wait(?:s|ing)? for|listen(?:s|ing)?)\b"
     r"|\bon SIG\w+,? .{0,40}?\bwill\b|handlers? (?:is |are )?set|\bset(?:ting)? up|忽略|注册|如果|当"
@@ -63,9 +64,9 @@ _NOT = lazy(
 
 
 def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the rule of an ending that the agent observed, even if no line of the log shows it.
+    """Add the finding for an ending that the agent observed, even if no line of the log shows it.
 
-    Example: the kernel counted an out-of-memory kill: host-oom-sigkill, without a line of the log.
+    Example: the kernel counted an out-of-memory kill: host-oom-sigkill, although no line mentions it.
     """
     context, pages = run.context, run.catalogue.pages
     if context.ending is None:
@@ -78,9 +79,10 @@ def known_ending(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Conclude how the log ends: in a timeout of a collective, or in a failure of a rank's own.
+    """Determine how the log ends: with the timeout of a collective, or with another failure.
 
-    Example: ``Watchdog caught collective operation timeout`` is last: timed out, and a peer is lost.
+    Example: ``Watchdog caught collective operation timeout`` is last: a collective timed out, and a peer is
+    lost.
     """
     ends = now.ends
     if run.clock.ended:
@@ -116,7 +118,7 @@ def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
 def distance(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Mark findings far from the end of their log as less certain: they may not have ended the run.
 
-    Example: ``torch.OutOfMemoryError``, then 600 lines without a step: less sure.
+    Example: ``torch.OutOfMemoryError``, then 600 lines without a step: lower confidence.
     """
     for finding in now.found if not run.died else ():
         after = [run.streams[key].index - 1 - hits.last_index for key, hits in finding.hits.items()]
@@ -135,7 +137,7 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the rule of a signal that ended the run, if no line in the log explains the signal.
+    """Add the finding for a signal that ended the run, if no line in the log explains the signal.
 
     Reports of other ranks that they lost the signaled rank do not explain it.
     Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
@@ -178,7 +180,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
     Without such a launcher, no other process notices that a rank died until a user looks, and the rank's
     exception counts even if other ranks continued to train.
-    Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher's.
+    Example: ``torch.OutOfMemoryError``, then ``closing signal SIGTERM``: the launcher sent it.
     """
     exceptions, termination = now.exceptions, now.tagged(SIGTERM)
     if termination is None or termination.harm != "fatal":
@@ -195,7 +197,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add the finding that a signal requested the end of the run, if the log shows that without a failure.
 
-    Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: asked to end, harmless.
+    Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: the end was requested, so it is harmless.
     """
     rule, tracker, context = run.catalogue.rule_tagged(SIGTERM), run.tracker, run.context
     if context.failed or context.now is not None or tracker.shows_finish or not rule:
@@ -215,9 +217,8 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _signal_lines(streams: Streams) -> list[Line]:
     """Return the lines after the last step, near the end of a stream, that report a signal.
 
-    One rank may report the signal while the steps are in lines that name no rank: a source's lines are one
-    text.
-    A step in progress, and a few more steps, may finish before such a rank leaves.
+    All streams of a source are considered, because one rank may report the signal while lines without a rank
+    show the steps. A step in progress, and a few more steps, may be completed before that rank exits.
     """
     return [
         line
@@ -240,7 +241,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return how many steps of a stream began below a line of its source, as far as its lines show."""
+    """Return how many steps of a stream began below a line of its source, as far as the stream shows."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

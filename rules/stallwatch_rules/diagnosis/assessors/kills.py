@@ -1,4 +1,4 @@
-"""Judge a SIGKILL by what is known of the memory: sent by the kernel for memory, or from outside."""
+"""Judge whether the kernel sent a SIGKILL because memory ran out, by what is known about the memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
     If a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
     kill does not explain the failure. A scheduler that cancels after the kill only ends the remaining
     processes.
-    Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: known by its signal only.
+    Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: only the signal is known.
     """
     kill = now.tagged(SIGKILL)
     if kill is None or not kill.hits or kill.harm != "fatal" or run.context.kind == "oom-killed":
@@ -47,9 +47,9 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a SIGKILL by the observed memory: far from the limit, another sender is responsible.
+    """Judge a SIGKILL by the observed memory use: far from the limit, the kernel is not the sender.
 
-    Example: ``(exitcode: -9)`` while 12 of 128 GiB were held: process-killed-from-outside.
+    Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use: process-killed-from-outside.
     """
     context, memory, kill = run.context, run.context.memory, now.tagged(SIGKILL)
     if kill is None or kill.harm != "fatal" or memory is None:
@@ -91,8 +91,8 @@ def _killed_here(ending: Ending) -> bool:
 def _was_here(kill: RuleFinding, run: Snapshot, memory: MemoryUse) -> bool | None:
     """Return whether the kill happened on the host whose memory was observed; ``None`` if unknown.
 
-    pdsh, mpirun and srun show the lines of all nodes. The memory of their host is not evidence for other
-    nodes.
+    The log of pdsh, mpirun or srun contains the lines of all nodes, but the memory use of one host is not
+    evidence about the others.
     """
     ending = run.context.ending
     if ending is not None and _killed_here(ending):
@@ -122,7 +122,7 @@ def _by_another(kill: RuleFinding, run: Snapshot, now: Assessment, note: Message
     if other is not None:
         yield replace(other, note=other.note or note)
         return
-    page = run.catalogue.pages[run.catalogue.rule_tagged(FROM_OUTSIDE)]  # the process's memory was measured
+    page = run.catalogue.pages[run.catalogue.rule_tagged(FROM_OUTSIDE)]
     finding = concluded(page, Judgement("fatal", note), seen=True).with_facts("killed-not-counted")
     lines = {"hits": kill.hits, "occurrences": kill.occurrences, "followed": kill.followed}
     yield replace(finding, count=kill.count, **lines)

@@ -82,7 +82,7 @@ def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
 
 def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
     lowest = [s.lowest_scale for s in streams.values() if s.lowest_scale is not None]
-    # Apex, and DeepSpeed without ZeRO, print the scale in text that is not a sample.
+    # Apex, and DeepSpeed without ZeRO, print the scale in lines that are not read as samples.
     for hits in overflow.hits.values():
         reduced = _NUMBER.match(hits.last.captures.get("reduced", ""))
         if reduced:
@@ -100,7 +100,7 @@ def _scale(streams: Streams, overflow: RuleFinding) -> ScaleFacts:
 
 
 def _until_nan(stream: StreamReading, hits: RuleHits) -> Iterator[int]:
-    """Yield the number of good steps after the last match, if NaN follows until the end."""
+    """Yield the number of steps between the last match and the first NaN loss, if the last loss is NaN."""
     curve = stream.curves.main
     after = [point for point in curve.points if point.mark > hits.mark] if curve is not None else []
     if not after or not after[-1].is_nan:

@@ -1,4 +1,4 @@
-"""Judge failures that training survived, that programs handle, or that only follow a stop by hand.
+"""Judge failures that training survived, that programs handle, or that only follow a manual stop.
 
 A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
 library is installed: each may print the same traceback as a rank that fails. Only the later lines show
@@ -24,14 +24,14 @@ from stallwatch_rules.messages import message
 NOT_FOUND = (126, 127)  #: exit codes of shells that did not find a program, or were unable to start it
 NOT_CALLED = 2  #: exit code of programs that were called with wrong arguments
 AT_ONCE = 1.0  #: seconds within which the order of a command's output and its errors is uncertain
-FORGOTTEN = 20  #: good steps, and good printed losses, after which a single NaN no longer counts
+FORGOTTEN = 20  #: number of steps, and of printed finite losses, after which a single NaN no longer counts
 OFTEN = 0.05  #: matches per step above which a failure that training survives is still harmful
-NUMERICS = "numerics"  #: family of failures that an exit code does not show
-SCHEDULER = "scheduler-and-process"  #: family of consequences of an end from outside
+NUMERICS = "numerics"  #: family of rules for failures that the exit code does not reflect
+SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an end from outside
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make failures that training survived harmless: an out-of-memory error, and 300 steps after it.
+    """Make failures that training survived harmless, such as an out-of-memory error before 300 more steps.
 
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
     """
@@ -40,12 +40,13 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if finding.harm not in ("fatal", "degrading") or finding.role == "notice":
             continue
         often = facts.advances > 0 and finding.count >= 3 and finding.count / facts.advances > OFTEN
-        # fp16 finds its loss scale by non-finite gradients, but never by non-finite losses.
+        # While fp16 training searches for its loss scale, non-finite gradients are normal, but non-finite
+        # losses are not.
         often = often or (finding.tagged("nan-loss") and _remembered(finding, streams))
         often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        # the exit status is of a program before the run or in parallel to it
+        # the exit status is that of a program that ran before the training or beside it
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
@@ -60,7 +61,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make a degrading finding fatal if the exception was raised here and training did not survive it.
+    """Make a degrading finding fatal if the exception was raised in this run and ended it.
 
     Example: ``RuntimeError: Function 'LogSoftmaxBackward0' returned nan values``, then no step: fatal.
     """
@@ -70,11 +71,11 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make findings harmless that follow a stop by hand, or if the command ended well.
+    """Make findings harmless if they follow a manual stop, or if the command succeeded.
 
     Ranks that are interrupted one after the other lose each other, and report it: if the interrupt came
     first, the report is a symptom of the interrupt alone. If the interrupt is known to have ended the run,
-    even findings that are causes elsewhere are harmless after it.
+    findings after it are harmless, even if their rules describe causes.
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
     ended_well = run.context.failed is False
@@ -126,13 +127,14 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make output during teardown harmless, if a failure or a signal explains it.
+    """Make findings in output during teardown harmless, if a failure or a signal explains them.
 
     Threads and children report that they lost the failed process, destructors and exit handlers fail, and
     their output may come long before that of the failure. If the main thread only reports such a loss, the
-    last thread or child that died for another reason is the cause. A handled exception ended nothing, unless
-    the run is known to have died and no other finding shows why.
-    Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended it.
+    last thread or child that died for another reason is the cause. A handled exception did not end the run,
+    unless the run is known to have died and no other finding shows why.
+    Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended the
+    run.
     """
     noise = [
         finding for finding in now.found if finding.harm in ("fatal", "degrading") and finding.shows_teardown
@@ -159,10 +161,10 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a failed start, by a shell's message or a usage text: the program may continue or fail later.
+    """Judge the failed start of a program, shown by a shell's message or a usage text.
 
-    Start scripts load modules that a machine lacks, and print programs' help. A start counts as failed only
-    if this is the last output, and a requested help text is not a failure.
+    Start scripts load modules that a machine lacks, and print the help of programs, and then continue. So a
+    start counts as failed only if the message is the last output. A requested help text is not a failure.
     Example: ``run.sh: line 3: torchrunn: command not found``, and nothing else: fatal.
     """
     streams, tracker, context = run.streams, run.tracker, run.context
@@ -175,7 +177,7 @@ def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
         if finding.tagged("start-failed") and finding.hits and finding.rule not in now.exceptions.ended_in:
             if trained or otherwise or _started(finding, streams, context):
                 yield RemovedFinding(finding.rule)
-            # a running run's next line may show that it continued
+            # while a run is running, its next line may show that it continued
             elif context.now is None or context.failed:
                 yield replace(finding, harm="fatal")
 
@@ -211,7 +213,7 @@ def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
 
 
 def _answered(finding: RuleFinding, streams: Streams) -> int:
-    """Return how many answers of a server followed the last match, in the stream with the fewest."""
+    """Return how many requests a server answered after the last match, in the stream with the fewest."""
     return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
@@ -257,7 +259,7 @@ def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _calibrating(finding: RuleFinding) -> bool:
-    """Return whether gradients were infinite (not NaN) in the first steps only: fp16 finds its scale."""
+    """Return whether gradients were infinite, not NaN, and only in the first steps, as fp16 is calibrated."""
     for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
