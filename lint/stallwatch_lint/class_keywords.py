@@ -136,7 +136,7 @@ def _replaced(script: Script) -> bool:
 
 
 def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
-    """Return whether a Trainer of transformers or TRL runs this class, with no unknown base before it."""
+    """Return whether a Trainer of transformers or TRL runs this class, without an unknown base before it."""
     own = {one.name: one for one in script.classes}
     for base in () if node.decorator_list else node.bases:
         name = dotted(base)
@@ -150,7 +150,7 @@ def _is_trainer(script: Script, node: ast.ClassDef) -> bool:
 def _origin(
     script: Script, name: str, seen: frozenset[str] = frozenset(), *, inherited: bool = True
 ) -> str | None:
-    """Return the class of transformers or TRL behind a name, such as ``trl.SFTTrainer``.
+    """Return the class of transformers or TRL to which a name refers, such as ``trl.SFTTrainer``.
 
     With `inherited`, a class of the file counts only if it inherits its ``__init__``.
     """

@@ -23,7 +23,7 @@ _CATCHERS = {"suppress", "raises", "assertRaises"}
 
 
 class Conditions:
-    """Follows a line outward through the enclosing blocks and the ``return`` statements before it."""
+    """Analysis of a line's conditions: its enclosing blocks, and the ``return`` statements before it."""
 
     def __init__(self, tree: ast.Module) -> None:
         nodes = list(ast.walk(tree))

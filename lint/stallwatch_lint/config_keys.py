@@ -24,7 +24,9 @@ FIRST_KNOWN = "0.9.0"
 _ZERO = "zero_optimization"
 _ACCELERATED = {"accelerate", "transformers", "trl"}
 _FLAGS = {"true", "false", "t", "f", "yes", "no", "y", "n", "on", "off", "1", "0"}
-_ALIKE = 0.84  #: less than difflib's ratio of ``train_micro_batch_size`` to the intended key
+#: minimum ratio (difflib) of a misspelled key to a known key: that of ``train_micro_batch_size`` to the
+#: intended key is higher
+_ALIKE = 0.84
 
 KindName = Literal["whole", "number", "flag", "object", "device"]
 
@@ -155,7 +157,7 @@ def check_values(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_quoted_stage(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Find ``"stage": "3"`` in runs through accelerate: DeepSpeed reads 3, the other libraries no stage.
+    """Find ``"stage": "3"`` in runs through accelerate: DeepSpeed reads 3, but the other libraries ignore it.
 
     accelerate 1.15.0, ``utils/deepspeed.py`` (``is_zero3``, which transformers 5.23.0 calls in
     ``integrations/deepspeed.py``) and ``accelerator.py`` (``get_state_dict``).

@@ -1,4 +1,4 @@
-"""Find losses that contain a sum over parameters, which are empty outside of modules under ZeRO-3."""
+"""Find losses that contain a sum over parameters, which are empty outside their modules under ZeRO-3."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     (DeepSpeed 0.19.8), so a sum over a small part of a model may work. A term is reported only if it is
     assigned to a variable named for a loss, or to a variable on which ``backward`` is called, or if it is
     multiplied by zero, which has no other use: the same sum for a log line is just as wrong under ZeRO-3, but
-    stops nothing. In a ``forward`` the parameters may be those of the running module, which are present: only
-    "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first backward.
+    does not stop the run. In a ``forward``, the parameters may be those of the running module, which are
+    present, so the severity is only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first
+    backward.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -77,7 +78,7 @@ def _pulled(node: ast.AST) -> Iterator[str]:
 
 
 def _makers(script: Script) -> Iterator[str]:
-    """Yield the file's functions that return a sum of parameters ungathered; methods as ``self.name``."""
+    """Yield functions of the file that return an ungathered sum of parameters; methods as ``self.name``."""
     methods = {id(one) for node in script.classes for one in node.body}
     for function in script.functions:
         inner = list(ast.walk(function)) if isinstance(function, ast.FunctionDef) else []

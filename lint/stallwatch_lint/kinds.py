@@ -10,13 +10,13 @@ from stallwatch_lint.names import Names
 from stallwatch_lint.script import Function, Script, dotted, last_name
 
 Kind = Literal["trainer", "accelerator", "lightning", "other", ""]
-_LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer has no save_model
+_LIGHTNING = ("lightning", "pytorch_lightning")  #: packages whose Trainer does not have ``save_model``
 _BARE = ("object", "ABC", "Protocol", "Module")  #: bases that do not make a class a trainer
-_ROUNDS = 3  #: passes over the script, for functions that use objects built by other functions
+_ROUNDS = 3  #: number of passes over the script, for functions that use objects built by other functions
 
 
 class Kinds:
-    """Follows objects from their constructors through assignments, functions of the file and parameters."""
+    """Tracker of objects from their constructors through assignments, the file's functions and parameters."""
 
     def __init__(self, script: Script) -> None:
         self._script = script

@@ -70,7 +70,7 @@ def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def check_eval_mode(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find ``model.eval()`` before a backward pass of the model in the same function, with no ``train()``.
+    """Find ``model.eval()`` before a backward pass of the model in the same function, without ``train()``.
 
     Only the model of an engine whose own ``backward`` is called counts: reference models, teachers and reward
     models correctly stay in evaluation mode. Up to 0.15.3 ZeRO-3 asserts that each module is in training mode

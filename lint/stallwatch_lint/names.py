@@ -17,7 +17,7 @@ _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 
 
 class Names:
-    """Records the meanings of names, and the lines at which they end.
+    """Record of the meanings of names, and of the lines at which they end.
 
     The order of lines counts, without control flow except this: a branch of an ``if`` does not end the
     meaning that its other branch gives. A parameter has no meaning by itself; ``self.model`` belongs to its

@@ -19,7 +19,7 @@ from stallwatch_lint.script import Call, Script, last_name, parts
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
 _ENGINE, _PREPARED = "engine", "prepared"  # returned by deepspeed.initialize, and by accelerate's prepare
 _MODULE, _BARE = "module", "bare"  # the module of a model; the result of unwrap_model for other objects
-_MODEL = "model"  # any of the first three meanings
+_MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED`` and ``_MODULE``
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
 _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine
 

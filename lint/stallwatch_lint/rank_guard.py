@@ -1,4 +1,4 @@
-"""Find calls that all ranks must make but only one rank makes, which then waits for the others forever.
+"""Find calls that all ranks must make, but that only one rank makes: it waits for the others forever.
 
 Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
 ``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
@@ -25,7 +25,7 @@ _MEANINGS = {True: _IS_FIRST, False: _IS_OTHER, None: ""}
 
 
 class FirstRank:
-    """Follows ``r = dist.get_rank()`` and ``main = r == 0`` through the assignments of a script."""
+    """Tracker of assignments such as ``r = dist.get_rank()`` and ``main = r == 0`` in a script."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)
@@ -85,7 +85,7 @@ def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find collectives, and calls that contain collectives, only below ``if rank == 0:``.
 
     Skip a call if the other branch, or any code for the other ranks, makes the same call: a first rank before
-    all others is a common pattern. A collective of a group does not concern the ranks outside of the group.
+    all others is a common pattern. A collective of a group does not concern the ranks outside the group.
     """
     models, kinds, guards = models_of(script), kinds_of(script), FirstRank(script)
     first: list[Call] = []

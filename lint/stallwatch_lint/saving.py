@@ -105,7 +105,7 @@ class _BareModels:
         self._by_name.update(name for _, engine in script.engines for name in (engine, f"{engine}.module"))
         self._by_name.discard("?")
         self._scope_of: dict[int, int] = {}
-        self._others: dict[int, set[str]] = {}  # names assigned in each scope that starts no engine
+        self._others: dict[int, set[str]] = {}  # names assigned in each scope that does not start an engine
         self._trained: dict[int, int] = {}  # the first line that trains, by scope
         self._tests_for_engine: set[int] = set()  # scopes that test whether DeepSpeed is used
         self._states: dict[int, ast.Call] = {}  # the call that returned a name's state dict, by line

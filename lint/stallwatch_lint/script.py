@@ -225,7 +225,7 @@ class Script:
 def parse_script(text: str, file: str) -> Script | Diagnostic:
     """Return the script, or a diagnostic if Python cannot read it. It is compiled but never run.
 
-    Compiling finds errors that the syntax tree alone allows (``return`` outside of a function).
+    Compiling finds errors that the syntax tree alone allows (``return`` outside a function).
 
     Raises:
       NewerPython: if the line is written for a newer Python than this one.

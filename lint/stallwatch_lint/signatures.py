@@ -1,4 +1,4 @@
-"""Find the keyword arguments that a class of an installed package accepts, from its source: no imports."""
+"""Find the keyword arguments that a class of an installed package accepts, without importing it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from stallwatch_lint.script import dotted, is_constant, last_name
 
-MOST_STEPS = 12  #: maximum steps from module to module and from class to base
+MOST_STEPS = 12  #: maximum number of steps from module to module and from class to base
 
 
 class Source(NamedTuple):
@@ -23,7 +23,7 @@ Read = Callable[[str], "Source | None"]
 
 
 class Signatures:
-    """Follows a class from its import to its definition, and to its bases.
+    """Reader of signatures that follows a class from its import to its definition, and to its bases.
 
     A result that is not certain (``**kwargs``, a metaclass, decorators, an unknown base) is ``None``.
     """

@@ -39,7 +39,7 @@ def changed_name(kind: Kind, old: str) -> ChangedName | None:
 
 
 def moved_attribute(module: str, name: str) -> Any:
-    """Return what replaces the attribute of a module, with a warning: for its ``__getattr__``."""
+    """Return the replacement of a module's attribute, and warn: for the ``__getattr__`` of the module."""
     row = changed_name("python", f"{module}.{name}")
     if row is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

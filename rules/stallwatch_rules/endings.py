@@ -11,7 +11,8 @@ import msgspec
 
 from stallwatch_rules.messages import Text
 
-GONE_ON = 5  #: if the other ranks continue for this many steps, a rank left the run early
+#: minimum number of steps that other ranks continue after a rank ended, for it to have left early
+GONE_ON = 5
 NEAR, FAR = 0.9, 0.7  #: shares of the memory limit: above NEAR, memory ran out; below FAR, it did not
 
 Speaks = Literal["for", "against", "far", ""]
@@ -26,9 +27,9 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """Observed memory of a run that ended. Sizes are in bytes, 0 if unknown."""
 
     counted: bool | None = None  #: True if the kernel's count of OOM kills rose; None if it was not readable
-    held: int = 0  #: the highest observed use of the command and all its processes
+    held: int = 0  #: the highest observed memory use of the command and all its processes
     limit: int = 0  #: the limit above which the kernel kills a process
-    ranks: dict[int, int] = {}  #: rank → the highest use that the rank reported
+    ranks: dict[int, int] = {}  #: rank → the highest memory use that the rank reported
 
     @property
     def most(self) -> int:
@@ -37,7 +38,7 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def speaks(self) -> Speaks:
-        """The evidence on whether the host ran out of memory: "for", "against", "far", or "" for none.
+        """The evidence about whether the host ran out of memory: "for", "against", "far", or "" for none.
 
         "far": the use stayed far from the limit. Programs other than the kernel that watch the memory
         (earlyoom, systemd-oomd, Ray, Slurm) leave the kernel's count unchanged, but they kill only if memory
@@ -60,7 +61,7 @@ class ExitedRank(msgspec.Struct, frozen=True):
 
     rank: int | None
     step: int | None = None  #: the last step seen before the process ended
-    behind: int = 0  #: steps that the other ranks took after the process had ended
+    behind: int = 0  #: number of steps that the other ranks completed after the process had ended
 
 
 class Crash(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag without which opening a pipe would wait for a writer
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag without which opening a pipe waits for a writer
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
 def account() -> int:
-    """Return the effective user id of this process; 0 on Windows, where all files belong to user 0."""
+    """Return the effective user ID of this process; 0 on Windows, where all files belong to user 0."""
     return os.geteuid() if hasattr(os, "geteuid") else 0
 
 

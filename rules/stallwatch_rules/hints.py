@@ -23,7 +23,7 @@ from stallwatch_rules.text.lazy import lazy
 TRACEBACK = (
     *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
     *("never retrieved", "of asynchronous generator", "unhandled exception"),
-    # Words of a logger's message on how the program continues without the part that failed.
+    # Words of a logger's message that the program continues without the failed part.
     *("etrying", "kipping", "kipped", "gnoring", "gnored", "alling back", "rying again"),
 )
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")

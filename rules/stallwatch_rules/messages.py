@@ -10,7 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 T = TypeVar("T")
-PAGE = "text"  #: message id of a rule page's text; the parameters hold the text in each language
+PAGE = "text"  #: message ID of a rule page's text; the parameters hold the text in each language
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -21,7 +21,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
     then: tuple[Message, ...] = ()  #: the sentences that follow
 
     def __add__(self, other: Text) -> Message:
-        """Return this message followed by another message; an empty text changes nothing."""
+        """Return this message followed by another message; an empty text is ignored."""
         if isinstance(other, str):
             if other:
                 raise TypeError(f"no message: {other!r}")

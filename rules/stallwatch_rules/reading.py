@@ -52,9 +52,10 @@ from stallwatch_rules.text.redact import LineMasker, is_key_line, redact, redact
 if TYPE_CHECKING:
     from stallwatch_rules.failures.unexplained import Baseline
 
-#: Limit of sources times ranks. A stream takes some 8 KiB: with 100,000 files a process stays below 400 MB.
+#: Maximum number of streams, one for each source and rank. A stream takes some 8 KiB: with 100,000 files, a
+#: process stays below 400 MB.
 MAX_STREAMS = 20_000
-_MAX_RANKS = 4096  # limit of ranks in one source: a text with more ranks is not a log
+_MAX_RANKS = 4096  # maximum number of ranks in one source: a text with more ranks is not a log
 
 
 class Observed(msgspec.Struct):
@@ -72,8 +73,9 @@ class SkippedCount(NamedTuple):
     source: str
     segments: int = 0  #: number of skipped lines and progress bar updates
     kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines may contain
-    losses: int = 0  #: skipped metrics lines with a loss and without a step
-    more: Sequence[tuple[str, int]] = ()  #: rule → further matches; "" for lines that match no rule
+    losses: int = 0  #: number of skipped metrics lines with a loss and without a step
+    #: rule → number of further matches; "" for lines that no rule matches
+    more: Sequence[tuple[str, int]] = ()
 
 
 class PartialReading(NamedTuple):
@@ -154,8 +156,8 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
-        # A scheduler's log also contains Stallwatch's own messages, which quote the run's lines: no new
-        # evidence.
+        # A scheduler's log also contains Stallwatch's own messages, which quote the run's lines, so they are
+        # not new evidence.
         own_words = "stallwatch:" in text
         splits = self.splits_starts and not self._replaying
         keys = digitless_keys(lines, text) if splits else []
@@ -229,7 +231,7 @@ class RunReading:
         return more
 
     def take_report(self, match: Match, more: int = 0) -> None:
-        """Record a rank's report: a match, and `more` matches like it, whose line is in no log."""
+        """Record a rank's report: a match, and `more` matches like it, whose line is not in any log."""
         stream = self._stream(match.line)
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
@@ -288,8 +290,8 @@ class RunReading:
         (seconds without a step) come from the agent that watches or watched the run live. ``ended_at``: when
         the run ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other
         ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the ranks that the
-        others wait for, if stacks showed that they are in none of the collectives. ``watched``: an agent
-        still watches the run.
+        others wait for, if stacks showed that they are outside all collectives. ``watched``: an agent still
+        watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}

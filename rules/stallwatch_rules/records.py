@@ -110,8 +110,8 @@ class Primary(msgspec.Struct):
     fixes: list[Text]
     #: groups of the ranks that hold up the run, which the title names
     apart: list[StackGroup] = []
-    inferred: Inferred = ""  #: basis of the conclusion if no rule has the exception's wording
-    frames: list[str] = []  #: calls in the traceback of the exception, as in ``UnknownException``
+    inferred: Inferred = ""  #: basis on which the rule was inferred, if no rule matches the exception's text
+    frames: list[str] = []  #: stack frames of the exception, as in ``UnknownException``
     host: str = ""  #: host of the rank, in a run over several hosts
 
 
@@ -137,7 +137,8 @@ class Finding(msgspec.Struct):
     first: Place
     last: Place
     note: Text = ""  #: the evidence for the harm
-    at_least: bool = False  #: files with equal lines were not read: `count` and `ranks` are lower bounds
+    #: True if files with equal lines were not read: `count` and `ranks` are lower bounds
+    at_least: bool = False
 
 
 class NearPage(msgspec.Struct):
@@ -205,7 +206,7 @@ PassedReason = Literal["explained", "harm", "role", "order", "explained-by-other
 class Noted(msgspec.Struct):
     """An assessor's note for later assessors; findings do not show it."""
 
-    rule: str | None  #: rule of the finding; ``None`` if the note is on the run
+    rule: str | None  #: rule of the finding; ``None`` if the note is about the run
     facts: list[str] = []
     explains: list[str] = []  #: rules of the other findings that this finding now explains
 
@@ -247,8 +248,8 @@ class Stats(msgspec.Struct):
     bytes: int = 0
     lines: int = 0
     seconds: float = 0.0  #: duration of the reading; 0 if lines were read live
-    unread_files: int = 0  #: files not read to the end because time ran out
-    unread_bytes: int = 0  #: unread bytes of these files, as far as known
+    unread_files: int = 0  #: number of files that were not read to the end because time ran out
+    unread_bytes: int = 0  #: number of unread bytes in files that were not read to the end, as far as known
 
 
 class Start(msgspec.Struct):
@@ -266,7 +267,7 @@ class Start(msgspec.Struct):
     total_steps: int | None = None
     began: str | None = None  #: ISO 8601
     ended: str | None = None
-    reported: bool = False  #: True if this report is on this start
+    reported: bool = False  #: True if this report is about this start
     interrupted_by: Interrupter | None = None  #: who stopped the start from outside, if anyone did
 
 
@@ -302,7 +303,8 @@ class Diagnosis(msgspec.Struct):
 class JobSummary(msgspec.Struct):
     """A summary of one of several jobs whose logs were given together."""
 
-    name: str  #: the scheduler's number or the name of the run or job; ``other`` for files of no known job
+    #: the scheduler's number or the name of the run or job; ``other`` for files without a known job
+    name: str
     verdict: Verdict
     badge: Text  #: the verdict in words
     primary: str | None  #: the rule of the primary cause
@@ -313,7 +315,7 @@ class JobSummary(msgspec.Struct):
     finished: bool
     last_time: str | None  #: ISO 8601: time of the last output, by the log, or else by the files
     files: list[str]
-    reported: bool = False  #: True if this report is on this job
+    reported: bool = False  #: True if this report is about this job
     interrupted_by: Interrupter | None = None
 
     @property
@@ -323,9 +325,9 @@ class JobSummary(msgspec.Struct):
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Return whether a run is in trouble. An interrupted run is, if its primary cause is known.
+    """Return whether a run is in trouble; an interrupted run is, if its primary cause is known.
 
-    A run that the system stopped has a cause; a run that a person stopped has none.
+    A run that the system stopped has a cause, but a run that a person stopped does not.
     """
     if verdict == "interrupted":
         return primary is not None

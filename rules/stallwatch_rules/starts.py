@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from stallwatch_rules.reading import SkippedCount
 
 HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
-HEAD_REACH = 400  #: lines that are searched for the head
-FIRST_WITHIN = 16  #: lines among which the first line of the head must be
-MOST_HEADS = 4  #: heads of one source that are kept
-ENOUGH = 3  #: lines of the head that must recur
-NEAR = 200  #: lines within which the lines of the head must recur
-NEXT = 30  #: lines within which the next line of the head must follow
+HEAD_REACH = 400  #: maximum number of first lines of a source that are searched for the head
+FIRST_WITHIN = 16  #: number of first lines of a source, one of which must begin the head
+MOST_HEADS = 4  #: maximum number of heads of one source that are kept
+ENOUGH = 3  #: minimum number of lines of the head that must recur
+NEAR = 200  #: maximum number of lines within which the lines of the head must recur
+NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3
 FRESH = 3  #: if more lines than this are in no head, a start shows more than its head
-MOST_WAITING = 4000  #: lines after which an uncertain start is rejected
-FIRST_KEPT, LAST_KEPT = 8, 56  #: starts of a source that are kept
-_LEAST = 5  # a line needs this many characters besides digits
+MOST_WAITING = 4000  #: number of lines after which an uncertain start is rejected
+FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
+_LEAST = 5  # minimum number of characters of a line in a head, not counting digits
 
 #: Text that differs between starts of one program: times, durations, sizes, processes, ports, identifiers.
 _CHANGING = lazy(
@@ -49,7 +49,7 @@ _COMMAND = lazy(
     r"(?:\S*/)?(?:python[\d.]*|torchrun|deepspeed|accelerate|mpirun|bash|sh) .{0,400}?([\w.-]+\.(?:py|sh))\b"
 )
 _USAGE = lazy(r"^usage: ([\w.-]+\.py)\b")
-#: Launchers print these once for all their ranks (torch 2.13, distributed/run.py; deepspeed 0.19.8,
+#: Lines that launchers print once for all their ranks (torch 2.13, distributed/run.py; deepspeed 0.19.8,
 #: launcher/runner.py and launch.py).
 _LAUNCHER = lazy(
     r"^\*{5,}$|Setting OMP_NUM_THREADS environment variable for each process"
@@ -62,7 +62,7 @@ class HeadLine(msgspec.Struct):
 
     order: int
     text: str
-    vain: int = 0  #: how often it recurred without a start
+    vain: int = 0  #: number of times that the line recurred without a start
 
 
 class Head:
@@ -98,7 +98,7 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed the head in turn: the first line recurs, and most other lines."""
+        """True if several processes printed the head in turn: the first line and most other lines recur."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
@@ -157,8 +157,8 @@ class Recurrence(msgspec.Struct):
 
     head: Head
     met: dict[bytes, HeadLine] = {}
-    others: int = 0  #: lines that recurred with other numbers
-    is_later: bool = False  #: one of those lines names another epoch
+    others: int = 0  #: number of lines that recurred with other numbers
+    is_later: bool = False  #: True if a line that recurred with other numbers names another epoch
 
     def see(self, key: bytes, line: Line) -> bool:
         """Compare a line with the head; return True if it is the next line of the head."""
@@ -219,7 +219,7 @@ class Candidate:
         self.lines: list[Line] = []
         self.asides: list[SkippedCount] = []
         self._recurrences = [Recurrence(head) for head in heads]
-        self.fresh = 0  #: lines that are in no head
+        self.fresh = 0  #: number of lines that are not in any head
         self._met_at = 0
 
     def see(self, key: bytes, line: Line) -> None:
@@ -258,7 +258,7 @@ class Part(msgspec.Struct):
     first: Line
     last: Line
     heads: list[Head]  #: heads of the first start and of the newest starts, newest last
-    known: set[bytes] = set()  #: keys of the lines in these heads
+    known: set[bytes] = set()  #: keys of the lines in ``heads``
     programs: set[str] = set()  #: programs named by marks of starts
     rank: int | None = None  #: the one rank whose lines are examined, in addition to lines without a rank
     busy: bool = True  #: True while the head is open, or while a start may have begun

@@ -29,16 +29,19 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_TEMPLATES = 8  #: includes exemplars of other templates: one of them may be the proof
+#: maximum number of exemplars with those of further templates, one of which may be the proof
+MAX_TEMPLATES = 8
 MAX_ACTIVITY = 4096
-AGED_STEPS, AGED_LINES = 3, 100  #: steps and lines after which a line's time no longer applies
-ACTIVITY_SECONDS = 15.0  #: lines closer together than this are one sign of life
+AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and of lines after which a line's time no longer applies
+ACTIVITY_SECONDS = 15.0  #: maximum seconds between lines that count as one sign of life
 #: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); other programs skip
 #: samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
-_ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001  # zones differ by quarters of an hour; stamps have milliseconds
-VERSION_LINES = 20_000  #: programs print their versions at startup
+# seconds of which the difference of two time zones is a multiple; maximum difference of equal times
+_ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
+#: number of first lines that are searched for versions, which programs print at startup
+VERSION_LINES = 20_000
 
 
 class RuleHits(msgspec.Struct):
@@ -47,17 +50,17 @@ class RuleHits(msgspec.Struct):
     first: Match
     first_index: int  #: index of the first match's line in its stream
     last: Match
-    mark: int  #: steps that the stream had read at the last match
+    mark: int  #: number of steps that the stream had read at the last match
     own_step: int | None = None  #: the stream's own step at the first match
     last_own_step: int | None = None  #: the stream's own step at the last match
     since: Match | None = None  #: the first match after the last finite loss that came before a match
-    since_own_step: int | None = None  #: the stream's own step at that match
+    since_own_step: int | None = None  #: the stream's own step at the match ``since``
     last_index: int = 0  #: index of the last match's line in its stream
-    last_plain: int = 0  #: lines outside of tracebacks before the last match
-    answers: int = 0  #: requests that the stream's server had answered at the last match
+    last_plain: int = 0  #: number of lines outside tracebacks before the last match
+    answers: int = 0  #: number of requests that the stream's server had answered at the last match
     count: int = 0
-    teardown: int = 0  #: matches in the output of a process that was being torn down
-    handled: int = 0  #: matches in exceptions that the program reports to have handled
+    teardown: int = 0  #: number of matches in the output of a process during its teardown
+    handled: int = 0  #: number of matches in exceptions that the program reports as handled
     exemplars: list[str] = []
     lowest: dict[str, float] = {}  #: capture → the lowest number in it
 
@@ -74,7 +77,7 @@ class RuleHits(msgspec.Struct):
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
     def _keep(self, text: str) -> None:
-        """Keep the first texts, then the first text of each further template."""
+        """Keep the text if it is one of the first, or otherwise the first of its template."""
         if len(self.exemplars) >= MAX_TEMPLATES or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
@@ -85,12 +88,12 @@ class RuleHits(msgspec.Struct):
 
 
 class SkippedLines(msgspec.Struct):
-    """State that the streams of a source share, and the share of skipped lines per stream."""
+    """State that the streams of a source share, with the number of skipped lines per stream."""
 
     lines: float = 0.0
-    losses: float = 0.0  #: skipped metrics lines with a loss and without a step, per stream
-    steps: int = 0  #: samples of the stream with the source's first sample
-    counted_rank: tuple[int | None] | None = None  #: the rank of that stream, in a tuple
+    losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step, per stream
+    steps: int = 0  #: number of samples of the stream with the source's first sample
+    counted_rank: tuple[int | None] | None = None  #: the rank of the stream that ``steps`` counts, in a tuple
 
     def add(self, lines: int, losses: int, streams: int) -> None:
         """Record skipped lines of a source that has this many streams."""
@@ -118,17 +121,17 @@ class StreamReading:
     ) -> None:
         self.source = source
         self.starts = starts  #: rules that match a failed start
-        self.below_start: Below = ""  #: kind of output after the last match of these rules
+        self.below_start: Below = ""  #: kind of output after the last match of a rule in ``starts``
         self.timeouts = timeouts  #: rules whose lines contain flight data
         self.rank = rank
         self.index = 0  #: number of lines read
-        self.plain = 0  #: lines read outside of tracebacks
+        self.plain = 0  #: number of lines read outside tracebacks
         self._gaps = gaps if gaps is not None else SkippedLines()
         self._left_out, self._losses = self._gaps.lines, self._gaps.losses
         self.timelines = StreamTimelines()
-        self.answers = 0  #: lines that show that a server answered a request
+        self.answers = 0  #: number of lines that show that a server answered a request
         self.curves = Curves()
-        self._logged: dict[str, int] = {}  # steps of each counter when a loss was last printed
+        self._logged: dict[str, int] = {}  # number of steps of each counter when a loss was last printed
         self._lossy = False  # True if a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
@@ -145,14 +148,16 @@ class StreamReading:
         self.last_zoned = False  #: True if the zone of the last time is known
         #: seconds that the clock was set back since the last step, at the end of daylight saving time
         self.turned_back = 0.0
-        self._undated = self._undated_steps = 0  # lines, and samples, since the last line with a time
+        # number of lines, and of samples, since the last line with a time
+        self._undated = self._undated_steps = 0
         self._steps_then = 0  # value of `SkippedLines.steps` at the last line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
-        self.activity: dict[int, int] = {}  #: lines since the last step, by time in ACTIVITY_SECONDS
+        #: number of lines since the last step, by time in units of ACTIVITY_SECONDS
+        self.activity: dict[int, int] = {}
         self.activity_now: Activity | None = None  #: the latest activity since the last step
         self.timed = False  #: True if every line's time comes from outside the text
-        self.of_a_run = False  #: True if a line belonged to training, although it had no step
+        self.of_a_run = False  #: True if a line without a step belonged to training
         self.sampled = False  #: True if any line contained training metrics
         self._finite_at = -1  # index of the last line with a finite loss
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
@@ -293,7 +298,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the template of the line that was just read, with ``more`` like it, outside of exceptions."""
+        """Count the template of the line that was just read, with ``more`` like it, outside exceptions."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -357,7 +362,7 @@ NO_CODES: Mapping[int, int] = MappingProxyType({})
 def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
     """Return the streams without those reports of ranks that the log contains as well.
 
-    Each failure counts once, by the log's line. The ranks' reports on the failure, such as a parameter's
+    Each failure counts once, by the log's line. The ranks' reports about the failure, such as a parameter's
     name, follow the log's lines as evidence.
     """
     logged = {rule for (source, _), stream in streams.items() if source != SOURCE for rule in stream.hits}

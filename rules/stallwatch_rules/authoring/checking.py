@@ -15,8 +15,8 @@ from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
     """Return the problems of samples that fire, or do not fire, contrary to their fences.
 
-    A judged rule (no patterns) is concluded from a whole run, together with the other rules of ``catalogue``,
-    by default the packaged one.
+    A judged rule (one without patterns) is inferred from a whole run, together with the other rules of
+    ``catalogue``, by default the packaged one.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -76,7 +76,7 @@ def _fired(page: RulePage, sample: str, catalogue: Catalogue, matcher: Matcher) 
 
 
 def _needs_run(page: RulePage) -> bool:
-    """Return whether the engine may conclude the rule from a whole run, even if its page has patterns."""
+    """Return whether the engine may infer the rule from a whole run, even if its page has patterns."""
     return page.judged or "concluded" in page.tags
 
 
@@ -90,7 +90,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each rule that shares a pattern with another rule, with no context in either."""
+    """Yield a problem for each rule that shares a pattern with another rule, without any context."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

@@ -18,9 +18,9 @@ from stallwatch_rules.text.display import shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
-MAX_PATTERN_TEXT = 160  #: characters of the message that become part of the pattern
+MAX_PATTERN_TEXT = 160  #: maximum number of characters of the message that become part of the pattern
 LEAST_TEXT = 12  #: minimum number of fixed characters; with fewer, a pattern would fire on unrelated lines
-MAX_NAMED = 3  #: maximum number of numbers that get a name
+MAX_NAMED = 3  #: maximum number of numbers in the pattern that get a name
 OWN_FAMILY = "own"  #: family if the log does not show the package of the failure
 
 _VALUES = lazy(
@@ -42,7 +42,7 @@ _FORMS = {
     "secret": r"\S+",
     "float": r"[\d.eE+-]+",
 }
-# Level, date, time, thread and source line before a message of glog, which no two lines share.
+# Level, date, time, thread and source line before a message of glog, which differ from line to line.
 _GLOG_LEAD = lazy(r"^\[?[IWEF]\d{4} [\d:.]+(?: +\d+)? +[^\s\]]+:\d+\]:? *")
 _SPECIAL = lazy(r"([\\.^$*+?{}\[\]|()])")
 _INSTALLED = lazy(r"[/\\](?:site|dist)-packages[/\\](?P<path>(?P<package>\w+)[\w./\\-]*)(?::\d+ in .*)?$")
@@ -50,7 +50,7 @@ _NAMED_PACKAGES = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
 
 
 class DraftError(ValueError):
-    """The reason, as a message, why no page can be drafted."""
+    """The reason, as a message, why a page cannot be drafted."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _known(rule: str) -> str:
 
 
 def fixed_text(message: str) -> int:
-    """Return the number of letters in a message that are the program's own, not values."""
+    """Return the number of letters of a message that belong to its fixed text rather than to values."""
     return sum(character.isalpha() for character in _VALUES.sub("", message[:MAX_PATTERN_TEXT]))
 
 
@@ -128,7 +128,7 @@ def _escaped(text: str) -> str:
 
 
 def id_of(failure: Failure, package: str) -> str:
-    """Return a proposed rule id: the package and the message's most significant words."""
+    """Return a proposed rule ID: the package and the message's most significant words."""
     words = list(dict.fromkeys(words_of(masked(failure.message).replace("<", " <"))))
     name = [package.lower().replace("_", "-")] if package else []
     kept = [word for word in words if word.isascii() and word not in name][:4]
@@ -259,7 +259,7 @@ class Proposal:
 
 
 def propose(reading: RunReading, *, since: str, rule: str = "", family: str = "") -> Proposal:
-    """Return a page for the unknown failure of this run, with this id if one is given.
+    """Return a page for the unknown failure of this run, with this ID if one is given.
 
     Raises ``DraftError`` if a rule knows the failure, or if there is none.
     """

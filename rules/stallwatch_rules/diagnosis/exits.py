@@ -1,4 +1,4 @@
-"""Determine from the exit codes in launchers' reports how ranks ended: by a signal, or with a status of their own.
+"""Determine how ranks ended, by a signal or with a status of their own, from launchers' exit codes.
 
 A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
 has ended all other processes. So neither the order of these lines nor their times show which rank ended

@@ -1,6 +1,7 @@
 """Advice for an exception that no rule knows, by its type and words, from ``advice.json``.
 
-The advice says where to look. It names no cause: what the user's own code expected is not in the log.
+The advice says where to look. It does not name a cause, because the log does not contain what the user's own
+code expected.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stallwatch_rules.messages import Message, message
 from stallwatch_rules.text.digest import shortened
 from stallwatch_rules.text.display import shown
 
-LONGEST = 80  #: characters of a quoted part
+LONGEST = 80  #: maximum number of characters of a quoted part
 
 
 class Advice(msgspec.Struct, frozen=True):
@@ -23,7 +24,8 @@ class Advice(msgspec.Struct, frozen=True):
     id: str
     exceptions: str  #: a pattern of the name without its modules
     message: str = ""  #: a pattern that its message must contain; its groups are the message's parameters
-    #: it only reports that a command, a notebook's cell or a trial failed, which printed its own exception
+    #: True if the exception only reports that a command, a notebook's cell or a trial failed, which printed
+    #: its own exception
     relays: bool = False
 
 

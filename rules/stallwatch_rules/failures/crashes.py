@@ -1,5 +1,4 @@
-"""Read failures without a Python traceback: C++ exceptions, fatal signals, Ascend error blocks, error files,
-and the errors of other languages.
+"""Read failures without a Python traceback, such as C++ exceptions, fatal signals and error files.
 
 A ``CrashReader`` takes the lines of one source and rank in order, in parallel with the ``TracebackReader``.
 """
@@ -18,12 +17,12 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.foreign_json import NOT_JSON
 from stallwatch_rules.text.lazy import lazy
 
-BLOCK_LINES = 80  #: maximum length of the stack under a crash
-STRAY_LINES = 3  #: consecutive lines outside of any stack after which the block has ended
+BLOCK_LINES = 80  #: maximum number of lines of the stack under a crash
+STRAY_LINES = 3  #: number of consecutive lines outside any stack after which the block has ended
 
 GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")  #: signals that request a graceful end: Ray's reports name each
 
-#: Every first line of a crash contains one of these words, for which many lines are searched at once.
+#: Words of which the first line of every crash contains one; many lines are searched for them at once.
 WORDS = (
     "terminate called",
     "libc++abi",
@@ -61,16 +60,16 @@ _CHECK = lazy(r"(?:^|\s)F(?:\d{4})? .{0,300}?\] (?P<name>Check failed): (?P<m>.+
 #: From TensorFlow and XLA: a message of level F ends the process.
 _FATAL_LEVEL = lazy(r" (?P<name>F) (?:tensorflow|external)/\S{1,200}:\d+\] (?P<m>.+)")
 _ASCEND = lazy(r"^(?P<name>E[A-Z0-9]\d{4}): \[PID: ?\d+\] \S+ (?P<m>.+)")
-#: The assertion of glibc (assert/assert.c); CUDA's has other quotes, and a rule knows it.
+#: The assertion of glibc (assert/assert.c); CUDA's has other quotes, and a rule matches it.
 _ASSERT = lazy(r"^[\w.-]+: [^:]{1,200}:\d+: .{1,200}: (?P<name>Assertion) (?P<m>`.{1,300}' failed)\.$")
-#: From Lua (torch 7), and from Julia.
+#: Messages of Lua (torch 7), and of Julia.
 _LUA = lazy(r"^\S{0,200}lua(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: (?P<m>(?P<name>attempt to \w+) .{1,200})$")
 _LUA_ERROR = lazy(r"^\S{0,200}(?P<name>lua)(?:jit)?[\w.-]{0,9}: \S{1,200}:\d+: ?(?P<m>.{0,300})$")
 _JULIA = lazy(r"^ERROR: (?P<name>LoadError): (?P<m>.{1,300})$")
 #: An error of Hydra, which omits its traceback (hydra-core 1.3, _internal/instantiate/_instantiate2.py).
 _HYDRA = lazy(r"^(?P<name>Error (?:in call to|locating) target) (?P<m>'.{1,300})$")
-#: From R, MATLAB, Rust, Go and Java; of the first three, the message may be on the next line.
-#: R prints the same for an error that a script handles; an unhandled error ends in `_R_END`.
+#: Messages of R, MATLAB, Rust, Go and Java; those of the first three may be on the next line. R prints the
+#: same for an error that a script handles; an unhandled error ends in `_R_END`.
 _R = lazy(r"^(?P<name>Error in [\w.:$]{1,80}\(.{0,300}\)) : ?(?P<m>.{0,300})$")
 _R_END = "Execution halted"
 _MATLAB = lazy(r"^(?P<name>Error using [\w./>]{1,80})(?: \(line \d+\))?$")
@@ -87,7 +86,7 @@ _BEGINNINGS = (
     *(_ASSERT, _LUA, _LUA_ERROR, _JULIA, _HYDRA, _R, _MATLAB, _RUST, _GO, _JAVA),
 )
 _BELOW = (_LUA_ERROR, _R, _MATLAB, _RUST)
-#: The message of a Python exception may quote these: what a child or an embedded interpreter printed.
+#: Output of a child process or an embedded interpreter, which a Python exception may quote in its message.
 _QUOTED = (_ASCEND, _LUA, _LUA_ERROR, _JULIA, _R, _MATLAB, _RUST, _GO)
 
 _WHAT = lazy(r"\s*what\(\): +(?P<m>.*)")
@@ -117,8 +116,8 @@ class CrashReader:
         self._open: ExceptionChain | None = None
         self._lines = 0  # number of lines in the block so far
         self._stray = 0
-        self._threads = 0  # number of threads' stacks in the block
-        self._below = False  # True if its message is on the next line that is not blank
+        self._threads = 0  # number of thread stacks in the block
+        self._below = False  # True if the crash's message is on the next line that is not blank
 
     @property
     def busy(self) -> bool:
@@ -236,7 +235,7 @@ def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
     """Parse ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
     try:
         record = msgspec.json.decode(line.text)
-    except NOT_JSON:  # the line is truncated, or no error file at all
+    except NOT_JSON:  # the line is truncated, or not from an error file
         return None
     inner = _entry(record, "message")
     summary = _entry(inner, "message")

@@ -1,4 +1,4 @@
-"""Find the versions, in a log, of the packages that decide which fix applies."""
+"""Find in a log the versions of the packages that decide which fix applies."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _MEANT = lazy(
     # References to further help.
     r"|^(?:Try|See|Run|Use|Type|To|Also|Please|For|You|It is also|IMPORTANT|The following module)\b"
     r".{0,120}(?:help|usage|`|conda|module|shell|spider|cache|information|documentation)"
-    # Open MPI on programs and slots (help-orterun.txt and help-orte-rmaps-base.txt of 4.1).
+    # Messages of Open MPI about programs and slots (help-orterun.txt and help-orte-rmaps-base.txt of 4.1).
     r"|^(?:or execute an executable|Executable: |Node: |while attempting to start process)"
     r"|\bslots?\b|Open MPI|^(?:available for use|launch a process|launch\.|environment in which"
     r"|of hardware threads|--use-hwthread)"

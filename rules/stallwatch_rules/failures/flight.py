@@ -21,7 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.stream import Key, StreamReading
 
-START_UP = 5  #: number of collectives in the start-up of a communicator alone
+START_UP = 5  #: maximum number of a collective that still belongs to the start of a communicator
 MAX_RANKS = 4096
 MAX_SHOWN = 4  #: maximum number of different collectives in a sentence
 #: Operations between two ranks; both ends of a transfer have the same number (torch, ProcessGroupNCCL.cpp).
@@ -153,8 +153,8 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
     """Return the ranks of a group that waited in different operations with the same number.
 
-    The number is the group's own count of its calls, so each rank came, but to another collective. Without a
-    named group, several groups may have reached that number.
+    The number is the group's own count of its calls, so each rank reached that number, but in another
+    collective. Without a named group, several groups may have reached that number.
     """
     together = {
         (flight.group, rank): flight
@@ -175,7 +175,7 @@ def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[
 
 
 def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
-    """Describe the counters in a sentence; empty if they show nothing."""
+    """Return a sentence about the counters; empty if they do not show a rank."""
     for ranks in _by_group(flights):
         note = _note(ranks)
         if note:

@@ -24,9 +24,8 @@ _BY_SIGTERM = (-15, 143)
 _ROOT = "Root Cause (first observed failure)"
 _AGAIN = lazy(r"Worker group \w{1,20}\. (\d{1,6}/\d{1,6}) attempts left; ?will restart worker group")
 _LOCAL = lazy(r"failed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,6})\b")
-# Output of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): per container
-# its
-# state, then its limits, then its requests; a node's capacity has no state.
+# Output of `kubectl describe pod` (describeContainers in kubectl's pkg/describe/describe.go): for each
+# container its state, then its limits, then its requests; a node's capacity does not have a state.
 _STATE = lazy(r"^\s+State: {2,20}\S")
 _KILLED = lazy(r"^\s+Reason: {2,20}OOMKilled\s*$")
 _LIMITS = lazy(r"^\s+Limits:\s*$")
@@ -34,16 +33,17 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-STATE_LINES = 20  #: lines per container in `kubectl describe pod`, from the reason of its end to its limits
+#: maximum number of lines from the reason of a container's end to its limits in `kubectl describe pod`
+STATE_LINES = 20
 
 
 class Stop(msgspec.Struct):
     """Workers of torchrun that failed; later lines show whether they were replaced."""
 
-    line: Line  #: the launcher's last line on the failure
+    line: Line  #: the launcher's last line about the failure
     ranks: list[int] = []  #: local ranks of the workers, on their node
-    left: str = ""  #: attempts left, such as "3/3", if the line reports a restart
-    over: int | None = None  #: number of the line at which torchrun failed for this reason
+    left: str = ""  #: number of attempts left, such as "3/3", if the line reports a restart
+    over: int | None = None  #: number of the line at which torchrun itself failed because of these workers
 
 
 class LauncherSummary(msgspec.Struct):
@@ -52,15 +52,15 @@ class LauncherSummary(msgspec.Struct):
     codes: dict[int, int | None] = {}  #: failed rank → exit code
     exit_lines: dict[int, Line] = {}  #: failed rank → line with its exit code
     first: int | None = None  #: the first rank whose failure torchrun reported
-    failed_by_itself: bool = False  #: a process failed other than by SIGTERM
+    failed_by_itself: bool = False  #: True if a process failed other than by SIGTERM
     spawned: dict[int, int | None] = {}  #: started process → local rank
     stops: list[Stop] = []  #: failures of workers that torchrun reported
     left: dict[int, tuple[Line, int | None]] = {}  #: process that ended well → line and step
     limits: dict[str, Line] = {}  #: memory limits that killed containers exceeded, each with its line
-    one_node: bool = False  #: DeepSpeed's launcher reports a single node
-    _killed: int | None = None  # number of the line with this container's OOMKilled
-    _limited: bool = False  # the next lines contain the limits of a killed container
-    _over: bool = False  # the launcher killed its processes
+    one_node: bool = False  #: True if DeepSpeed's launcher reports a single node
+    _killed: int | None = None  # number of the line that shows that the current container was OOM-killed
+    _limited: bool = False  # True if the next lines contain the limits of a killed container
+    _over: bool = False  # True if the launcher killed its processes
     _rank: int | None = None
     _root: bool = False
 

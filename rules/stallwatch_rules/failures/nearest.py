@@ -18,16 +18,15 @@ from stallwatch_rules.text.lazy import lazy
 _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
-COMMON = _WORDS["common"]  #: words of any failure, and of English, which distinguish no failures
+COMMON = _WORDS["common"]  #: words of English and of all kinds of failures, which do not distinguish failures
 #: Words of Python's own messages, in which the errors of all programs end. They help to distinguish pages
-#: that
-#: other words already suggest, but suggest no page themselves.
+#: that other words already suggest, but do not suggest a page by themselves.
 OF_PYTHON = _WORDS["python"]
 
 THRESHOLD = 0.25  #: minimum score; below it, the words that two texts share are common to all texts
 LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
-#: minimum total rarity of these words (natural logarithms), unless they are a page's whole title: words of
-#: many pages are not evidence
+#: minimum total rarity of the shared words (natural logarithms), unless they are a page's whole title: words
+#: of many pages are not evidence
 LEAST_RARITY = 8.5
 MAX_PAGES = 3
 MAX_SCORE = 0.9  #: a page whose own patterns did not match is never certain
@@ -42,7 +41,7 @@ _PYTHON = 0.4  # weight of a word of Python's own messages
 
 @dataclass(frozen=True)
 class _Text:
-    """A text in lower case, and its words in sequence, separated by blanks."""
+    """A text in lower case, and its words in sequence, separated by spaces."""
 
     words: str
     text: str
@@ -128,7 +127,7 @@ def _all_words(*texts: str) -> list[str]:
 
 
 def _features(*texts: str) -> list[str]:
-    """Return words, pairs of words (joined by a blank), and whole identifiers (prefixed with ``#``)."""
+    """Return words, pairs of words (joined by a space), and whole identifiers (prefixed with ``#``)."""
     found = dict.fromkeys(words_of(*texts))
     for text in texts:
         words = _all_words(text)

@@ -1,4 +1,4 @@
-"""Describe exceptions in a log: message, calls, kind of end, and the page that names their place.
+"""Describe exceptions in a log: message, stack frames, kind of end, and the page that names their place.
 
 A library's function often raises for one reason, with different messages in different versions: an exception
 that ends in torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places
@@ -41,7 +41,7 @@ _QUEUE_CLOSED = "Enqueue operation was cancelled"
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One call of a traceback."""
+    """One stack frame of a traceback."""
 
     path: str
     line: int
@@ -67,7 +67,7 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the user's own innermost frame of frames as text (innermost last); empty if there is none."""
+    """Return the innermost of the user's own frames, given as text (innermost last); empty if none is."""
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
@@ -75,10 +75,10 @@ def own_frame(shown: Sequence[str]) -> str:
 class LinePosition(msgspec.Struct, frozen=True):
     """The position of a line in its stream."""
 
-    index: int = 0  #: number of lines before it
+    index: int = 0  #: number of lines before the line
     advances: int = 0  #: number of steps that the stream had shown
     step: int | None = None  #: the last step that the stream itself had shown
-    plain: int = 0  #: number of lines outside of tracebacks before it
+    plain: int = 0  #: number of lines outside tracebacks before the line
     answers: int = 0  #: number of requests that a server had answered
 
 
@@ -97,7 +97,7 @@ class ExceptionChain(msgspec.Struct):
     group: bool = False  #: True for an exception group, whose parts follow, indented by a margin
     setting: Setting = "main"
     warned: bool = False  #: True if logged at the level of a warning
-    source: str = ""  #: the innermost call's own line of code, if shown
+    source: str = ""  #: the line of code of the innermost frame, if shown
     native: bool = False  #: True for a crash of compiled code, possibly after the training's own end
     step: int | None = None  #: the run's step at that time, if the diagnosis knows it
 
@@ -113,7 +113,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def program(self) -> str:
-        """The name of the script that ended with the exception; empty if the outermost call shows none."""
+        """The name of the script that ended with the exception; empty if its frame is not the outermost."""
         outermost = self.frames[0] if self.frames else None
         if outermost is None or outermost.name != "<module>" or self.kind != "failure":
             return ""
@@ -122,7 +122,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def relays(self) -> bool:
-        """True if it only reports that a command, a notebook's cell or a trial failed."""
+        """True if the exception only reports that a command, a notebook's cell or a trial failed."""
         return any(echo.agrees(self) for echo in RELAYS)
 
     @property
@@ -132,7 +132,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def gives_reason(self) -> bool:
-        """True if it is a crash of compiled code whose message says more than the signal that ended it."""
+        """True for a crash of compiled code whose message says more than the signal that ended it."""
         signal = self.exception.startswith("SIG") or self.exception in _SIGNAL_NAMES
         return self.native and bool(self.message) and not signal
 
@@ -147,7 +147,7 @@ class ExceptionChain(msgspec.Struct):
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 
-#: The outermost calls of a thread, and of a process of Python's or torch's ``multiprocessing``.
+#: The outermost frames of a thread, and of a process of Python's or torch's ``multiprocessing``.
 _STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("thread", lazy(r"(?:^|[/\\])threading\.py in _bootstrap")),
     (
@@ -162,7 +162,7 @@ _STARTS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
 
 
 def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting:
-    """Return where an exception was raised, by its calls or the line above its traceback."""
+    """Return where an exception was raised, by its frames or the line above its traceback."""
     for frame in frames[:2] if introduced == "main" else ():  # a spawned process begins in "<string>"
         call = f"{frame.path} in {frame.name}"
         for setting, start in _STARTS:
@@ -176,7 +176,7 @@ class SecondaryException(NamedTuple):
 
     exceptions: str  #: expression for the name without its modules
     message: str = ""  #: expression that must be found in the message
-    file: str = ""  #: expression that must be found in the innermost call's file
+    file: str = ""  #: expression that must be found in the path of the innermost frame
     beside: bool = False  #: the entry applies only outside the main thread
 
     def agrees(self, raised: ExceptionChain) -> bool:
@@ -191,9 +191,9 @@ class SecondaryException(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code added no text
+_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code did not add any text
 RELAYS = tuple(SecondaryException(one.exceptions, one.message) for one in KINDS if one.relays)
-#: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c), and of
+#: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and of
 #: W&B.
 ECHOES = (
     SecondaryException(_LOST, beside=True),
@@ -214,7 +214,7 @@ ECHOES = (
     SecondaryException("terminate called", r"^without an active exception"),
     *RELAYS,
 )
-#: Exceptions that the main thread raises for that reason, but also for others.
+#: Exceptions that the main thread raises if another part has ended, but also for other reasons.
 LOST = SecondaryException(_LOST, _WORDLESS)
 
 
@@ -237,8 +237,7 @@ def kind_of(raised: ExceptionChain) -> Kind:
         return "wrapper"
     if raised.frames and all(_SNIPPET.match(frame.path) for frame in raised.frames):
         # Code without a file is code that the program ran, such as a model's answer, or the program itself
-        # (python -c).
-        # Only the following lines show which.
+        # (python -c). Only the following lines show which one it is.
         return "snippet"
     return "failure"
 
@@ -255,9 +254,9 @@ _GONE = frozenset(
 
 
 def of_helper(raised: ExceptionChain) -> bool:
-    """Return whether all calls belong to an experiment tracker, or to a reader thread of ``subprocess``.
+    """Return whether all frames belong to an experiment tracker, or to a reader thread of ``subprocess``.
 
-    Both call Python's own library and installed packages; the outermost installed call shows the owner.
+    Both call Python's own library and installed packages; the outermost installed frame shows the owner.
     """
     if not raised.frames or not all(frame.library for frame in raised.frames):
         return False
@@ -284,15 +283,15 @@ def _reads_output(frame: Frame) -> bool:
     return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
 
 
-DEEP = 3  #: a folder's name with this many parts is specific to its package
-MAX_DEPTH = 25  #: maximum number of innermost calls to inspect: outer calls are not specific
+DEEP = 3  #: minimum number of parts of a folder's name that is specific to its package
+MAX_DEPTH = 25  #: maximum number of innermost frames to inspect: outer frames are not specific
 
 
 def page_of_place(raised: ExceptionChain, pages: Iterable[RulePage]) -> tuple[RulePage, Frame | None] | None:
-    """Return the page that names the innermost call, and that call; ``None`` if two pages match equally.
+    """Return the page that names the innermost frame, and that frame; ``None`` if two pages match equally.
 
-    A place with a message pattern takes precedence over a place without one, and a call over an exception's
-    name alone (which has no call).
+    A place with a message pattern takes precedence over a place without one, and a frame over an exception's
+    name alone (for which no frame is returned).
     """
     best: list[tuple[_Order, str, RulePage, Frame | None]] = []
     calls = _inside(list(reversed(raised.frames))[:MAX_DEPTH])
@@ -319,7 +318,7 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
 
 
 def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether a place fits the exception; a truncated one fits by its call if no message is needed."""
+    """Return whether a place fits the exception, of which a truncated text may show only the frames."""
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
         return False
@@ -331,13 +330,13 @@ def _is(exception: str, name: str) -> bool:
 
 
 def _inside(calls: list[Frame]) -> list[Frame]:
-    """Return the calls from the innermost to the user's own innermost call, without the callers of that."""
+    """Return the frames from the innermost to the user's own innermost frame, without its callers."""
     own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: own + 1]
 
 
 def _where(place: RaisedIn, calls: list[Frame]) -> list[tuple[int, Frame | None]]:
-    """Return the calls at a place, each with its depth: 0 is the innermost."""
+    """Return the frames at a place, each with its depth: 0 is the innermost."""
     if not place.file:
         return [(len(calls), None)]
     looked_at = calls if place.below else calls[:1]
@@ -404,7 +403,7 @@ def unknown_in(
 ) -> list[CountedException]:
     """Return the failures of a stream in which none of the known rules matched.
 
-    ``aborts``: those that only name the SIGABRT by which a crash ends, regardless of its reason.
+    ``aborts``: rules that only name the SIGABRT by which a crash ends, regardless of its reason.
     """
     return [
         seen
@@ -438,7 +437,7 @@ def _record(group: list[CountedException]) -> UnknownException:
 
 
 def shown_frames(frames: list[Frame]) -> list[str]:
-    """Return the innermost calls of the user's own code and of libraries, in the order of the calls."""
+    """Return the innermost frames of the user's own code and of libraries, in the order of the calls."""
     own = [at for at, frame in enumerate(frames) if not frame.library]
     library = [at for at, frame in enumerate(frames) if frame.library]
     return [str(frames[at]) for at in sorted(own[-USER_FRAMES:] + library[-LIBRARY_FRAMES:])]

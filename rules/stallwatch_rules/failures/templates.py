@@ -20,7 +20,7 @@ from stallwatch_rules.text.masking import skeleton
 
 MAX_TEMPLATES = 256  #: maximum number of entries per stream; there may be thousands of streams
 MAX_DROPPED = 8192  #: maximum number of checksums of dropped entries
-MAX_TEXT = 400  #: characters of a line that are read and kept
+MAX_TEXT = 400  #: maximum number of characters of a line that are read and kept
 
 Level = Literal["error", "warning", "info"]
 
@@ -37,9 +37,8 @@ _ERROR = lazy(
     r"|unhealthy|out of memory|mismatch|\bhung\b|\bhang|\blost\b|错误|失败|异常|超时|无法",
     re.IGNORECASE,
 )
-# TensorFlow and XLA print the first two with severity E if imported beside another of their plug-ins; torch
-# prints
-# the last for each rejected kernel (``_inductor/select_algorithm.py``, ``autotune_process.py``).
+# TensorFlow and XLA print the first two with severity E if another of their plug-ins is also imported; torch
+# prints the last for each rejected kernel (``_inductor/select_algorithm.py``, ``autotune_process.py``).
 _WITHOUT_EFFECT = lazy(
     r"Unable to register cu(?:DNN|BLAS|FFT) factory|computation placer already registered"
     r"|_inductor/(?:select_algorithm|autotune_process)\.py:\d+\] "
@@ -65,7 +64,8 @@ class TemplateTable(msgspec.Struct):
 
     entries: dict[str, Template] = {}
     dropped: set[int] = set()
-    partial: bool = False  #: lines were skipped, or entries forgotten: no message is certainly new
+    #: True if lines were skipped or entries dropped, so that no message is certainly new
+    partial: bool = False
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
         """Count a line of a known template, at ``index`` of its stream; return False if it is unknown."""
@@ -85,7 +85,7 @@ class TemplateTable(msgspec.Struct):
             return
         key = skeleton(line.text[:MAX_TEXT])
         line = _cut(line)
-        # An entry that was dropped before is as old as the stream.
+        # An entry that was dropped before counts as being as old as the stream.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
             line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index

@@ -15,7 +15,7 @@ from stallwatch_rules.failures.raised import ExceptionChain, Frame, LinePosition
 from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 
-# A notebook names the exception before its calls, and prints no colon.
+# A notebook names the exception before its stack frames, without a colon.
 HEADER = lazy(
     r"(?:Traceback|traceback) \(most recent call last\)(?::| ?─)"
     r"|(?:^|(?<=\s))(?P<named>(?:\w+\.)*[A-Z]\w+) {2,}Traceback \(most recent call last\)\s*$"
@@ -28,9 +28,8 @@ _NOTEBOOK_FRAME = lazy(
 )
 NOTEBOOK_SOURCE = lazy(r"-*> ?\d+ ")
 INDENT = "  "  # indentation of a frame below its header
-# Source is indented more than a frame. Text that is indented less is not source: frame and exception lost
-# their
-# distinct indentation.
+# Source is indented more than a frame. Text that is indented less is not source: the frame and the exception
+# lost their distinct indentation.
 LEVEL_FINAL = lazy(r" {1,3}(?=(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Failed): \S)")
 GROUP_HEADER = "Exception Group Traceback"
 MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin before an exception group and its parts
@@ -65,13 +64,13 @@ _IGNORED = lazy(
     r"|--- Logging error ---|Call stack:$)"  # logging shows its caller below the error
     r"|\ban error occurred during closing of asynchronous generator\b"
 )
-# A logger's message that the program continues without the part that failed; its traceback follows at once.
+# A logger's message that the program continues without the failed part; its traceback follows at once.
 _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# A logger's prefix with this level, before a traceback's header: programs continue without the part that
-# failed.
+# A logger's prefix with the level of a warning, before a traceback's header: programs continue after the
+# failure of such a part.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray names the task, and the task's own frames follow; likewise for an actor that failed to start. The escape
 # character of Ray's color may have been lost in copying.
@@ -93,14 +92,12 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("handled", _HANDLED),
 )
 INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback
-HANDLED = 1  #: maximum lines from a message that an exception is handled to its traceback
+HANDLED = 1  #: maximum number of lines from a message that an exception is handled to its traceback
 # The raising statement, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
 # The failed statement, as a frame shows it. An assertion without text, an assignment, or a returned call may
-# be
-# the only difference between two AssertionErrors or IndexErrors without text. A rich box marks the line with
-# ❱.
+# be all that distinguishes two AssertionErrors or IndexErrors without text. A rich box marks the line with ❱.
 FAILED = lazy(
     r"(?:\s+|[│┃|]\s*❱\s*\d+\s*[│┃|](?:\s*[│┃|])*\s*)"
     r"(?:assert |[\w.]+(?:, [\w.]+)* = |return [\w.()]+\s*[│┃|]?\s*$)"
@@ -112,7 +109,8 @@ OTHER_MESSAGE = lazy(
     r"|srun: |slurmstepd[\w.-]*: "
     r"|(?:INFO|DEBUG) +\d\d-\d\d \d\d:|(?:INFO|DEBUG): +\S"  # logger prefixes of vLLM and uvicorn
 )
-# Deeper lines below an exception are its message: no frame, no marks below source, and no bar.
+# More deeply indented lines below an exception are its message, except for frames, marks below source, and
+# bars.
 MORE = lazy(r"\s+(?!File \"|[~^|+]|\d{1,3}%)(?=.*[A-Za-z]{3})(?!.*%\|)")
 # Text after a logger's prefix is not a message, if the exception has no message yet.
 OTHER_LOGGER = lazy(
@@ -143,12 +141,12 @@ def notebook_frame(text: str) -> Frame | None:
 
 
 def is_error(name: str, adjoining: bool) -> bool:
-    """Return whether a name is an exception's; ``adjoining``: the line follows the calls of a traceback.
+    """Return whether a name is an exception's; ``adjoining``: the line follows a traceback's frames.
 
-    There, any capitalized name is one, and a module's ``error``.
+    After frames, any capitalized name is that of an exception, and so is a module's ``error``.
     """
     last = name.rpartition(".")[2]
-    # A name in a script without capitals is not recognized by capitals.
+    # A name in a writing system without capital letters cannot be recognized by them.
     return bool(ERROR_NAME.search(last)) or (
         adjoining and (bool(_OWN_NAME.match(name)) or not name.isascii())
     )
@@ -169,9 +167,9 @@ MAX_MESSAGE = 1000
 FOREIGN_LINES = 30  #: maximum number of foreign lines inside a traceback before it is abandoned
 MORE_LINES = 3  #: number of lines of a message that are kept, directly below its first line
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the exception's first line
-BARE_LINES_AFTER = 6  #: a bare "XError: …" counts while at most this many lines follow it
-#: Python prints the place of these exceptions above them; alone, they concern code that a program tried to
-#: read.
+BARE_LINES_AFTER = 6  #: maximum number of lines after a bare "XError: …" for it to count
+#: Python prints the place of these exceptions above them; without it, they concern code that a program tried
+#: to read.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -191,9 +189,9 @@ class _Open(msgspec.Struct):
     source: str = ""  #: the last frame's line of code
     bare_frame: bool = False  #: True if the last frame's source line is still missing
     named: str = ""  #: name of the exception, if the header has it
-    group: bool = False  #: belongs to an exception group, indented by a margin
+    group: bool = False  #: True if it belongs to an exception group, indented by a margin
     warned: bool = False
-    quoted: bool = False  #: the previous exception only reports this one, which was raised first
+    quoted: bool = False  #: True if the previous exception only reports this one, which was raised first
     column: int = 0  #: indentation of all its lines, or the column of the box of rich's logging handler
 
     def unwrapped(self, text: str) -> str:
@@ -219,12 +217,13 @@ class TracebackReader:
         self._failures = frozenset(failures)
         self._open: _Open | None = None
         self._raised: ExceptionChain | None = None  # the last exception, whose message may continue
-        self._after = 0  # lines since the exception's first line
-        self._more = 0  # number of these lines, directly below the first, that are its message
-        self._colon = False  # the exception's name ends in a colon, so its message may begin on the next line
-        self._chained = False  # a chain marker followed the exception
+        self._after = 0  # number of lines since the exception's first line
+        self._more = 0  # number of lines directly below the exception's first line that are its message
+        # True if the exception's name ends in a colon: its message may begin on the next line
+        self._colon = False
+        self._chained = False  # True if a chain marker followed the exception
         self._setting: Setting = "main"  # setting of the next traceback, from its introduction
-        self._lines = 0  # lines within which that traceback must begin
+        self._lines = 0  # number of lines within which the introduced traceback must begin
         self._bare: ExceptionChain | None = None
         self._bare_after = 0
 

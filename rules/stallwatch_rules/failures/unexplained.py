@@ -2,7 +2,7 @@
 
 New lines are those absent from the run's own healthy part, or from a healthy run. Lines are compared by
 template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates that differ in
-a word or two; it reads one line of each.
+a word or two; Drain3 reads one line of each template.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stallwatch_rules.text.display import earliest, latest, place, shown
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
-ALIKE = 0.65  #: share of equal words above which two lines have one template
+ALIKE = 0.65  #: minimum share of equal words for two lines to have one template
 DEPTH = 4
 
 
@@ -49,7 +49,7 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
 
 
 def _drain() -> Any:
-    """Return a factory of Drain3 trees; ``None`` without Drain3."""
+    """Return a factory of Drain3 trees; ``None`` if Drain3 is not installed."""
     try:
         from drain3.drain import Drain  # Drain3 is slow to import, and most diagnoses do not need it
     except ImportError:
@@ -72,7 +72,7 @@ _BOILERPLATE = lazy(
 Streams = Mapping[tuple[str, int | None], StreamReading]
 
 MAX_NEW = 10  #: maximum number of reported lines per run
-STARTED = 3  #: steps that prove that the lines above the first step belong to start-up
+STARTED = 3  #: minimum number of steps that prove that the lines above the first step belong to start-up
 MAX_EXEMPLARS = 3000  #: maximum number of lines to cluster
 
 _SEVERITY = {"error": 3.0, "warning": 1.5, "info": 0.0}
@@ -139,7 +139,7 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 def _started(streams: Streams) -> dict[str, int]:
     """Map sources to the line of their first step, if enough steps followed: start-up is above that line.
 
-    For a rank without steps, the order of lines proves nothing more: other ranks' steps may have been
+    For a rank without steps, the order of lines does not prove more: other ranks' steps may have been
     delayed.
     """
     started: dict[str, int] = {}

@@ -91,7 +91,7 @@ def last_run(points: Sequence[Point]) -> Sequence[Point]:
 
 
 def _first_step(points: Sequence[Point]) -> bool:
-    """Return whether the first of two points is a run's first, judging by the distance between their steps."""
+    """Return whether the first of two points is a run's first, judging by the second point's step."""
     steps = [point.step for point in points if point.step is not None]
     return len(steps) == 2 and 0 <= steps[0] <= steps[1] - steps[0]
 
@@ -284,7 +284,7 @@ def _enough_equal(loss: float, run: Sequence[Point], *, never_else: bool) -> int
 
 
 def _longest_equal(known: Sequence[Point]) -> int:
-    """Return the number of losses in the longest row of equal losses; some programs repeat a value for a while."""
+    """Return the largest number of equal losses in a row; some programs repeat a value for a while."""
     return max((len(list(run)) for _, run in groupby(point.loss for point in known)), default=0)
 
 

@@ -1,13 +1,13 @@
 """Parse lines of container runtimes and log collectors: records with a text, its time and its stream.
 
 Kubernetes' CRI records, Docker's JSON records and stamped copies contain the time and the stream of their
-text, and whether the line continues in the next record of that stream (a runtime cuts lines at 16 KiB, and
-keeps text that was flushed without a newline).
-Fluentd, Fluent Bit, Vector, exports of Loki and the clouds, journald's ``-o json`` and loggers that write
-JSON differ in the key of the text: ``message``, ``msg``, ``log``, ``line``, ``textPayload``. Besides the text
-they have a time, a level or the origin of the line; without one of these the record is user data. Numbers
-that a trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``) are not such a record, unless it contains a
-traceback: a logger may bind the step to everything that it writes.
+text, and whether the line continues in the next record of that stream (a runtime splits lines at 16 KiB, and
+stores text that was flushed without a newline). Fluentd, Fluent Bit, Vector, exports of Loki and the clouds,
+journald's ``-o json`` and loggers that write JSON differ in the key of the text: ``message``, ``msg``,
+``log``, ``line``, ``textPayload``. Besides the text they have a time, a level or the origin of the line;
+without one of these the record is user data. Numbers that a trainer writes as JSON (``{"step": 3, "loss":
+0.5, …}``) are not such a record, unless it contains a traceback: a logger may bind the step to everything
+that it writes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Record(NamedTuple):
 
 
 def record_of(text: str) -> Record | None:
-    """Return the record in a physical line; ``None`` if the line is none."""
+    """Return the record in a physical line; ``None`` if it is not a record."""
     if text[10:11] == "T" and text[4:5] == "-":
         found = _CRI.match(text)
         if found:
@@ -92,7 +92,7 @@ _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
 _YEAR_2100 = 4.1e9
-_DIGITS = 19  # number of digits of nanoseconds until then
+_DIGITS = 19  # number of digits of a time in nanoseconds until the year 2100
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 

@@ -21,7 +21,7 @@ _NUMBERED = lazy(r"(?P<word>(?:[a-z0-9]+[-_])*?[a-z0-9]*[a-z])[-_]?\d{1,6}(?:\.[
 _DIGITS = lazy(r"\d+")
 _PARTS = lazy(r"[/\\!]")
 _LAST_WORD = lazy(r"[a-z]+$")
-# Other numbered things in the names of folders. Of single letters, only `_LETTERS` name hosts.
+# Words before the number in the names of other folders. Of single letters, only `_LETTERS` name hosts.
 _NO_HOST = frozenset(
     [
         "rank",
@@ -167,7 +167,7 @@ _LEAST = 3  # minimum number of hosts that show the order
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the numbering by which hosts have these ranks; ``None`` if they follow no single one."""
+    """Return the numbering by which hosts have these ranks; ``None`` if no single numbering fits."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

@@ -21,14 +21,14 @@ from stallwatch_rules.lines.stamps import time_of_line
 from stallwatch_rules.text.controls import TERMINAL_CODES
 from stallwatch_rules.text.lazy import lazy
 
-_LOOKED_AT = 300  # lines from the beginning that are examined
-_BEGINNING = 64 * 1024  # bytes that are searched for these lines
-_PROBED = 12  # lines that are tried as the source of the prefix
+_LOOKED_AT = 300  # maximum number of first lines that are examined
+_BEGINNING = 64 * 1024  # number of bytes that are searched for the first lines
+_PROBED = 12  # approximate number of lines from which prefixes are taken and tried
 _LONGEST = 120  # maximum length of a prefix, in characters
 _NEARLY_ALL = 0.9  # minimum share of the lines that have the prefix
 
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
-_LEVELS = "\x01"  # placeholder for any level, with the blanks that fill its column
+_LEVELS = "\x01"  # placeholder for any level, with the spaces that fill its column
 _DIGITS = lazy(r"\d+")
 _COLUMN = lazy(r"^ +(?=\d)")  # numbers that end in one column
 _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
@@ -36,8 +36,8 @@ _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
 _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
-# Separate words that are no prefix: the name of what a bar counts, a phase without training, a document, or
-# Slurm's message about the end of a job, before the time.
+# Separate words that do not belong to a prefix: the name of what a bar counts, a phase without training, a
+# document, or Slurm's message about the end of a job, before the time.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
@@ -45,12 +45,12 @@ _NAMED = lazy(
     r"(?![\w./-])"
 )
 _PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
-# Text that starts a line and follows no logger's prefix.
+# Text at the start of a line that never follows a logger's prefix.
 _STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
     r"|\[(?:rank|default)\d+\]:"
 )
-_STAMPED = lazy(  # another timestamp follows no logger's prefix either, unless a level precedes it
+_STAMPED = lazy(  # another timestamp never follows a logger's prefix either, unless a level precedes it
     r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
     r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
 )
@@ -93,11 +93,11 @@ def first_lines(head: bytes) -> tuple[str, ...]:
 
 
 def certain_prefix(head: bytes) -> LinePrefix | None:
-    """Return the prefix of nearly all lines, if the text after it proves that no logger wrote it."""
+    """Return the prefix of nearly all lines, if the text after it proves that it is not a logger's."""
     lines, leads = _looked_at(head)
     for lead in leads:
         if not _needed(lead, lines):
-            return None  # the known prefixes suffice
+            return None  # the known prefixes are enough
         if _shown(lead, lines):
             return lead
     return None

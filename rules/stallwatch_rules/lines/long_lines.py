@@ -9,10 +9,10 @@ from __future__ import annotations
 from stallwatch_rules.text.encodings import decode_cut, decode_rest
 
 MAX_LINE = 64 * 1024  #: maximum number of bytes kept of a line
-TAIL = 16 * 1024  #: bytes kept from the end of a longer line
+TAIL = 16 * 1024  #: number of bytes kept from the end of a longer line
 HEAD = MAX_LINE - TAIL
-CUT = "\n"  #: marks omitted text in a line; occurs in no line
-GOES_ON = "…"  #: put before the end of a cut line, which is not a start of a line
+CUT = "\n"  #: mark of omitted text in a line, in which it cannot occur otherwise
+GOES_ON = "…"  #: mark before the end of a shortened line, so that it is not taken for the start of a line
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
@@ -36,7 +36,7 @@ def decoded(raw: bytes) -> str:
 
 
 def joined(begun: str, text: str) -> str:
-    """Return both parts of a line as one line, cut if it is too long."""
+    """Return both parts of a line as one line, shortened if it is too long."""
     whole = begun + text
     if len(whole) <= MAX_LINE:
         return whole

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from stallwatch_rules.text.lazy import lazy
 
-# A trailing blank belongs to the prefix; further blanks are the line's own indentation (tracebacks).
+# A trailing space belongs to the prefix; further spaces are the line's own indentation (tracebacks).
 _BRACKETED = lazy(
     r"\[(?:[Rr]ank[ _]?|default|trainer|worker)(\d{1,6})\]: ?"  # prefixes of torch, and of torchrun --tee
     # prefixes of mpirun and horovod
@@ -36,7 +36,8 @@ _JOURNALD_ISO = lazy(
 _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
 _HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh's prefix, only if a rank follows
-# DeepSpeed's log_dist, NCCL's watchdog; a process group other than the first has its own ranks.
+# Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog; a process group other than the first has its
+# own ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
     r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # MosaicML's Composer
@@ -108,8 +109,9 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # number of labeled lines in a row, by far fewer tasks, that are not a numbered list
-_SURE_TASKS = 4  # number of labeled lines that suffice if the tasks count from 0 and take turns
+# minimum number of consecutive labeled lines, by at most half as many tasks, that rule out a numbered list
+_SURE_NUMBERS = 12
+_SURE_TASKS = 4  # minimum number of labeled lines if the labels are the numbers from 0 and alternate
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
@@ -124,14 +126,13 @@ _NO_HOST = lazy(
     r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, followed by a time
 )
 _ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
-# Text that starts a line and never follows a word and a colon.
+# Text at the start of a line that never follows a word and a colon.
 _LINE_STARTS = lazy(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
-# Proof that a task is no rank: its processes have their own ranks, or it is torchrun, or the command that
-# started
-# all processes.
+# Proof that a task is not a rank: its processes have their own ranks, or it is torchrun, or the command that
+# started all processes.
 _OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
 _ELASTIC = lazy(
     r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
@@ -145,10 +146,11 @@ _LAUNCHER = lazy(
     r".*\s(?:\S*torchrun|\S*accelerate launch|-m torch\.distributed\.(?:run|launch))\s(?P<after>.*)"
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
-_LONGEST_COMMAND = 4000  # characters of a command that are searched
-_SURE_HOSTS = 20  # number of lines in a row, all labeled by a few hosts, that show a launcher's labels
-_BEGINNING = 64 * 1024  # bytes that are searched for the first label
-_FIRST_LINES = 1000  # lines that are searched: a launcher labels all lines or none
+_LONGEST_COMMAND = 4000  # maximum number of characters of a command that are searched
+# minimum number of consecutive lines, all labeled by a few hosts, that show a launcher's labels
+_SURE_HOSTS = 20
+_BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
+_FIRST_LINES = 1000  # maximum number of lines that are searched: a launcher labels all lines or none
 
 
 def may_have_labels(head: bytes) -> bool:
@@ -165,7 +167,7 @@ class TaskLabels:
         self.searching = True
         self._lines = 0
         self._numbered = False
-        self._of_nodes = False  # the numbers are those of tasks that are not ranks
+        self._of_nodes = False  # True if the labels are those of tasks that are not ranks
         self._processes: dict[int, str] = {}  # task → the first process in NCCL's lines
         self._numbers: list[int] = []
         self._message = False  # True if a line of the row is not a metrics line
@@ -290,7 +292,7 @@ _RANK_FOLDER = lazy(
 def _starts_nodes(command: str) -> bool:
     """Return whether srun labels the lines of launchers, each of which may have several ranks.
 
-    Text after a later srun also follows the first one, so one search from the first suffices.
+    Text after a later srun also follows the first one, so one search from the first is enough.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:

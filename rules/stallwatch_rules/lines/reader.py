@@ -30,7 +30,7 @@ from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
 
-# Without any of these texts, brackets in a line without a timestamp at its start have no meaning here.
+# In a line without these texts, and without a timestamp at its start, brackets are not read.
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp
@@ -57,20 +57,21 @@ class LineReader:
     ) -> None:
         self.source = source
         self.rank = rank
-        self.cut = 0  #: lines that were longer than MAX_LINE
+        self.cut = 0  #: number of lines that were longer than MAX_LINE
         self.bytes = 0  #: number of bytes fed so far
         self._head: bytes | None = b""  # the first bytes, until the byte order mark is known
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
-        self._held_at: float | None = None  # time at which its last bytes came, if `feed` got a time
-        self._redrawn = False  # the unfinished segment follows a carriage return
+        # time at which the last bytes of ``_held`` came, if `feed` got a time
+        self._held_at: float | None = None
+        self._redrawn = False  # True if the unfinished segment follows a carriage return
         self.number = 1  #: number of the next line
         self._line_start = True
         self._record: Record | None = None  # the container record in this physical line
         self._partials: dict[str, _Partial] = {}
         self._times: dict[int | None, float] = {}
         self._near: float | None = None  # the last time of any rank, for timestamps without a year
-        self._zoned = False  # the last timestamp in a line had a zone
+        self._zoned = False  # True if the last timestamp in a line had a zone
         self.contained = False  #: True if container records were among the lines
         self._labels = TaskLabels()
         self._tables = MetricTables()
@@ -126,8 +127,8 @@ class LineReader:
     def skip(self, ends: int) -> list[Line]:
         """Skip a part of the source with this many line ends, between two segments; return held lines.
 
-        The portion fed before ended with a segment, or was cut inside an over-long line, whose rest is
-        skipped. A partial record is not continued over a gap.
+        The portion fed before ended with a segment, or inside an over-long line, whose rest is skipped. A
+        partial record is not continued over a gap.
         """
         out: list[Line] = []
         if raw := self._unfinished():
@@ -226,7 +227,7 @@ class LineReader:
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
         """Read a line on the fast path, for lines without text to remove, split or parse.
 
-        Returns False, without reading it, for a line that needs more.
+        Returns False for a line that needs more, without reading it.
         """
         if len(raw) > MAX_LINE:
             return False

@@ -1,7 +1,7 @@
 """Parse the time of a line from the timestamp that its logger puts at its start.
 
 Timestamps without a time zone are read as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
-date need a known time ``near`` them; without it they yield no time.
+date need a known time ``near`` them; without it, their time is unknown.
 """
 
 from __future__ import annotations
@@ -50,11 +50,9 @@ _MONTHS = {
 }
 _DAY = 86400.0
 _HOUR = 3600.0
-# The Sundays on which clocks are set for daylight saving time: month, first and last day of the month, and
-# the
-# hours in local time that are skipped or come twice. Regions: the European Union and its neighbors, the
-# United
-# States and Canada, Australia and New Zealand (tzdata 2025b).
+# The Sundays on which clocks are changed for daylight saving time: month, first and last possible day, and
+# the hours in local time that are skipped or repeated. Regions: the European Union and its neighbors, the
+# United States and Canada, Australia and New Zealand (tzdata 2025b).
 _HOURS_LEFT_OUT = ((3, 25, 31, (1, 2, 3)), (3, 8, 14, (2,)), (9, 24, 30, (2,)), (10, 1, 7, (2,)))
 _HOURS_TWICE = ((10, 25, 31, (1, 2, 3)), (11, 1, 7, (1,)), (4, 1, 7, (2,)))
 _SUNDAY = 6
@@ -71,7 +69,7 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
         return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
-        if not text.startswith("["):  # a line of Megatron begins with a blank and a bracket
+        if not text.startswith("["):  # a line of Megatron begins with a space and a bracket
             return None
         first = "["
     if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
@@ -116,7 +114,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours of that day that may be skipped, or come twice."""
+    """Return the starts of the hours of that day that may be skipped or repeated."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):

@@ -24,9 +24,8 @@ _RECORD = lazy(
     r"""[^{]{0,40}\{\W{0,3}["'](?:messages|conversations?|role|from|prompt|completion|instruction|question|query"""
     r"""|chosen|text|input|content|problem)["']: ?["'\[]"""
 )
-#: A logger's own keys: a record with one of them and no second name of data belongs to the log (loguru's
-#: begins
-#: with "text").
+#: A logger's own keys: a record with one of them and without a second name of data belongs to the log
+#: (loguru's record begins with "text").
 _LOGGED = lazy(
     r"""["'](?:level|levelname|severity|lvl|record|time|timestamp|ts|asctime|rank|msg|logger)["']: ?[^\s,}]"""
 )
@@ -38,15 +37,15 @@ _FIELD = lazy(
 _MARKS = lazy(
     r"<\|(?:im_start|im_end|user|assistant|eot_id|start_header_id|endoftext)\|>|</?think>|\[/?INST\]"
 )
-#: Requests and answers as inference servers log them: vLLM (``entrypoints/logger.py``) and SGLang
+#: Requests and responses as inference servers log them: vLLM (``entrypoints/logger.py``) and SGLang
 #: (``managers/tokenizer_manager.py``).
 _SERVED = lazy(
     r"\b(?:Received request|Request) \S{1,80}(?: details)?: prompt: "
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
-_HEAD = 200  # characters in which a server names the kind of its line
-#: An exception, whose message may contain such a mark.
+_HEAD = 200  # number of characters at the start of a line in which a server names the line's kind
+#: An exception, whose message may contain a mark of ``_MARKS``.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 

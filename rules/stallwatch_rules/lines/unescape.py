@@ -18,9 +18,8 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import NUMBER
 
-# Places where lines are split: after a progress bar's end, before another rank's prefix, or before a
-# traceback
-# (except its own prefix).
+# Places where lines are split: after the end of a progress bar, before another rank's prefix, or before a
+# traceback (except its own prefix).
 _INTERLEAVED = lazy(
     r"(?<=\])(?<=it\]|/s\])(?=[^\s\]),])|(?<=[^\s:\]])(?=\[(?:rank|default)\d+\]:)"
     r"|(?<=[^\s\"'])(?<!\]:)(?=Traceback \(most recent call last\):)"
@@ -68,7 +67,7 @@ def _may_be_interleaved(text: str) -> bool:
 
 
 COLON = "："
-#: character of a page → character as printed
+#: character of a web page → character as printed
 TYPESET = {"‘": "'", "’": "'", "“": '"', "”": '"', "\u00a0": " ", "\u3000": " "}
 _TYPESET = str.maketrans({**TYPESET, "\u200b": None, "\ufeff": None})
 _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
@@ -78,7 +77,7 @@ ESCAPED_END = "\\n"
 MAX_PIECES = 200  #: maximum number of lines of one string; the rest stays together
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
-# A person who types the colon by hand types the name by hand, too; "value error：0.02" is measured.
+# A person who types the colon by hand types the name by hand, too. "value error：0.02" is a metric.
 _TYPED = lazy(
     r"\s*(assertion|runtime|value|type|attribute|import) ?error：\s?(?=[^\W\d]|[\"'`(\[])",
     re.ASCII | re.IGNORECASE,
@@ -97,7 +96,7 @@ _ESCAPE = lazy(r"\\([\\'\"t])")
 
 
 def with_plain_quotes(text: str) -> str:
-    """Return the line with the quotes and blanks that programs print, instead of those of a web page."""
+    """Return the line with the quotes and spaces that programs print, instead of those of a web page."""
     if not text.isascii() and _IS_TYPESET.search(text):
         text = text.translate(_TYPESET)
     if "&" in text and ";" in text:
@@ -119,7 +118,7 @@ def with_ascii_colon(text: str) -> str:
 def exception_lines(text: str) -> list[str]:
     """Return the lines of an exception that is a string in a line, after the text before it.
 
-    Most lines contain none, and are returned unchanged.
+    A line without such an exception, as most are, is returned unchanged.
     """
     found = _KEY.search(text)
     if found is None or is_training_data(text):
@@ -146,7 +145,7 @@ _TABLE_RULE = lazy(r"[\s|:+-]+")  # the separator row of a table in Markdown
 
 
 class MetricTables:
-    """State of the table that the lines of one source belong to."""
+    """State of the table to which the lines of one source belong."""
 
     def __init__(self) -> None:
         self._names: list[str] = []  # columns of the open table

@@ -12,7 +12,7 @@ from typing import Any
 from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags
 
-_KEPT = 12  #: number of files; older files belong to changed catalogues
+_KEPT = 12  #: number of files that are kept; older files belong to changed catalogues
 
 
 Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignoring case
@@ -34,7 +34,8 @@ class DatabaseStore:
             _loaded[key] = disk_cache.load_or_make(
                 self.folder,
                 "*.hsdb",
-                (hyperscan.__version__, hyperscan_flags(), _processor(), patterns, texts),  # type: ignore[attr-defined]
+                # type: ignore[attr-defined]
+                (hyperscan.__version__, hyperscan_flags(), _processor(), patterns, texts),
                 _KEPT,
                 load=_load,
                 make=lambda: compile_hyperscan(patterns, texts),

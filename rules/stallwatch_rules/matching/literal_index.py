@@ -2,11 +2,10 @@
 
 ``RuntimeError: (?:CUDA|HIP) error: out of memory`` has the one text ``error: out of memory``. One pass of
 hyperscan searches for the texts of many patterns, and for the few patterns without a text. The patterns
-themselves are tried only at hits.
-Hyperscan recognizes a text by its last eight bytes and checks the rest only after that. ``failed to
-initialize`` ends like other words, ``failed to initializ`` does so less often: texts that are cut at their
-rarest ending are found on hardly more lines, and a fifth faster (200 patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to
-1.2).
+themselves are tried only at hits. Hyperscan recognizes a text by its last eight bytes and checks the rest
+only after that. ``failed to initialize`` ends like other words, ``failed to initializ`` does so less often:
+texts that are shortened to their rarest ending are found on hardly more lines, and a fifth faster (200
+patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to 1.2).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sr
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
 _LEAST = 6  # minimum number of letters; a shorter text is on too many lines
-_ENOUGH = 12  # minimum number of letters that are left of a cut text
+_ENOUGH = 12  # minimum number of letters that are left of a shortened text
 _MOST = 24  # maximum number of texts of one pattern
 _SEEN = 8  # number of last bytes by which a text is recognized
 _KEPT = 4  # number of lists of patterns that are kept, each in its own file
@@ -98,7 +97,7 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """Return the texts of a pattern; ``None`` if it has none that are worth searching for."""
+    """Return the texts of a pattern; ``None`` if none is worth searching for."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -125,7 +124,7 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 
 
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
-    """Return the rarest of the sets of texts of a sequence's parts: any of them alone is enough."""
+    """Return the rarest of the sets of texts of a sequence's parts: every match contains one of each set."""
     found: list[Literals] = []
     run = Literal("")
     for operation, argument, caseless in sequence:
@@ -182,7 +181,7 @@ def is_anchored(pattern: str) -> bool:
 
 def _freed(token: re.Match[str]) -> str:
     if token["start"]:
-        return r"(?:^|\W)"  # a prefix ends in a blank or a symbol
+        return r"(?:^|\W)"  # a prefix ends in a space or a symbol
     return "" if token["end"] else token.group()
 
 

@@ -23,7 +23,8 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-SET_MEMORY = 256 << 20  #: bytes of a google-re2 set's automaton; the default of 8 MiB fits few rules
+#: maximum size of a google-re2 set's automaton in bytes; the default of 8 MiB is enough for few rules
+SET_MEMORY = 256 << 20
 
 Candidate = tuple[int, int]  #: index of the line, index of the pattern
 
@@ -42,10 +43,8 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
         if not hits:
             return set()
         # The end of each line. A match ends inside its line or at its end. A match that runs over a line's
-        # end (a negated
-        # class takes newlines, too) is assigned to a later line, on which it is not confirmed: hyperscan
-        # reports every end,
-        # so the end inside the line is also among the hits.
+        # end (a negated class also matches newlines) is assigned to a later line, on which it is not
+        # confirmed: hyperscan reports every end, so the end inside the line is also among the hits.
         ascii_only = len(data) == len(joined)
         lengths = (len(text if ascii_only else text.encode("utf-8", "replace")) for text in texts)
         ends = [end + line for line, end in enumerate(accumulate(lengths))]
@@ -74,10 +73,10 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     return candidates
 
 
-MAX_CHARACTERS = MAX_LINE  #: characters of a line that are searched
-MAX_CAPTURE = 1024  #: characters of a capture that are kept
+MAX_CHARACTERS = MAX_LINE  #: maximum number of characters of a line that are searched
+MAX_CAPTURE = 1024  #: maximum number of characters of a capture that are kept
 
-#: variable whose value "re2" forces google-re2 even if hyperscan is installed
+#: environment variable whose value "re2" selects google-re2 even if hyperscan is installed
 ENGINE_VARIABLE = "STALLWATCH_MATCHER"
 
 Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule id, captures
@@ -91,7 +90,7 @@ class Scan(NamedTuple):
 
 
 class Matcher:
-    """The catalogue's patterns, compiled with the first line, since a command may print none.
+    """The catalogue's patterns, compiled when the first line arrives, because a command may not print any.
 
     ``match`` applies ``unless``, which is about the line itself, but not ``requires``, which is about all
     lines of the same source and rank, including later lines. A caller that reads a run in portions calls
@@ -104,7 +103,7 @@ class Matcher:
         self.catalogue = catalogue
         self._wanted = os.environ.get(ENGINE_VARIABLE, "")
         self._pages = scanned_rules(catalogue.pages.values())
-        #: Ids of the rules that have ``requires``.
+        #: IDs of the rules that have ``requires``.
         self.conditional = frozenset(page.id for page in self._pages if page.requires)
 
     @property
@@ -212,7 +211,7 @@ class _Part(NamedTuple):
     is_context: bool
 
     def search(self, encoded: bytes) -> Any:
-        """Search for the pattern, compiled on first use: most patterns are found in no line."""
+        """Search for the pattern, compiled on first use: most patterns are never found."""
         return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:

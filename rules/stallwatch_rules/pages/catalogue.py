@@ -1,4 +1,4 @@
-"""Load all rule pages, the packaged ones and those in the user's own folders, and validate them together.
+"""Load all rule pages, those of the package and of the user's own folders, and validate them together.
 
 Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only for
 the exact files from which it was made, and only catalogues without a problem are cached.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-_KEPT = 4  #: number of cached catalogues, each of different folders
+_KEPT = 4  #: maximum number of cached catalogues, each of different folders
 
 _PACKS = files("stallwatch_rules") / "packs"
 _PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # folders of pages in both languages
@@ -57,7 +57,7 @@ class Catalogue:
 
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
-    digest: str = field(default="", compare=False)  #: changes when the matcher's input changes
+    digest: str = field(default="", compare=False)  #: digest of the matcher's input
     #: compiles the patterns, or loads compiled patterns
     store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
 

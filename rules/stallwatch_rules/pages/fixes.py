@@ -6,7 +6,7 @@ A fix may start with conditions in braces, separated by semicolons: it is shown 
 * ``tried > total``: a captured number is larger than another one, also in units of memory
 * ``log ~ size mismatch for score``: a kept line of the log matches
 * ``finished``: training had reached its end
-* ``rank unknown``: nothing shows which rank the others wait for, so the fix, which only finds it, helps
+* ``rank unknown``: nothing shows which rank the others wait for, so a fix that only finds that rank helps
 * ``else``: none of the fixes with conditions right before it is shown
 ``stallwatch rules new`` leaves placeholders for the author to replace: the check reports them, and no report
 shows them.
@@ -160,14 +160,13 @@ def parse_amount(text: str) -> float | None:
 def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence | None = None) -> list[Text]:
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
-    A fix whose conditions are known to fail is left out. A condition that cannot be decided, because the log
-    does not contain the version, is shown in words; without ``evidence`` of a run, fixes that depend on one
-    come last.
-    Placeholders are left out.
+    A fix whose conditions are known to fail is left out, and so are placeholders. A condition that cannot be
+    decided, because the log does not contain the version, is shown in words; without ``evidence`` of a run,
+    fixes that depend on one come last.
     """
     fixes: list[Text] = []
     last: list[Text] = []
-    shown = False  # one of the conditional fixes right before is shown
+    shown = False  # True if one of the conditional fixes right before is shown
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not without_placeholder(fix.text):
@@ -204,7 +203,8 @@ def with_page_words(primary: Primary, page: RulePage) -> Primary:
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
-    words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]  # type: ignore[misc]
+    # type: ignore[misc]
+    words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]
     known = {
         text: one
         for one in words
@@ -243,7 +243,7 @@ def without_placeholder(text: str) -> str:
 
 
 def why_of(page: RulePage) -> Text:
-    """Return the page's text on the cause, for a report; empty if it is not written yet."""
+    """Return the page's text about the cause, for a report; empty if it is not written yet."""
     why = without_placeholder(page.sections.why)
     return bilingual(why, without_placeholder(page.sections.zh_why)) if why else ""
 

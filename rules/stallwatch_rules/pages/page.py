@@ -88,7 +88,7 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The software that prints the line, and the way to make the line visible if it is hidden."""
 
     package: str
-    versions: str = ""  #: a version range such as ">=0.15.4"; empty: any
+    versions: str = ""  #: a version range such as ">=0.15.4"; empty for any version
     module: str = ""  #: file or logger that prints the line
     level: str = ""  #: INFO, WARNING, ERROR, exception, print, …
     ranks: str = ""  #: "all", "0", "one per node", …
@@ -98,20 +98,20 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Code whose exceptions belong to this page, regardless of their messages; see ``failures.raised``."""
 
-    file: str = ""  #: path in its package, or a folder that ends with a slash; empty: any file
-    functions: list[str] = []  #: functions of the file; empty: any
-    exceptions: list[str] = []  #: class names, with their modules if needed; empty: any
+    file: str = ""  #: path in its package, or a folder that ends with a slash; empty for any file
+    functions: list[str] = []  #: functions of the file; empty for any function
+    exceptions: list[str] = []  #: class names, with their modules if needed; empty for any class
     message: str = ""  #: a pattern that must be found in the exception's message
-    #: True if exceptions from functions that it calls count, too; otherwise it must be the innermost call
+    #: True if exceptions from functions that this code calls count, too; otherwise, only those that it raises
     below: bool = False
 
 
 class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words that other exceptions share, and the calls that distinguish them; see ``diagnosis.unrelated``."""
+    """Words that exceptions share, and the frames that distinguish them; see ``diagnosis.unrelated``."""
 
     words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
-    calls: str = ""  #: a pattern that one of the calls must match, as "torch/serialization.py in load"
-    never: str = ""  #: a pattern that no call may match
+    calls: str = ""  #: a pattern that one of the frames must match, such as "torch/serialization.py in load"
+    never: str = ""  #: a pattern that no frame may match
 
 
 class Sections(msgspec.Struct, frozen=True):
@@ -129,7 +129,8 @@ class Sections(msgspec.Struct, frozen=True):
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
     """The common part of the front matter of a page and of an extension."""
 
-    patterns: list[str]  #: any of them fires the rule; empty: a judged rule, concluded from the run
+    #: any of them fires the rule; empty for a judged rule, which is inferred from the run
+    patterns: list[str]
     fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
     unless: list[str] = []  #: the rule does not fire if one of these matches the line
     emitted_by: list[EmittedBy] = []
@@ -147,14 +148,14 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     since: str
     tags: list[Tag] = []
     requires: list[str] = []  #: if not empty, one of these must match a line of the same source and rank
-    explains: list[str] = []  #: ids of the rules that are consequences of this rule
+    explains: list[str] = []  #: IDs of the rules that are consequences of this rule
     said_by: list[ExceptionOrigin] = []  #: the exceptions that count, if others share their words
     probe: str | None = None
     references: list[str] = []
 
 
 class _ExtensionFront(_Front, frozen=True, kw_only=True):
-    extends: str  #: id of the page to which the extension adds
+    extends: str  #: ID of the page to which the extension adds
 
 
 class Extension(_ExtensionFront, frozen=True, kw_only=True):
@@ -187,7 +188,7 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> bool:
-        """True if the engine concludes this rule from the run, because no line shows it."""
+        """True if this rule is inferred from the run, because no line shows it."""
         return not self.patterns
 
 

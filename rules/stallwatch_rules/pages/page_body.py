@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem of a rule page; ``every()`` returns it with those found at the same time, in line order."""
+    """A problem of a rule page; ``every()`` also returns those found at the same time, in line order."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -24,7 +24,7 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Combine several problems in the first of them, to raise all at once."""
+        """Combine several problems into the first of them, to raise all at once."""
         first = problems[0]
         first.others = list(problems[1:])
         return first

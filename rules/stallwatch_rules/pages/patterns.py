@@ -132,7 +132,7 @@ TOKEN = lazy(
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
 _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])\??(?P<close>\)*)$")
-COUNTED = 16  #: the longest repeat that hyperscan counts
+COUNTED = 16  #: maximum upper bound of a repetition that is kept for hyperscan; a larger one is removed
 
 
 @functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue needs each pattern several times
@@ -162,7 +162,7 @@ def _trim(tail: re.Match[str]) -> str:
 FOLDER = files("stallwatch_rules") / "fragments"
 
 _USE = lazy(r"(?<!\\)\$\{(?P<name>[^{}]*)\}(?P<repeated>(?=[*+?{]))?")
-_DEEPEST = 4  #: deepest nesting of fragments; a deeper fragment uses itself
+_DEEPEST = 4  #: maximum nesting of fragments: a fragment that is nested deeper contains itself
 
 
 class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

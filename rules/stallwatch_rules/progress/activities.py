@@ -18,7 +18,7 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.numbers import duration
 
-MAX_TEXT = 400  #: number of characters of a line that are searched
+MAX_TEXT = 400  #: maximum number of characters of a line that are searched
 _BAR_DONE = lazy(r":? *100%\|")
 #: Details of an activity: indented lines, also after a logger's prefix, and lines of torch's
 #: ``cpp_extension.py``.
@@ -49,7 +49,7 @@ class Activity(msgspec.Struct):
 
     @property
     def seconds(self) -> float | None:
-        """The duration by the bar's own clock or by the times of the lines, whichever is longer."""
+        """The duration according to the bar's own clock or to the times of the lines, whichever is longer."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None

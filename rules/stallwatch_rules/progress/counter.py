@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: durations kept per phase; older durations are poor evidence of the run's current state
-_SURE_DROP = 8  # a drop of this many usual steps is a restart at once
-_LOW_STEPS = 3  # a smaller drop may be a slower rank's line: this many low steps in a row show a restart
+#: maximum number of durations that are kept per phase; older durations are poor evidence of the run's current
+#: state
+KEPT = 4096
+_SURE_DROP = 8  # minimum drop, in usual steps, that shows a restart by itself
+# number of low steps in a row that show a restart after a smaller drop, which may also be a slower rank's
+# line
+_LOW_STEPS = 3
 
 
 @dataclass(slots=True, eq=False)
@@ -24,16 +28,17 @@ class Counter:
 
     counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
     attempt: int = 1
-    rounds: bool = False  #: counts epochs, episodes or games: the run's steps if no finer unit is counted
-    nested: bool = False  #: belongs to an evaluation, such as a bar inside the training's bar
-    evaluates: bool = False  #: certainly belongs to an evaluation: the log announced it
+    #: True if it counts epochs, episodes or games: the run's steps if no finer unit is counted
+    rounds: bool = False
+    nested: bool = False  #: True if it belongs to an evaluation, such as a bar inside the training's bar
+    evaluates: bool = False  #: True if it certainly belongs to an evaluation, because the log announced one
     first: int | None = None  #: first step of this attempt, as printed
     last: int | None = None
     total: int | None = None
     bar: bool = False
     waited: float = 0.0  #: seconds, by the trainer's own clock, for which its bar stayed at the last step
     rises: int = 0
-    stride: int = 1  #: steps in the last rise of this attempt
+    stride: int = 1  #: number of steps in the last rise of this attempt
     gaps: int = 0  #: number of gaps in this counter's lines before the last line that was read
     durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: phase → seconds between rises
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
@@ -42,7 +47,7 @@ class Counter:
     _epoch: float | None = None
     _low: list[int] = field(default_factory=list)
     _offset: int = 0
-    _ended: bool = False  # the counter is at the end of the last epoch
+    _ended: bool = False  # True if the counter is at the end of the last epoch
     _from_epoch: float | None = None  # the first epoch in the log
     _epochs: float | None = None
     _since: tuple[int, float | None, float | None] | None = None  # step, time and clock at the last rise
@@ -62,7 +67,7 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if it counts epochs, or steps within epochs, and the number of epochs is unknown."""
+        """True if the counter counts epochs, or steps within epochs, and the number of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property

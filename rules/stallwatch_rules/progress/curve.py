@@ -21,7 +21,8 @@ LATEST = 256  #: number of latest points that are all kept
 OLDER = 1000  #: number of older points that are kept
 MAX_SERIES = 8
 ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training run
-FIRST_EPOCH = 1.0  #: maximum epoch of such a first loss: a checkpoint continues with its later epoch
+#: maximum epoch of a first loss of another training run: after a resume, the epoch is higher
+FIRST_EPOCH = 1.0
 #: Metrics that are kept separately from a ``Point``, which holds the metrics of the training.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
@@ -76,7 +77,7 @@ class Point(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
-        """True if the loss or the gradient norm is NaN; an infinite norm is normal while a scale is found."""
+        """True if the loss or the gradient norm is NaN; fp16 training may print an infinite norm."""
         return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
@@ -86,7 +87,7 @@ class Curve:
     def __init__(self, series: str) -> None:
         self.series = series
         self.seen = 0
-        self.rewarded = False  #: the lines contain rewards: losses of zero are normal in that case
+        self.rewarded = False  #: True if the lines contain rewards: losses of zero are normal in that case
         self._kept = BoundedSeries[Point]()
         self._epoch: float | None = None
 
@@ -101,7 +102,7 @@ class Curve:
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Add a sample of this series as a point; a step that is printed again adds no point.
+        """Add a sample of this series as a point; a step that is printed again is ignored.
 
         If the epochs and the loss begin again, another training run begins (a fold, a round, a second start
         in the same file): its losses are compared only with each other. A loss that continues comes from the
@@ -228,7 +229,7 @@ def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Cur
     return best[4].readings if best is not None else ()
 
 
-MOST_POINTS = 400  #: maximum points of one series: the width of a chart
+MOST_POINTS = 400  #: maximum number of points of one series: the width of a chart
 MOST_RANKS = 16  #: maximum number of ranks with their own pace
 _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")

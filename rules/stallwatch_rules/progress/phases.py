@@ -9,12 +9,9 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.text.lazy import lazy
 
 #: The sign in a line: a phase, or one of five events. "announced": the bar of an evaluation follows.
-#: "finished": the
-#: training reports its end. "ended": a line that programs print at their end; it counts if steps were made
-#: and
-#: none follows. "left": a process ended with success, as all do at the end of a run. "restarted": the workers
-#: are
-#: started again.
+#: "finished": the training reports its end. "ended": a line that programs print at their end; it counts if
+#: steps were completed before it, and none after it. "left": a process ended successfully, as all do at the
+#: end of a run. "restarted": the workers are started again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
 ANNOUNCES = "***"  #: part of each line that announces an evaluation
 
@@ -29,9 +26,8 @@ _BEGINS = re.compile(
     rf"|{_LOGGED}(?:开始|正在)(?:进行|模型|在验证集上)?(?:验证|评估|评测)(?=\s*(?:$|[.…。:：(（,，]|第))"
 )
 
-# Lines that programs print at their end. If a line names an epoch, a step, a file or an evaluation before
-# these
-# words, it does not count, unless it reports the best or the final one.
+# Lines that programs print at their end. A line that names an epoch, a step, a file or an evaluation before
+# these words does not count, unless it reports the best or the final one.
 _TRAINING = (
     r"(?:(?:pre|fine)?-?train(?:ing|er)?|optimi[sz]ation|fine-?tuning|fitting|learning|experiment|run"
     r"|trial|job)"
@@ -53,7 +49,8 @@ _FINAL = re.compile(
     r"|valid\w*|test\w*|train\w*|result|metric|score|accuracy|loss|reward|performance|perplexity"
     r"|policy|adapter)s?\b"
 )
-# The name of a part after the words, as in "Finished training epoch 3": the line does not count.
+# A part of the training that is named after the words, as in "Finished training epoch 3": such a line does
+# not show the end of the training.
 _OF_PART = re.compile(
     r"[\s:,-]*(?:(?:of|for|in) )?(?:the )?(?:epoch|step|iter\w*|round|fold|stage|phase)\W{0,3}\d"
 )
@@ -114,11 +111,11 @@ _END_WORDS = (
     ),
     *("termin", "inaliz", "abgeschlossen", "beendet"),
 )
-_LONGEST_END = 200  # maximum characters of a line that programs print at their end
+_LONGEST_END = 200  # maximum number of characters of a line that programs print at their end
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether programs print such a line at their end; some programs print it more often."""
+    """Return whether a line is of a kind that programs print at their end, and maybe at other times."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -174,7 +171,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); without batches, it trained nothing.
+    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); without batches, no training took place.
     (
         "rainer.fit",
         re.compile(
@@ -189,7 +186,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         "finished",
     ),
     # The result of an unannounced evaluation: the lines after it (a better model is kept, samples are drawn)
-    # show no step either.
+    # do not show a step, either.
     (
         "val_",
         re.compile(r"\be?val_(?:acc(?:uracy)?|loss|ppl|perplexity|score|reward|f1)\b[\"']?\s*[:=]\s*-?\d"),
@@ -204,7 +201,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def phase_sign(text: str) -> Sign | None:
-    """Return what the line shows of the run: a phase, its end or a restart; ``None`` if nothing."""
+    """Return the sign in a line: the run's phase, its end or a restart; ``None`` without a sign."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:
@@ -213,18 +210,16 @@ def phase_sign(text: str) -> Sign | None:
     return "ended" if _seems_over(text) else None
 
 
-WORDS = ("HTTP/", "throughput")  #: each line on a server's work contains one of these words
+WORDS = ("HTTP/", "throughput")  #: each line about a server's work contains one of these words
 
 #: The access log's format of uvicorn 0.54.0 (``config.py``). A request that only reads or sets a server's
-#: state is
-#: no work: a server whose engine hangs also answers ``GET /health``.
+#: state does not count: a server whose engine hangs also answers ``GET /health``.
 _ANSWERED = lazy(
     r'"POST /(?:v\d+/|generate|chat|completions?\b|inference|infer\b|invocations|embed|score|rerank|classify)'
     r'[^" ]* HTTP/\d(?:\.\d)?" 2\d\d\b'
 )
 #: vLLM 0.11.0 (``v1/metrics/loggers.py``), and SGLang's scheduler in its "Decode batch" lines. An engine that
-#: is
-#: idle, or hangs, reports 0.
+#: is idle or hangs reports 0.
 _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )(?!0(?:\.0*)?(?![\d.]))\d")
 
 

@@ -19,13 +19,13 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.display import latest
 
-ALIVE = 5  #: number of lines after a silence that show that the run only worked without a message
+ALIVE = 5  #: minimum number of lines after a silence that show that the run was working without messages
 NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is not a stall if few waits are known
-LONGEST_WAIT = 1200.0  #: seconds that a bar may stay at a step: saves and evaluations take a while
+LONGEST_WAIT = 1200.0  #: maximum seconds that a bar may stay at a step: saves and evaluations take a while
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
 MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
-ZONES = 1800.0  #: seconds; clocks of different time zones differ by a multiple of this
-BY_CHANCE = 300.0  #: seconds by which a clock of another zone may deviate from such a multiple
+ZONES = 1800.0  #: seconds of which the difference between clocks of two time zones is a multiple
+BY_CHANCE = 300.0  #: maximum deviation, in seconds, of that difference from a multiple of ``ZONES``
 
 
 class ExternalEnd(NamedTuple):
@@ -41,10 +41,10 @@ class RunClock(msgspec.Struct, frozen=True):
 
     threshold: float  #: seconds without a step after which the run is stalled
     silence: float | None  #: seconds from the last step to the end of the log, or to the current time
-    silent: bool  #: the log is silent after the last step for longer than the threshold
+    silent: bool  #: True if the log is silent after the last step for longer than the threshold
     last_advance: Line | None
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    ended: bool = False  #: the run was stalled, and then was ended from outside
+    ended: bool = False  #: True if the run was stalled, and then was ended from outside
 
 
 def read_clock(
@@ -124,7 +124,7 @@ def _silent_until(ended: ExternalEnd, start: float, streams: Streams, threshold:
 
 
 def begins_in_mid_run(tracker: ProgressTracker) -> bool:
-    """Return whether the log begins in the middle of a run, by the number of its first step."""
+    """Return whether the log begins in the middle of a run, judging by the number of its first step."""
     first, last, known = tracker.first_step, tracker.last_step, len(tracker.step_seconds())
     if first is None or last is None or not known:
         return False
@@ -145,7 +145,7 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 
 
 def _last_sign(stream: StreamReading) -> float | None:
-    """Return the latest time at which the stream's last step was done.
+    """Return the latest time at which the stream's last step may have been completed.
 
     If that line has no time, the next line with a time came after it.
     """

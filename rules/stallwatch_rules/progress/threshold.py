@@ -19,15 +19,16 @@ from typing import Any, NamedTuple
 
 from stallwatch_rules.records import Phase
 
-_LIKE = 0.1  # rounds whose lengths differ by at most this share are alike; the next may deviate as much
-_LEAST = 5  # minimum length in steps: in shorter rounds, every step would be near a pause
+# maximum relative difference between the lengths of rounds that are alike; the next round may deviate as much
+_LIKE = 0.1
+_LEAST = 5  # minimum length of a round in steps: in a shorter round, every step would be near a pause
 
 
 class TrainingRounds:
-    """A count of signs of training between pauses that a log shows only at their end, such as evaluations.
+    """Counter of signs of training between pauses that a log shows only at their end, such as evaluations.
 
-    The length of the first few rounds predicts little: the last evaluation of a run may be on all the data.
-    If pauses come after equally many steps, the beginning of the next one is predictable; otherwise no
+    The lengths of the first few rounds predict little: the last evaluation of a run may use all the data. If
+    pauses come after equally many steps, the beginning of the next one is predictable; otherwise no
     prediction is made.
     """
 
@@ -57,38 +58,38 @@ class TrainingRounds:
         return alike and least * (1 - _LIKE) <= self._signs <= most * (1 + _LIKE)
 
 
-#: Patience with a phase at the start, in multiples of `Limits.start`. Large models load for an hour,
-#: evaluations
-#: and saves show no sign of life in most logs, and rollouts may take 69 minutes. Three silent hours were
-#: observed
-#: from a trainer's last line to the end of its launcher.
+#: Patience with a phase at the start, in multiples of `Limits.start`. Large models load for an hour, most
+#: logs do not show a sign of life during evaluations and saves, and rollouts may take 69 minutes. Three
+#: silent hours were observed from a trainer's last line to the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
 ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: phases during which steps pause
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
-_WARM_UP = 2  # steps after the first one that may still compile, allocate and record
-_MOST_STEPS = 4  # waits for several steps may be longer, up to this multiple
-_UNSEEN_PATIENCE = 4  # patience with a log's first interval, which may contain an unmentioned rollout
+_WARM_UP = 2  # number of steps after the first one that may still compile, allocate and record
+_MOST_STEPS = 4  # maximum factor by which a wait for several steps may be longer
+# factor of the patience with a log's first interval, which may contain an unmentioned rollout
+_UNSEEN_PATIENCE = 4
 _BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a stall is reported within 90 s
 REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned again
-KNOWN_TAIL = 600  #: with this many waits, the slowest waits show how slow rare waits are
-RARE = 1e-7  #: share of steps that may be mistaken for a stall
+KNOWN_TAIL = 600  #: minimum number of waits of which the slowest show how slow rare waits are
+RARE = 1e-7  #: maximum share of steps that may be mistaken for a stall
 _SLOW = 0.99  # share of steps that are faster than the step that the plain rule multiplies
-_SURE = 0.95  # confidence in that share, while few steps are known
-_QUICK = 0.1  # share of the mean: quicker steps count as this share
-_SKEWED = 0.7  # logarithms with more skew to the slow side have a Pareto tail
-_EVEN = 0.1  # steps whose logarithms vary by at most this much are even
-_DOUBT_OF_TAIL = 2.0  # multiple of the standard error of an estimate that is added to it
-_SHARE_OF_TAIL = 20  # the slowest twentieth of the waits is the tail
+_SURE = 0.95  # confidence of the estimated percentile while few steps are known
+_QUICK = 0.1  # minimum wait that estimates use, as a share of the mean: quicker steps count as this share
+# maximum skew to the slow side of logarithms that count as normal: beyond it, the tail is Pareto's
+_SKEWED = 0.7
+_EVEN = 0.1  # maximum standard deviation of the logarithms of steps that are even
+_DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate of the tail
+_SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth is the tail
 _LEAST_TAIL = 10
-_ONCE_MORE = 2.0  # an operation that took long once may take this many times as long
-_BENEFIT = 2.0  # multiple of the plain rule before KNOWN_TAIL, if steps vary
-_SURVIVED = 1.5  # a pause that ended by itself may recur and take this many times as long
-_HABIT = 3  # a pause that ended by itself this often is no longer a stall of this run
+_ONCE_MORE = 2.0  # factor by which an operation that took long once may take longer the next time
+_BENEFIT = 2.0  # factor of the plain rule if steps vary and fewer than KNOWN_TAIL are known
+_SURVIVED = 1.5  # factor by which a pause that ended by itself may be longer if it recurs
+_HABIT = 3  # number of times that a pause must end by itself, to count as usual in this run
 _HABITS_KEPT = 20
 
 
 class QuietTimes(Sequence[float]):
-    """The latest quiet times in ascending order; an insertion needs no sorting."""
+    """The latest quiet times in ascending order, which insertions preserve."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
@@ -142,7 +143,7 @@ class PhaseWaits:
             self._paused.clear()
 
     def paused(self, seconds: float) -> None:
-        """Record a stall that ended by itself; it is part of the rhythm only if it happens often."""
+        """Record a stall that ended by itself, which is part of the rhythm only if it recurs often."""
         self._since_pause = 0
         self._paused.append(seconds)
         if len(self._paused) >= _HABIT:
@@ -186,10 +187,11 @@ class StallThresholds:
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
         self.log_only = False  #: True if only a log shows progress, which may omit activities
-        self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth step
+        # number of steps from one sign of progress to the next: a log may show every tenth step
+        self._stride = 1
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # the longest wait of the warm-up
-        self._trained = 0.0  # observed seconds between steps in this run
+        self._trained = 0.0  # total observed seconds between steps in this run
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
         self._suspected = limits.floor  # threshold by the steps alone
@@ -335,9 +337,8 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # A phase with signs of life need not end to be known. Loading has none: its signs are launches,
-            # by the ranks
-            # of several attempts.
+            # A phase with signs of life need not end to be known. Loading has none: its signs are the
+            # launches of ranks in several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended

@@ -34,17 +34,19 @@ MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
 CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
-HELD_BACK = 400  #: lines before the last step: more than a buffer (8 KiB) holds back until a program ends
+#: number of lines above the last step that a buffer (8 KiB) may hold back until a program ends: at most this
+#: many
+HELD_BACK = 400
 
 
 class Interval(msgspec.Struct):
     """The interval from one step (or a few adjacent steps) to the next."""
 
     span: int  #: number of steps that end in the interval
-    step: int | None  #: the last of these steps
+    step: int | None  #: the last step in the interval
     time: float | None  #: completion time of the last step
     seconds: float | None  #: duration of the interval; ``None`` if the log does not show it
-    hits: dict[str, int] = {}  #: rule → matches in the interval
+    hits: dict[str, int] = {}  #: rule → number of matches in the interval
     number: int = 0  #: number of the last step's line in its source
     rate: float | None = None  #: tokens per second of the last step, if not a mean of many steps
 
@@ -69,19 +71,22 @@ class Timeline:
     def __init__(self) -> None:
         self.source = ""  #: source of the last sample
         self.rank: int | None = None  #: rank that the last sample's line names
-        self.advances = 0  #: steps that followed one another; without step numbers, logged losses
+        #: number of steps that followed one another; without step numbers, number of logged losses
+        self.advances = 0
         self.total: int | None = None
-        self.nested = False  #: belongs to a bar inside the training's bar
+        self.nested = False  #: True if the counter belongs to a bar inside the training's bar
         self.intervals: list[Interval] = []
-        self.open_hits: dict[str, int] = {}  #: rule → matches since the last step
+        self.open_hits: dict[str, int] = {}  #: rule → number of matches since the last step
         self.first_step: int | None = None
         self.last_step: int | None = None
         self.last_time: float | None = None  #: completion time of the last step
         self.backs: list[int] = []  #: numbers of the lines at which the steps went back
         self.left_out = 0  #: number of unread samples without a step number before the next sample
-        self._time_anchor: tuple[float, int] | None = None  # time of a line, and the advances at that time
-        self._clock_anchor: tuple[float, int] | None = None  # trainer's clock and the advances then
-        self._width = 1  # intervals are joined until they span this many steps
+        # time of a line, and the number of advances at that time
+        self._time_anchor: tuple[float, int] | None = None
+        # time of the trainer's clock, and the number of advances at that time
+        self._clock_anchor: tuple[float, int] | None = None
+        self._width = 1  # number of steps up to which intervals are joined
 
     def hit(self, rule: str, count: int = 1) -> None:
         """Count matches of a rule whose harm depends on progress."""
@@ -98,7 +103,7 @@ class Timeline:
                 self._went_back(line.number)
             if self.last_step is None:
                 if sample.from_bar and sample.step == 0:
-                    return  # the first drawing of a bar is no step
+                    return  # the first drawing of a bar does not show a step
                 self.first_step = sample.step
             elif sample.step > self.last_step:
                 steps = sample.step - self.last_step
@@ -124,7 +129,7 @@ class Timeline:
             self.backs.append(number)
 
     def _pace(self, sample: Sample) -> float | None:
-        """Return the seconds per step by the lines' times, by the trainer's clock, or as printed.
+        """Return the seconds per step, from the lines' times, from the trainer's clock, or as printed.
 
         Lines without their own time repeat the last time, and clocks count whole seconds. So the time
         since the last change is spread over the steps since that change.
@@ -177,7 +182,7 @@ class StreamTimelines:
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
         self.hit_times: dict[str, list[float]] = {}
-        self._unplaced: dict[str, int] = {}  # rule → matches before the first sample of any counter
+        self._unplaced: dict[str, int] = {}  # rule → number of matches before the first sample of any counter
 
     @property
     def advances(self) -> int:
@@ -197,7 +202,7 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the steps since the counters were at ``at``, by the counters that existed then."""
+        """Return the number of steps since the counters were at ``at``, by the counters that existed then."""
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
 
@@ -262,8 +267,8 @@ class StepClock:
         self._intervals = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
-            intervals = []  # the clock was set back: which steps came after a moment is not known
-        # Losses without step numbers show how many steps were done, but not which.
+            intervals = []  # the clock was set back, so it is unknown which steps came after a moment
+        # Losses without step numbers show how many steps were completed, but not which.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]
@@ -271,7 +276,7 @@ class StepClock:
         self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
-        """Return the number of steps done after a moment; 0 if the moment is not known."""
+        """Return the number of steps completed after a moment; 0 if the moment is not known."""
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
@@ -295,8 +300,8 @@ class StepClock:
         """Return the number of steps in the file of a line without a rank, if all steps are below the line.
 
         Lines that a launcher, or a command before the training, prints before all steps do not show the end
-        of these steps. An exception are lines near the steps: a launcher's buffer may hold lines back until
-        it ends.
+        of these steps. Lines near the steps are an exception, because a launcher's buffer may hold lines back
+        until it ends.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
@@ -316,7 +321,7 @@ class StepClock:
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step done at a moment; ``None`` before the first, or if it is not known."""
+        """Return the last step completed by a moment; ``None`` before the first, or if it is not known."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 

@@ -20,15 +20,14 @@ from stallwatch_rules.text.masking import skeleton
 _MAX_COUNTERS = 65536
 _MAX_PASSED = 64
 _SUREST = ("total", "words", "likely", "left")
-NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run that shows none
+NOWHERE = ((1, -1), (1, -1))  #: (attempt, step) and (attempt, round) of a run without steps
 
 
 class Finish(NamedTuple):
     """The evidence that training is complete."""
 
     #: Kind of evidence: "total", a counter reached its total; "words", the training reported its end;
-    #: "likely", a
-    #: line that programs print at their end; "left", a process exited well.
+    #: "likely", a line that programs print at their end; "left", a process exited successfully.
     how: Literal["total", "words", "likely", "left"]
     source: str = ""
     number: int = 0  #: number of the line
@@ -48,12 +47,12 @@ class _Stream:
         self.attempt = int(found[1]) + 1 if found else 1
         self.counters: dict[str, Counter] = {}
         self.main_bar: Counter | None = None
-        self.awaited = False  # the bar of an announced evaluation comes next
+        self.awaited = False  # True if the bar of an announced evaluation comes next
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.end: Finish | None = None  # evidence that the training is complete
-        self.rounds = 0  # number of rounds at that end: other counters may count the last round, too
-        self.left = False  # a process of the stream ended with success
+        self.rounds = 0  # number of rounds at ``end``: other counters may count the last round, too
+        self.left = False  # True if a process of the stream ended successfully
         self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
         self.passed: set[str] = set()  # seeming ends before earlier steps, which were not an end
         self.last_loss: float | None = None
@@ -232,7 +231,8 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        elif not (sample.from_bar and sample.step == 0):  # the first drawing of a bar is no step yet
+        # the first drawing of a bar does not show a step yet
+        elif not (sample.from_bar and sample.step == 0):
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
                 stream.advance()
@@ -396,7 +396,7 @@ class ProgressTracker:
 
     @property
     def finish(self) -> Finish | None:
-        """The surest evidence that the training ended; a likely end counts only if the run made steps."""
+        """The surest evidence that the training ended; a likely end counts only after completed steps."""
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
         found += [Finish("left", s.source) for s in self._streams.values() if s.left]
@@ -404,7 +404,7 @@ class ProgressTracker:
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
     def _may_be_over(self, seeming_ends: Finish) -> bool:
-        """Return whether a likely end may be true: steps were made, and no counter falls short."""
+        """Return whether a likely end may be true: steps were completed, and no counter falls short."""
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
             announces_end(seeming_ends.text)
@@ -417,7 +417,7 @@ class ProgressTracker:
 
     @property
     def finished(self) -> bool:
-        """True if the log shows the end of the training, if only by a process that exited well."""
+        """True if the log shows the end of the training, if only by a process that exited successfully."""
         return self.finish is not None
 
     @property
@@ -425,7 +425,7 @@ class ProgressTracker:
         """True if the training certainly ended, not only by a line that looks like an end.
 
         A total may also be the end of an epoch: a counter may reach its total in each epoch without a known
-        last epoch, or belong to no training.
+        last epoch, or not belong to the training.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:

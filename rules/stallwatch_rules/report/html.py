@@ -1,4 +1,4 @@
-"""Write the report to share: one HTML file with its charts, which loads and runs no other content."""
+"""Write the report to share: one HTML file with its charts, which does not load other content or scripts."""
 
 from __future__ import annotations
 

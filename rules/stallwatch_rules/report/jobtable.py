@@ -14,10 +14,10 @@ from stallwatch_rules.report.clean import cleaned_job
 from stallwatch_rules.report.phrases import clock, word
 from stallwatch_rules.text.digest import shortened
 
-MAX_JOBS = 20  #: maximum number of lines; the reported job is always shown
-_MAX_CAUSE = 90  # maximum characters of a cause
+MAX_JOBS = 20  #: maximum number of lines in the table; the reported job is always shown
+_MAX_CAUSE = 90  # maximum number of characters of a cause
 _WELL: tuple[Verdict, ...] = ("finished", "healthy")
-OTHER = "other"  #: name for files of no known job
+OTHER = "other"  #: name for files that do not belong to a known job
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def shown_name(job: JobSummary, language: str) -> str:
 
 
 def cause(job: JobSummary | Start, language: str) -> str:
-    """Return the rule of the cause, else the subject of the verdict; empty for a run in good state."""
+    """Return the rule of the cause, or the headline without one; empty for a run without a problem."""
     rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule

@@ -31,8 +31,8 @@ from stallwatch_rules.text.digest import (
     span_of,
 )
 
-MAX_HOST_RUNS = 6  #: maximum number of ranges of consecutively numbered hosts
-MAX_HEADLINE = 160  #: maximum characters of an exception's message
+MAX_HOST_RUNS = 6  #: maximum number of ranges of consecutively numbered hosts that a line names
+MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 
 
 def word(key: str, language: str = "en", **params: str | int | float | Message) -> str:
@@ -46,7 +46,7 @@ def badge(diagnosis: Diagnosis) -> Message:
 
 
 def headline(diagnosis: Diagnosis) -> Text:
-    """Return the subject of the verdict: the primary's title, an unknown exception, or a sentence."""
+    """Return the headline: the title of the primary cause, an unknown exception, or a sentence."""
     if diagnosis.primary is not None:
         return diagnosis.primary.title
     verdict, progress = diagnosis.verdict, diagnosis.progress
@@ -131,7 +131,7 @@ def clock(time: str) -> str:
 
 
 def certainty(primary: Primary, language: str) -> str:
-    """Return role, harm and confidence of the primary cause."""
+    """Return the role, the harm and the confidence of the primary cause."""
     percent = f"{primary.confidence:.0%}"
     return (
         f"{word(primary.role, language)}, {word(primary.harm, language)}, "
@@ -202,7 +202,7 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 
 def marked_frames(frames: Sequence[str]) -> list[str]:
-    """Return the calls of an exception, with a mark before the user's own innermost call: the place."""
+    """Return an exception's stack frames, with a mark before the innermost one in the user's own code."""
     own = own_frame(frames)
     last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
     return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
@@ -279,7 +279,7 @@ def environment_line(diagnosis: Diagnosis) -> str:
 
 
 def stats_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return the number of files, lines, bytes and seconds that the reading took."""
+    """Return the numbers of files, lines and bytes that were read, and the seconds that this took."""
     stats = diagnosis.stats
     files = word("file" if stats.files == 1 else "files", language)
     lines = word("line" if stats.lines == 1 else "lines", language)

@@ -1,4 +1,4 @@
-"""Draw a line chart as SVG that loads and runs no other content, readable in print and in dark mode."""
+"""Draw a line chart as SVG without scripts or external content, readable in print and in dark mode."""
 
 from __future__ import annotations
 

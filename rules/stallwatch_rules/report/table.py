@@ -9,7 +9,7 @@ from stallwatch_rules.report import phrases
 from stallwatch_rules.report.markdown import plain
 from stallwatch_rules.report.phrases import word
 
-Row = tuple[str, str, str, str]  #: file, verdict, subject, progress
+Row = tuple[str, str, str, str]  #: file, verdict, headline, progress
 
 
 def rows(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> list[Row]:
@@ -24,7 +24,7 @@ def _row(name: str, shown: phrases.Shown, language: str) -> Row:
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Return the table as aligned columns; the subject of each verdict is on the line below."""
+    """Return the table as text: the name and verdict of each file, and below it the rule and the headline."""
     found_rows = rows(found, language)
     wide = max((len(name) for name, *_ in found_rows), default=0)
     lines = []

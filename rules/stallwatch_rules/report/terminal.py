@@ -47,7 +47,7 @@ _JOB_STYLES = {
 }
 _HARM_STYLES = {"fatal": "red", "degrading": "yellow", "harmless": "green", "by-progress": "cyan"}
 MAX_FINDINGS = 12
-MAX_FIXES = 3  #: number of fixes shown for a run over several hosts
+MAX_FIXES = 3  #: maximum number of fixes shown for a run over several hosts
 MAX_UNKNOWN = 5
 MAX_NEW_LINES = 5
 
@@ -55,7 +55,7 @@ MAX_NEW_LINES = 5
 def print_report(
     diagnosis: Diagnosis, console: Console, language: str = "en", *, explain: bool = False
 ) -> None:
-    """Print the report, without trailing blanks if the output is a file or a pipe."""
+    """Print the report, without trailing spaces if the output is a file or a pipe."""
     _print(renderable(diagnosis, language, explain=explain), console)
 
 
@@ -172,7 +172,7 @@ def _primary(
 def _numbered(number: int, text: str) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     grid.add_column()
-    # Otherwise a word that is too long for a line would lose its last character to an ellipsis.
+    # By default, rich would truncate a word that is longer than the line.
     grid.add_column(overflow="fold")
     grid.add_row(Text(f"{number}."), Text(text))
     return grid

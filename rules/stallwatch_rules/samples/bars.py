@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Return the seconds per step, by a bar's rate; ``None`` if the unit counts no steps."""
+    """Return the seconds per step, by a bar's rate; ``None`` if the unit is not a step."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value
@@ -49,7 +49,7 @@ class Bar:
         if self.label:
             self.label = self.label.rstrip(":").rstrip()
         self.done = int(done)
-        self.open = total is None or total == "?"  #: the length of the bar is not known
+        self.open = total is None or total == "?"  #: True if the length of the bar is not known
         self.total = 0 if self.open else int(total)
         self.elapsed = duration(elapsed)
         unit = unit or "it/s"
@@ -188,8 +188,7 @@ def from_rich_bar(text: str) -> Found | None:
     """Read one drawing of Lightning's RichProgressBar; return its numbers, or ``None``.
 
     In a file, Lightning draws only the last state, 80 columns wide: the remaining time is then on the next
-    line.
-    The epochs count from 0 and the last epoch is shown (lightning 2.6.6,
+    line. The epochs count from 0 and the last epoch is shown (lightning 2.6.6,
     ``pytorch/callbacks/progress/rich_progress.py``), so that the steps of the previous epochs can be added.
     """
     found = _RICH.match(text)

@@ -35,15 +35,16 @@ _WORDS = (
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
-_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: the hours follow no letter except "T"
+# a time: the character before the hours is not a letter other than "T"
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")
 # Lines that begin with a full timestamp, and name no rank, show their source's time. A journal's entry may
 # contain its own timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
 _BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text was printed after a bar's end
-_WORTH_LEARNING = 6  # lines of a kind after which a template is learned
+_WORTH_LEARNING = 6  # number of lines of a kind after which a template is learned
 _MOST_TEMPLATES = 20_000
 _MOST_KEYS = 100_000
-_LONGEST_KEY = 1000  # maximum bytes of a key
+_LONGEST_KEY = 1000  # maximum number of bytes of a key
 
 
 @dataclass

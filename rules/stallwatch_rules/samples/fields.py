@@ -14,12 +14,12 @@ class Found(NamedTuple):
     step: int | None
     total: int | None
     values: dict[str, float]
-    series: str  #: name of the counter; empty if the numbers show no progress
+    series: str  #: name of the counter; empty if the numbers do not show progress
 
 
 GIB = 1024.0**3
 MIB = 1024.0**2
-INVERSE = 0.0  #: the name means steps per second; the field is seconds per step
+INVERSE = 0.0  #: factor of names that mean steps per second, for a field in seconds per step
 
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 

@@ -47,7 +47,7 @@ _MEMORY = lazy(
 )  # fmt: skip
 _VERL_MEMORY = lazy(r"perf/max_memory_(allocated|reserved)_gb" + _GIVEN)
 _MEGATRON_MEMORY = lazy(r"memory \(mb\) \| allocated: (" + NUMBER + r") \| max allocated: (" + NUMBER + r")")
-_THOUSANDS = {"k": 1e3, "m": 1e6}  # nanotron prints "52.1K"
+_THOUSANDS = {"k": 1e3, "m": 1e6}  # suffixes of numbers: nanotron prints "52.1K"
 _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
@@ -113,7 +113,7 @@ def _memory(lower: str, values: dict[str, float]) -> None:
 GIB = 1024.0**3
 
 _LOSSES = ("loss", "loss_step", "loss train")
-_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name contains one of these words
+_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # words of which each name of a metric contains one
 # The expressions below search lower case. A pattern that begins with letters is fast; the text before it is
 # examined only at a match.
 _KEYED = lazy(
@@ -179,7 +179,7 @@ def metrics_by_field(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the part of a metric's name before the matched word; ``None`` if the name is another one."""
+    """Return the part of a metric's name before the matched word; ``None`` for another metric."""
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):

@@ -5,15 +5,13 @@ counter: it is an integer that rises from line to line, and a word next to it na
 number of lines needed for certainty depends on the words (``series.json`` lists them):
 * a counter by its name, in a line that mentions a loss, a score or the like: one line;
 * a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
-  and
-  values, if lines in between mention losses or scores; columns under names of which the first is a counter's:
-  two lines;
+  and values, if lines in between mention losses or scores; columns under names of which the first is a
+  counter's: two lines;
 * a first number without a name before losses or scores: three lines at even distances;
 * columns without names, or unknown words: twelve lines at even distances, in which another number falls or
-  rises
-  overall, as a loss does.
-Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and so on
-belong to no training, except in the first case. A template that does not become a series is not examined
+  rises overall, as a loss does.
+Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and so on do
+not belong to training, except in the first case. A template that does not become a series is not examined
 again.
 """
 
@@ -48,17 +46,23 @@ SERIES = "series"  #: first word of the names of learned series
 ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
 ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
 WEAK = (
-    #: name of such series in logs that never mention training; they may not belong to it
+    #: name of series without a word for the counted unit, in logs that never mention training: such a series
+    #: may be unrelated to training
     f"{ROWS} alone"
 )
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
 MAX_TEXT = 400  #: maximum number of characters of a row of a series
-_MOST_KINDS = 256  # templates of one source and rank that are followed, and new templates that are examined
-_MOST_NONE = 1024  # hashes of templates that are not series, and of templates that occurred once
+# maximum number of templates of one source and rank that are followed, and that are examined at their first
+# occurrence
+_MOST_KINDS = 256
+# maximum number of hashes of templates that are not series, and of those that occurred once
+_MOST_NONE = 1024
 _MOST_BELOW = 64  # maximum number of series below headings
-_PATIENCE = 64  # lines after which a template that is not a series yet is rejected
-_FEW, _SOME, _MANY = 2, 3, 12  # lines needed, depending on how conclusive their words are
-_TREND = 0.5  # share of all pairs of values by which falls must exceed rises, or rises exceed falls
+_PATIENCE = 64  # number of lines after which a template that is not a series yet is rejected
+_FEW, _SOME, _MANY = 2, 3, 12  # numbers of lines needed to accept a series, by how conclusive their words are
+# minimum difference between the numbers of falls and of rises among all pairs of values, as a share of the
+# pairs, that shows a trend
+_TREND = 0.5
 _NEAR = 3  # maximum number of lines from the names of columns to the first row
 _SHORT = 80  # maximum number of characters of a line that contains only a counter
 
@@ -102,15 +106,16 @@ class _Kind:
     def __init__(self) -> None:
         self.lines = 0
         self.numbers: tuple[Number, ...] = ()
-        self.metric = False  #: the lines contain a loss, a score or the like
+        self.metric = False  #: True if the lines contain a loss, a score or the like
         self.at: int | None = None  #: index of the possible counter
         self.total: int | None = None  #: index of the counter's total
         self.outer: int | None = None  #: index of the epoch counter, if the counter counts within an epoch
         self.outer_total: int | None = None
-        self.needed = 0  #: lines needed to accept the template as a series; 0: certainly no series
-        self.plain = False  #: the lines contain no times and no paths
-        self.alone = False  #: the lines show only the position of the training
-        self.rounds = False  #: the counter counts epochs, episodes or games
+        #: number of lines needed to accept the template as a series; 0 if it is certainly not one
+        self.needed = 0
+        self.plain = False  #: True if the lines do not contain times or paths
+        self.alone = False  #: True if the lines show only the position of the training
+        self.rounds = False  #: True if the counter counts epochs, episodes or games
         self.evaluates = False
         self.rows: list[list[float]] = []  #: rows of numbers until the template is accepted or rejected
         self.last: int | None = None  #: the last count of the series
@@ -137,7 +142,7 @@ class _Below:
 
     def __init__(self, heading: int, last: int) -> None:
         self.heading, self.last = heading, last
-        self.continues = False  #: the counts continue below the next heading
+        self.continues = False  #: True if the counts continue below the next heading
 
 
 class _Stream:
@@ -153,16 +158,17 @@ class _Stream:
         self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
         self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
         self.tried = 0  #: number of examined templates
-        self.trains = False  #: a line mentions training
+        self.trains = False  #: True if a line mentions training
         self.heading: _Heading | None = None  #: the last heading of the stream
         self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
-        self.head_at = 0  #: line of these names
-        self.metric_at = 0  #: the last line with a loss, a score or the like
+        self.head_at = 0  #: number of the line with the names in ``head``
+        self.metric_at = 0  #: number of the last line with a loss, a score or the like
         self.block: Sample | None = None  #: the latest counter on a separate line
         self.based = False  #: True if counters on separate lines begin at zero
-        self.closed = False  #: a measure followed the latest counter
-        self.metrics: dict[int, int] = {}  #: hash of a template → its measures since the first counter
+        self.closed = False  #: True if a measure followed the latest counter
+        #: hash of a template → number of its measures since the first counter
+        self.metrics: dict[int, int] = {}
 
 
 Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank

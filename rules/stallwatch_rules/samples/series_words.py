@@ -88,8 +88,8 @@ class Number(NamedTuple):
     words: tuple[str, ...]  #: words of the number's name
     counts: str  #: the counted unit, by the name
     whole: bool
-    unit: bool  #: the number has a unit: a time, a size, a rate
-    inside: bool  #: the number is part of a word
+    unit: bool  #: True if the number has a unit: a time, a size, a rate
+    inside: bool  #: True if the number is part of a word
     start: int  #: offset of the number's name
 
 

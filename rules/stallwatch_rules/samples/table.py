@@ -99,12 +99,12 @@ class Entry(msgspec.Struct, gc=False):
     time: float | None
     step: int | None
     total_steps: int | None
-    bare: bool  #: a drawing that shows only the bar's position
+    bare: bool  #: True for a drawing that shows only the bar's position
     fields: tuple[float | None, ...]  #: the values of FIELDS, in order
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """Return the sample with its values by the table's names; ``None`` if it makes no row."""
+    """Return the sample with its values by the table's names; ``None`` if it does not make a row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -112,7 +112,7 @@ def as_entry(sample: Sample | None) -> Entry | None:
         if name in sample.values:
             values["skipped"] = sample.values[name]
     step, total = sample.step, sample.total_steps
-    if sample.series.startswith(ROUNDS):  # epochs or episodes are no steps
+    if sample.series.startswith(ROUNDS):  # epochs or episodes are not steps
         step = total = None
         if values.keys() <= {"epoch"}:
             return None

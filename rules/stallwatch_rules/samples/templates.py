@@ -48,8 +48,8 @@ class Template:
     pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
     constants: _Outcome
-    sampled: bool  #: the lines contain a sample
-    timed: bool  #: the lines have their own time
+    sampled: bool  #: True if the lines contain a sample
+    timed: bool  #: True if the lines have their own time
     #: if not ``None``: of consecutive lines with an equal value, only the last counts (the drawings of a bar
     #: in one line, the times of a rank)
     fleeting: object
@@ -73,7 +73,7 @@ class Template:
         fields = zip(*[columns.get(name, _MISSING) for name in FIELDS], strict=False)
         try:
             return list(map(Entry, ranks, times, steps, totals, bare, fields))
-        except ZeroDivisionError:  # zero steps per second give no seconds per step
+        except ZeroDivisionError:  # zero steps per second cannot be converted to seconds per step
             if len(found) == 1:
                 return [None]
             return [entry for match in found for entry in self._entries([match])]

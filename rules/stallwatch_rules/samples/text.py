@@ -89,8 +89,8 @@ def in_english(text: str) -> str:
 
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
-_STEP_WORDS = ("step", "iter", "num_updates")  # each counter's name contains one of these words
-_STEP_NAME = 10  # characters by which the name may begin before that word
+_STEP_WORDS = ("step", "iter", "num_updates")  # words of which the name of each counter contains one
+_STEP_NAME = 10  # maximum number of characters of a counter's name before its word in ``_STEP_WORDS``
 _STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
@@ -128,13 +128,13 @@ _LOSS_FIRST = lazy(
 )
 _LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore's form, after its step
 _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of OLMo's record
-# "loss 2.0 lr 1e-5 " before "step 3", with only blanks and commas between the numbers.
+# "loss 2.0 lr 1e-5 " before "step 3", with only spaces and commas between the numbers.
 _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_LOSS_BEFORE = 200  # characters before the step that may contain such numbers
-_LOSS_NAME = 30  # characters by which this text may begin before its last word
+_LOSS_BEFORE = 200  # maximum number of characters before the step that are searched with ``_LOSS_THEN_STEP``
+_LOSS_NAME = 30  # maximum number of characters before "loss" in a match of ``_LOSS_FIRST``
 _DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
 )

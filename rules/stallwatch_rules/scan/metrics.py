@@ -170,7 +170,7 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return a rank's last metrics before a segment, which show its step; ``ahead``: also some after it."""
+        """Return a rank's last metrics before a segment, to find its step; ``ahead``: also some after it."""
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
         return [

@@ -147,7 +147,7 @@ def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
 def _healthy(
     numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources of one kind to read: those with rare templates, the shortest, the longest, and others."""
+    """Return the sources to read of one kind: with rare templates, the shortest, the longest and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}

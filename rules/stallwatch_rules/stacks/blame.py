@@ -23,7 +23,7 @@ COUNTED = 0.92  #: confidence if only the ranks' counters show the cause
 STACKS = 0.8  #: confidence for stacks of a small minority, completed collectives, or a cycle of ranks
 SILENT = 0.85  #: maximum confidence if a host is silent
 UNSURE = 0.6  #: maximum confidence if two sides have equally many ranks, or if ranks are unknown
-_ONE_HOST = 16  # more ranks than this rarely belong to a single parallel group
+_ONE_HOST = 16  # maximum number of ranks that usually form a single parallel group
 
 # Kinds of activity that depend on something other than a rank.
 _OUTSIDE = ("joining", "load", "save", "lock", "network", "data")
@@ -190,10 +190,10 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks at a place where others have joined a different number of collectives of the same
-    kind.
+    """Return the ranks at a place that others reach after a different number of collectives.
 
-    Ranks of one stage run one program. Other stages count only if they confirm all other ranks of `among`.
+    Only collectives of the same kind of group are compared. Ranks of one stage run one program. Other stages
+    count only if they confirm all other ranks of `among`.
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}

@@ -1,4 +1,4 @@
-"""Add the findings of the stacks to a diagnosis: the rank to inspect, and its activity."""
+"""Add the evidence of the stacks to a diagnosis: the rank to inspect, and its activity."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice, after the message on the stacks if there is one."""
+    """Return the primary cause with this advice, after the message about the stacks if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
 
 def _in_no_collective(stacks: StallStacks) -> bool:
-    """Return whether the run has a single rank, on this host, that waits for no other rank."""
+    """Return whether the run has a single rank, on this host, that does not wait for another rank."""
     first = stacks.groups[0]
     single = not stacks.elsewhere and [group.ranks for group in stacks.groups] == [[0]]
     return single and first.condition == "alive" and first.kind not in _TOGETHER
@@ -120,13 +120,13 @@ def _all_join(stacks: StallStacks) -> bool:
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that occur with a stall of `rule` but do not explain a rank's own hang."""
+    """Return the rules that occur with a stall of `rule` but do not explain why a rank itself hangs."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks that the other ranks wait for, if all are known to be in no collective."""
+    """Return the ranks that the other ranks wait for, if all are known to be outside collectives."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []

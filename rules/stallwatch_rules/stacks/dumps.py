@@ -104,7 +104,7 @@ def _is_of(entry: Mapping[str, Any], number: int) -> bool:
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those fields of an entry that are used and have the form that torch gives them."""
+    """Return the fields of an entry that are used here, if they have the form that torch gives them."""
     found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
     group = entry.get("process_group")
     if isinstance(group, _LISTS) and group and isinstance(group[0], str):
@@ -125,7 +125,7 @@ def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
 
 
 def _frames(entry: Mapping[str, Any]) -> tuple[Frame, ...]:
-    """Return the calls that led to an entry, outermost first."""
+    """Return the stack frames of the call that made an entry, outermost first."""
     given = entry.get("frames")
     found = []
     for frame in given[:_MOST_FRAMES] if isinstance(given, _LISTS) else ():

@@ -1,4 +1,4 @@
-"""Read torch's report on the process groups of one rank.
+"""Read torch's report about the process groups of one rank.
 
 A number counts the collectives of a process group in the order in which the rank joined them, so a rank with
 a smaller number has not reached the collective in which the other ranks wait. Every backend counts the
@@ -78,11 +78,12 @@ class _Group(NamedTuple):
     ranks: tuple[int, ...]
     axis: Axis = ""
     joined: int | None = None
-    recorded: int | None = None  # number of the group in the recorder, unless an earlier group was destroyed
+    # number of the group in the recorder; ``None`` if an earlier group may have been destroyed
+    recorded: int | None = None
 
 
 def _groups(answer: Any, world: int) -> list[_Group]:
-    """Return the process groups in a probe's answer, in the order of their creation, or a recorder's."""
+    """Return the process groups in a probe's or recorder's response, in the order of their creation."""
     if isinstance(answer, dict):
         ranks = {name: group.get("ranks") for name, group in _items(answer) if isinstance(group, dict)}
         return [
@@ -100,7 +101,7 @@ def _groups(answer: Any, world: int) -> list[_Group]:
 
 
 def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[Any]) -> dict[int, str]:
-    """Return the names of groups by their numbers in the recorder, as far as they are certain."""
+    """Map the numbers of groups in the recorder to their names, as far as these are certain."""
     sure = {
         number: _name(entry, number)
         for entry in entries
@@ -143,7 +144,7 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Return the value as an integer of at least `least` if it is one, or its digits; else ``None``."""
+    """Return an integer, or text of digits, as an integer if it is at least `least`; else ``None``."""
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

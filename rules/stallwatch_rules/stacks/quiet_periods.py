@@ -28,13 +28,15 @@ from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
 SHORT = 6.0  #: patience in floors: an evaluation, the first batch of an epoch, the network, a child process
 LONG = 20.0  #: patience in floors: start-up, compilation, a checkpoint
-_DATA_UNCOUNTED = 2.5  # patience in floors, if no probe reports whether a batch is the first of an epoch
-_BUSY = 5 / 3  # patience in floors: a warning within a minute
-FOREVER = 1e12  #: limit of a pause, in seconds: JSON, in which hosts exchange the value, has no infinity
+# patience in floors with data, if no probe reports whether a batch is the first of an epoch
+_DATA_UNCOUNTED = 2.5
+_BUSY = 5 / 3  # patience in floors with a busy rank, so that a warning appears within a minute
+FOREVER = 1e12  #: limit of a pause, in seconds: hosts exchange the value in JSON, which has no infinity
 CRITICAL = LONG  #: floors after which "busy without progress" is critical
-_WORKS = 0.3  # share of a processor above which a thread or a child process counts as working
-_FLOWS = 1024  # bytes per second that a save, a load or a download moves: more than messages
-_WORKS_ON_FILES = 64 * 1024  # bytes per second above which user code works on files; printing moves fewer
+_WORKS = 0.3  # minimum share of a processor at which a thread or a child process counts as working
+_FLOWS = 1024  # minimum bytes per second of a save, a load or a download: more than messages cause
+# minimum bytes per second of user code that works on files: more than printing causes
+_WORKS_ON_FILES = 64 * 1024
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that may be a part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
@@ -95,12 +97,12 @@ class QuietPeriod(msgspec.Struct, frozen=True):
     floor: float
     suspicion: float  #: the learned threshold of the phase, after which a stall may be reported
     factor: float = 3.0
-    rollout: float = 7200.0  #: patience with the first generation
-    rhythm_known: bool = True  #: enough steps were observed to know the length of a step
+    rollout: float = 7200.0  #: patience with the first generation, in seconds
+    rhythm_known: bool = True  #: True if enough steps were observed to know the length of a step
     longest: float | None = None  #: longest quiet time of this phase that ended by itself
     sites: Mapping[str, float] = {}  #: call site → longest quiet time that ended by itself
-    repeating: bool = False  #: a known message repeats that did not repeat while steps advanced
-    suspended: bool = False  #: the whole command is stopped or frozen
+    repeating: bool = False  #: True if a known message repeats that did not repeat while steps advanced
+    suspended: bool = False  #: True if the whole command is stopped or frozen
     run: Ruling | None = None  #: ruling on the run, by the snapshots of all its hosts
 
 
@@ -134,7 +136,7 @@ def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
-        if left:  # the other ranks wait for a rank that left
+        if left:  # the other ranks wait for a rank that has ended
             return Ruling("stalled", spell.suspicion, "ended", left[0])
         return _all_wait(ranks, doing, spell)
     stacks = fold(ranks, time=0.0)

@@ -72,7 +72,7 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """Return the user's own function that a library called back; empty if it called none."""
+    """Return the user's own function that a library called back; empty if there is none."""
     own = next((frame for frame in inner if not is_library(frame)), None)
     return own.function.rpartition(".")[2] if own is not None else ""
 

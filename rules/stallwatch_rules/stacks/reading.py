@@ -19,7 +19,7 @@ _FRAME = lazy(r'^  File "(?P<file>.*)", line (?P<line>\d{1,9}|\?\?\?) in (?P<fun
 
 
 def from_probe(answer: Any) -> tuple[ThreadStack, ...]:
-    """Return the threads in the answer of a rank's probe, without malformed threads."""
+    """Return the threads in the response of a rank's probe, without malformed threads."""
     threads = answer.get("threads") if isinstance(answer, dict) else None
     found = []
     for thread in threads if isinstance(threads, list) else ():

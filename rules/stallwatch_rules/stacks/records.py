@@ -59,7 +59,7 @@ Axis = Literal["", "world", "dp", "tp", "pp", "ep", "cp"]
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One call on a stack."""
+    """One stack frame."""
 
     file: str
     line: int
@@ -94,7 +94,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The facts that torch has in one rank about its process groups, with or without a flight recorder."""
+    """The data of torch in one rank about its process groups, with or without a flight recorder."""
 
     world_size: int = 0
     counts: dict[int, Counts] = {}  #: number of the process group in this rank → counts
@@ -118,13 +118,14 @@ class RankAnswer(msgspec.Struct):
     locked_out: bool = False  #: True if no thread was able to answer: other code holds the GIL
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
     saves: dict[str, float] = {}  #: user's function that called a save → seconds of its longest save
-    left: bool = False  #: the rank reported its own end without an error
-    transferred: int | None = None  #: bytes that the main thread has read and written so far
+    left: bool = False  #: True if the rank reported its own end without an error
+    transferred: int | None = None  #: number of bytes that the main thread has read and written so far
     processor: float | None = None  #: processor seconds of the main thread so far
-    worker: int | None = None  #: process id of the data loader's worker that runs the user's own code
-    worker_frames: tuple[Frame, ...] = ()  #: frames of that worker, outermost first
+    worker: int | None = None  #: process ID of the data loader's worker that runs the user's own code
+    worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first
     children: float | None = None  #: processor seconds of child processes so far
-    children_transferred: dict[int, int] = {}  #: child process → bytes that it has read and written so far
+    #: child process → number of bytes that it has read and written so far
+    children_transferred: dict[int, int] = {}
     step: int | None = None  #: the newest completed step that the probe observed
 
 
@@ -156,7 +157,7 @@ class StackGroup(msgspec.Struct):
     collective: int | None = None  #: number of joined collectives, if it differs between ranks
     note: str = ""  #: additional information, such as the holder of the lock
     locked_out: bool = False
-    busy: bool = False  #: the ranks compute, and no counter advances
+    busy: bool = False  #: True if the ranks compute, but no counter advances
     frames: list[str] = []  #: ``file:line in function``, outermost first
     worker: int | None = None  #: process of the data loader for which the rank waits, if known
     worker_frames: list[str] = []
@@ -178,7 +179,7 @@ class StallStacks(msgspec.Struct):
     why: Why = ""
     elsewhere: int = 0  #: number of ranks on other hosts, whose state is unknown here
     file: str = ""  #: file in the run's folder that contains all stacks
-    pids: dict[int, int] = {}  #: rank → process id, for the ranks of this host
+    pids: dict[int, int] = {}  #: rank → process ID, for the ranks of this host
     layout: list[RankGroup] = []  #: the known process groups
     hosts: dict[str, str] = {}  #: host → its folded ranks; empty for a single host
     silent: list[str] = []  #: hosts of the run that do not answer

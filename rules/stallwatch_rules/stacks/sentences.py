@@ -14,7 +14,8 @@ _MOST_GROUPS = 4
 _MOST_HOSTS = 4
 _MOST_SHOWN = 40  # maximum number of characters of folded ranks
 _MOST_HOST_NAMES = 48  # maximum number of characters of folded host names
-DATA_LOADING = "data loading"  # label of a loader's call in `kinds`, which the aside would repeat
+# label of a data loader's call in `kinds`, which the text in parentheses would repeat
+DATA_LOADING = "data loading"
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 
@@ -144,7 +145,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return the combined result of a run's hosts if no rank is known to be to blame."""
+    """Return the combined result of a run's hosts if it is not known which rank is to blame."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))

@@ -12,10 +12,10 @@ import msgspec
 from stallwatch_rules.stacks.records import Collectives, RankGroup, StackGroup
 from stallwatch_rules.stacks.spans import MOST_RANKS, members_of, ranks_in
 
-ANYBODY, UNKNOWN = -1, -2  #: special nodes: any rank that waits for no other rank; ranks that did not report
+ANYBODY, UNKNOWN = -1, -2  #: special nodes: any rank that does not wait; ranks that did not report
 Role = str | tuple[int, ...]  #: purpose of a group: its axis, or its shape if it has no name
 
-_FEW = 0.25  # largest share of all ranks that is a minority
+_FEW = 0.25  # maximum share of all ranks that counts as a small minority
 _WAITS = ("collective", "joining")
 _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between two pipeline stages
 
@@ -204,7 +204,7 @@ class WaitGraph:
                     self.edges[rank].append(UNKNOWN)
 
     def ends(self) -> set[int]:
-        """Return the nodes that others wait for and that wait for no other node."""
+        """Return the nodes that others wait for and that do not wait for another node."""
         waited_for = {node for rank, others in self.edges.items() if rank >= 0 for node in others}
         new = [node for node in waited_for if node < 0]
         while new:

@@ -18,8 +18,7 @@ TERMINAL_CODES_IN_BYTES = lazy(_CODE.encode())
 
 # Unicode's Cc except tab and line feed, the separators of lines and paragraphs, marks of annotations, and
 # characters that no font shows (Default_Ignorable_Code_Point): characters without width, characters that
-# change
-# the direction of writing, variation selectors and tags, which can hide a whole text for machines.
+# change the direction of writing, variation selectors and tags, which can hide a whole text for machines.
 _CONTROLS = lazy(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufff9-\ufffb"
     "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"

@@ -17,7 +17,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: maximum number of lines; more kinds of ends are not a digest
+MAX_DIGEST = 12  #: maximum number of lines of a digest; with more kinds of ends, there is none
 MAX_TITLE = 160
 
 
@@ -103,7 +103,7 @@ def short_duration(seconds: float) -> str:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return a line on how each group of ranks ended, primary cause first: ``rank 7: CUDA out of memory``.
+    """Return a line about how each group of ranks ended, primary cause first: ``rank 7: CUDA out of memory``.
 
     Empty if no rank is known, or if all ranks ended alike. In a run over several hosts, ranks may be ``odd``:
     the other ranks waited for them.
@@ -135,7 +135,8 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     if odd:
         what = message("diagnosis.waited-for")
         lines = [_digest_line(sorted(odd), what, None, None, hosts)]
-        ends = [([rank for rank in ranks if rank not in odd], *end) for ranks, *end in ends]  # type: ignore[misc]
+        # type: ignore[misc]
+        ends = [([rank for rank in ranks if rank not in odd], *end) for ranks, *end in ends]
     for ranks, title, time, _ in ends[:MAX_DIGEST]:
         if ranks:
             lines.append(_digest_line(ranks, title, time, began, hosts))
@@ -147,7 +148,7 @@ def _title(unknown: UnknownException) -> str:
 
 
 def shortened(text: str, most: int = MAX_TITLE) -> str:
-    """Return the text, cut if it is longer than `most` characters."""
+    """Return the text, shortened if it is longer than `most` characters."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

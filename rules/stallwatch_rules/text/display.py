@@ -1,4 +1,4 @@
-"""Convert a line into its place in a report: with an ISO time and its text cut."""
+"""Convert a line into its place in a report, with an ISO time and shortened text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime, timezone
 
 from stallwatch_rules.records import Line, Place
 
-MAX_TEXT = 600  #: characters of a log line that a report contains
-_SEEN_BEFORE = 80  # characters before the part that must stay visible
+MAX_TEXT = 600  #: maximum number of characters of a log line in a report
+_SEEN_BEFORE = 80  # number of characters that are shown before the part that must stay visible
 _SEEN_AFTER = 300
 
 
 def iso(time: float | None, *, zoned: bool = True) -> str | None:
-    """Return Unix seconds as ISO 8601 in UTC; without a zone if the log names none."""
+    """Return Unix seconds as ISO 8601 in UTC; without a zone if the log does not name one."""
     if time is None:
         return None
     try:

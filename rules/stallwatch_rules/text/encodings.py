@@ -8,8 +8,7 @@ import re
 from stallwatch_rules.text.lazy import lazy
 
 #: Letters and marks of Western Europe's encodings, as single bytes among ASCII; and two lower-case letters
-#: after
-#: another letter ("créé", "Größe"), which as GBK would be one of its rare characters.
+#: after another letter ("créé", "Größe"), which as GBK would be one rare character.
 _WESTERN = lazy(
     rb"(?<![\x80-\xff])[\x80\x85\x91-\x97\xa0-\xff](?![\x80-\xff])"
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
@@ -21,7 +20,7 @@ _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
 
 def decode_foreign(raw: bytes) -> str:
-    """Decode text that is not UTF-8 by the pattern of its bytes, else with marks for broken bytes.
+    """Decode text that is not UTF-8, in the encoding that its bytes suggest, or with marks for broken bytes.
 
     UTF-8 with broken bytes stays UTF-8; otherwise Western Europe's encoding (Windows-1252) and that of
     Chinese Windows (GB18030) are distinguished.
@@ -41,7 +40,7 @@ def _decoded(raw: bytes, encoding: str) -> str | None:
 
 
 def decode_cut(raw: bytes) -> str:
-    """Decode a line that was cut, possibly inside a character: that character is dropped."""
+    """Decode a line that was truncated, possibly inside a character: that character is dropped."""
     for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
@@ -57,7 +56,7 @@ def _mostly_sound(marked: str) -> bool:
     """
     broken = marked.count("\ufffd")
     long = len(marked.encode().translate(None, _NO_LEADS))
-    return long > 2 * broken  # the mark of a broken byte is such a character, too
+    return long > 2 * broken  # the mark of a broken byte is a long character, too
 
 
 def _foreign_encoding(raw: bytes) -> str:
@@ -67,7 +66,7 @@ def _foreign_encoding(raw: bytes) -> str:
 
 
 def decode_rest(raw: bytes) -> str:
-    """Decode the end of a line that was cut, possibly inside a character: that character is dropped."""
+    """Decode the end of a line that was split, possibly inside a character: that character is dropped."""
     for skipped in range(4):
         try:
             return raw[skipped:].decode()
@@ -105,7 +104,7 @@ def looks_binary(head: bytes) -> bool:
 
 
 def _not_utf8(data: bytes) -> bool:
-    """Return whether the data is no UTF-8 at all, rather than UTF-8 with broken bytes."""
+    """Return whether the data is not UTF-8 at all, rather than UTF-8 with broken bytes."""
     return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 

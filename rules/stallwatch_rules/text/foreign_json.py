@@ -1,4 +1,4 @@
-"""Read JSON that another program wrote, or that was cut, damaged or forged."""
+"""Read JSON that another program wrote, or that was truncated, damaged or forged."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-#: Errors of decoding bytes that are no such JSON: wrong form, not UTF-8, nested too deeply.
+#: Errors of decoding bytes that are not valid JSON: wrong form, not UTF-8, nested too deeply.
 NOT_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
 MAX_DEPTH = 100  #: maximum nesting of containers; functions that walk them recurse as deeply
 MAX_VALUES = 100_000  #: maximum number of values; a few YAML aliases can expand to billions
-_LONGEST_WHOLE = 20  # characters of an integer of 64 bits
+_LONGEST_WHOLE = 20  # maximum number of characters of a 64-bit integer
 
 
 def read_json(data: str | bytes) -> Any:
-    """Return the value in the text; raise `ValueError` if it contains none.
+    """Return the value in the text; raise `ValueError` if the text is not JSON.
 
     Whole numbers that need more than 64 bits are floats (if necessary, infinity), so that no arithmetic
     fails. Lone surrogates, which cannot be written, become question marks.

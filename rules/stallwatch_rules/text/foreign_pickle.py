@@ -1,4 +1,4 @@
-"""Read pickles that another program wrote, or that were cut, damaged or forged, without unpickling.
+"""Read pickles that another program wrote, or that were truncated, damaged or forged, without unpickling.
 
 The opcodes are those of ``pickletools`` (Python's standard library, pickletools.py) that make numbers, texts,
 lists, tuples and dictionaries. torch writes such pickles (2.13, torch/csrc/jit/serialization/pickler.cpp). An

@@ -2,8 +2,8 @@
 
 ``secret_shapes.json`` describes secrets: tokens of known services, credentials in addresses, values with
 secret-sounding names, the user's name in home paths. A site adds its own patterns. The search takes linear
-time (google-re2), with one quick search for text without any of them, which is nearly all. Line ends are
-never changed, so many lines may be redacted at once.
+time (google-re2), with one quick search that skips text without secrets, which is nearly all text. Line ends
+are never changed, so many lines may be redacted at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ _SCHEMES = msgspec.json.decode(
     _HERE.with_name("chat_schemes.json").read_bytes(), type=dict[str, frozenset[str]]
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
-# two
-# that earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
+# two that only earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
 SECRET_SCHEMES = _SCHEMES["secret"]  #: all text that follows is hidden: a token may be in the place of a host
 HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
 OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret, or not only chats use the scheme
@@ -37,7 +36,8 @@ _chat_schemes = SECRET_SCHEMES
 
 
 SITE = "site"  #: the source of a configuration's patterns
-_MOST_GROUPS = 100  # maximum in a site's pattern: the time of a search grows with their square
+# maximum number of groups in a site's pattern: the time of a search grows with their square
+_MOST_GROUPS = 100
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -338,8 +338,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 _REVISION = lazy(rb"(?i)(?:commit|revision|\brev|sha1?|hash|digest|git|artifact|version)[^\n]{0,24}$")
 
 # Owners, before "token" or "key". Models have tokens, too (eos_token, cls_token, image_token), and tables
-# have
-# keys.
+# have keys.
 _OWNERS = _FILE.lowercase("owners_of_secrets")
 _NO_OWNERS = _FILE.lowercase("owners_of_other_tokens_and_keys")
 _WORDS = lazy(rb"[_.-]+|(?<=[a-z0-9])(?=[A-Z])")
