@@ -10,7 +10,8 @@ from typing import Literal
 from stallwatch_lint.script import dotted, last_name
 from stallwatch_rules.text.lazy import lazy
 
-#: ``always``; ``sometimes``: below a condition; ``asked``: below a condition on the installed packages.
+#: How often runs reach a node: ``always``; ``sometimes``, below a condition; ``asked``, below a condition on
+#: the installed packages.
 Reached = Literal["always", "sometimes", "asked"]
 _VERSION_CHECK = lazy(r"(?i)version|signature|hasattr|fields|parameters|available|inspect|find_spec")
 _INSTALLATION_ERRORS = {

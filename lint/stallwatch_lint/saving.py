@@ -62,7 +62,7 @@ def _places(script: Script) -> Iterator[Diagnostic]:
 
 _SAVERS = ("save", "save_file", "safe_save_file", "save_model", "save_checkpoint")
 _OF_TRAINER = ("model", "model_wrapped", "deepspeed")
-_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # arguments of prepare() other than the model
+_NO_MODEL = lazy(r"(?i)opt|sched|load|data")  # names of arguments of prepare() other than the model
 _ZERO_CHECK = lazy(r"(?i)deepspeed|zero_?[123]|zero_?stage|\bstage\b")
 _MODEL, _STATE = "model", "state"
 

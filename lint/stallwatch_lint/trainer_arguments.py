@@ -156,7 +156,7 @@ def _given(call: Call, name: str) -> Any:
 _TRAINERS = ("transformers.Trainer", "transformers.Seq2SeqTrainer")
 _ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _STRATEGIES = ("eval_strategy", "evaluation_strategy")
-_ARGS, _EVAL_DATASET = 1, 4  # positions of the arguments in the call
+_ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in the call of a Trainer
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:

@@ -91,7 +91,7 @@ class Ending(msgspec.Struct, frozen=True):
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
     signal: str | None = None  #: the signal's name, such as "SIGKILL"
-    detail: Text = ""  #: the evidence for the kind
+    detail: Text = ""  #: the evidence for the kind of ending
     seconds: float = 0.0  #: duration of the command
     left: list[ExitedRank] = []  #: ranks that ended by themselves, without an error, before the others
     memory: MemoryUse | None = None  #: observed memory, if a process was killed

@@ -114,7 +114,7 @@ class RunReading:
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources that were not read, because there are too many
-        self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources like it
+        self.alike: Mapping[str, Sequence[int]] = {}  #: source → ranks of unread sources with the same lines
         self.hosts: Mapping[str, str] = {}  #: source → host named by the source
         self.ranks_on: Mapping[int, str] = {}  #: rank → host named by the rank's source
         self._streams_of: dict[str, int] = {}  # source → number of its streams

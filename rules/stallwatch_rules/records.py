@@ -98,7 +98,7 @@ class Primary(msgspec.Struct):
     title: Text
     role: Role
     harm: Harm
-    confidence: float  #: 0..1
+    confidence: float  #: from 0 to 1
     rank: int | None
     file: str
     line: int
@@ -146,7 +146,7 @@ class NearPage(msgspec.Struct):
 
     rule: str
     title: Text
-    score: float  #: 0..0.9
+    score: float  #: from 0 to 0.9
 
 
 class UnknownException(msgspec.Struct):
@@ -255,13 +255,13 @@ class Stats(msgspec.Struct):
 class Start(msgspec.Struct):
     """One of several starts of a job in the same log."""
 
-    number: int  #: 1 for the first
+    number: int  #: number of the start in the log, from 1
     file: str
     first_line: int
     last_line: int
     verdict: Verdict
     rule: str | None  #: rule of the primary cause
-    title: Text  #: subject of the verdict
+    title: Text  #: headline of the report
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
@@ -309,7 +309,7 @@ class JobSummary(msgspec.Struct):
     badge: Text  #: the verdict in words
     primary: str | None  #: the rule of the primary cause
     confidence: float | None  #: confidence in the primary cause
-    title: Text  #: subject of the verdict
+    title: Text  #: headline of the report
     last_step: int | None
     total_steps: int | None
     finished: bool

@@ -29,7 +29,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-#: maximum number of exemplars with those of further templates, one of which may be the proof
+#: maximum number of exemplars, including those of further templates, one of which may be the proof
 MAX_TEMPLATES = 8
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and of lines after which a line's time no longer applies
@@ -38,7 +38,7 @@ ACTIVITY_SECONDS = 15.0  #: maximum seconds between lines that count as one sign
 #: samples, too.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
-# seconds of which the difference of two time zones is a multiple; maximum difference of equal times
+# unit, in seconds, of the differences between time zones; maximum difference, in seconds, of equal times
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
 #: number of first lines that are searched for versions, which programs print at startup
 VERSION_LINES = 20_000

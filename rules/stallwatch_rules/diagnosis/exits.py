@@ -21,7 +21,7 @@ FROM_OUTSIDE: Tag = "killed-from-outside"  #: tag of the rule for a SIGKILL that
 BY_SIGTERM = (-15, 143)
 BY_SIGKILL = (-9, 137)
 BY_SEGFAULT = (-11, 139)  #: exit codes of a process that SIGSEGV ended, and of a shell that ran the process
-MOST_STATUS = 127  #: maximum exit status of a program itself; 128 + n and negative numbers mean a signal
+MOST_STATUS = 127  #: maximum exit status set by a program itself; 128 + n and negative numbers mean a signal
 #: Messages that show that a launcher was signaled to end: of torchrun's agent, of its SignalException, of
 #: accelerate's main process, and of a shell whose program ended by SIGTERM (bash 5.2, jobs.c).
 _END_REQUESTED = lazy(
@@ -29,7 +29,8 @@ _END_REQUESTED = lazy(
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
 )
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
-_NOT_RUN = (126, 127)  # POSIX 2018, Shell Command Language, 2.8.2
+# exit statuses of a shell that could not run a program (POSIX 2018, Shell Command Language, 2.8.2)
+_NOT_RUN = (126, 127)
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 #: The exit codes that belong to each tag: of a process that the signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {

@@ -22,7 +22,7 @@ from stallwatch_rules.text.display import earliest
 
 PLACE = "inferred-place"  #: a fact of ``confidence``, and the key of a message
 _INSTALLED = ("site-packages", "dist-packages")  # folders of installed packages
-_WHERE_PARTS = 4  # number of path parts that show a library's file with its package
+_WHERE_PARTS = 4  # minimum number of path parts that show a library's file with its package
 
 
 def infer_finding(

@@ -23,7 +23,8 @@ class Advice(msgspec.Struct, frozen=True):
 
     id: str
     exceptions: str  #: a pattern of the name without its modules
-    message: str = ""  #: a pattern that its message must contain; its groups are the message's parameters
+    #: a pattern that the exception's message must contain; the pattern's groups are parameters of the advice
+    message: str = ""
     #: True if the exception only reports that a command, a notebook's cell or a trial failed, which printed
     #: its own exception
     relays: bool = False

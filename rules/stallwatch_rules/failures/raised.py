@@ -59,7 +59,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 _SHOWN = lazy(r":\d+(?: in |$)")
-_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # written by pip, only to start the program
+_STARTER = lazy(r"[/\\]bin[/\\][\w-]+:\d+ in <module>$")  # scripts that pip writes, only to start a program
 _LIBRARY = lazy(
     r"[/\\](?:site-packages|dist-packages)[/\\]|[/\\]lib(?:64)?[/\\]python3|[/\\]Lib[/\\]\w+\.py"
     r"|[/\\]python3\d*\.zip|^<frozen|^<string>$|^python/ray/|/share/lua/|/julia/(?:stdlib|packages)/"
@@ -177,7 +177,7 @@ class SecondaryException(NamedTuple):
     exceptions: str  #: expression for the name without its modules
     message: str = ""  #: expression that must be found in the message
     file: str = ""  #: expression that must be found in the path of the innermost frame
-    beside: bool = False  #: the entry applies only outside the main thread
+    beside: bool = False  #: True if the entry applies only outside the main thread
 
     def agrees(self, raised: ExceptionChain) -> bool:
         """Return whether this entry describes the exception."""
@@ -191,7 +191,7 @@ class SecondaryException(NamedTuple):
 
 _MULTIPROCESSING = r"[/\\]multiprocess(?:ing)?[/\\]\w+\.py$"
 _LOST = r"(?:BrokenPipe|ConnectionAborted|ConnectionReset)Error|CancelledError|Empty"
-_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # the raising code did not add any text
+_WORDLESS = r"^(?:$|\[(?:Errno|WinError) \d+\])"  # messages to which the raising code did not add any text
 RELAYS = tuple(SecondaryException(one.exceptions, one.message) for one in KINDS if one.relays)
 #: Exceptions of Python (Lib/multiprocessing, concurrent, asyncio, threading.py; Python/pylifecycle.c) and of
 #: W&B.

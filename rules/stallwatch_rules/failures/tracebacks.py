@@ -69,8 +69,8 @@ _HANDLED = lazy(
     r"(?<![A-Za-z])(?:WARN(?:ING)?|ERROR|EXCEPTION)(?![A-Za-z]).{0,300}"
     r"(?i:\b(?:retry(?:ing)?|skipp(?:ed|ing)|ignor(?:ed|ing)|fall(?:s|ing)? back|trying again)\b)"
 )
-# A logger's prefix with the level of a warning, before a traceback's header: programs continue after the
-# failure of such a part.
+# A logger's prefix with the level of a warning, before a traceback's header: the failure did not end the
+# program.
 WARNED = lazy(r"(?<![A-Za-z_])WARN(?:ING)?(?![A-Za-z_])")
 # Ray names the task, and the task's own frames follow; likewise for an actor that failed to start. The escape
 # character of Ray's color may have been lost in copying.

@@ -191,7 +191,7 @@ def _weight(group: _Group) -> float:
     """Return the significance of a group: severe, rare, near the end and on many ranks count most."""
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
-    # Few lines of the stream follow a line near the end.
+    # A line is near the end if few lines of its stream follow it.
     followed = min(max(0, stream.index - 1 - entry.last_index) for stream, entry in group.entries)
     return (
         _SEVERITY[group.level]

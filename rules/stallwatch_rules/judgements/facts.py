@@ -18,8 +18,8 @@ RECOVERED_BUT_DIED = 10
 #: minimum number of requests answered after a failure that show that the failure did not end an inference
 #: server
 SERVED = 5
-#: minimum number of requests answered after a failure that show this for a run that is known to have failed:
-#: the server may have answered pending requests
+#: minimum number of requests answered after a failure that show that it did not end an inference server, if
+#: the run is known to have failed: the server may have answered pending requests
 SERVED_BUT_DIED = 20
 
 
@@ -27,20 +27,21 @@ class RunFacts(msgspec.Struct, frozen=True):
     """The facts of a run on which judgments depend."""
 
     advances: int = 0  #: number of observed steps
-    complete: bool = False  #: the run reached its last step, or printed that it finished
+    complete: bool = False  #: True if the run reached its last step, or printed that it finished
     #: seconds without a step at the end of the run; ``None`` if the log has no timestamps
     silence: float | None = None
     threshold: float = 1800.0  #: seconds without a step that count as a stall in this run
-    stalled: bool = False  #: the run is stalled, according to a live watcher or to the silence
-    timed_out: bool = False  #: the log ends with a timeout of a collective, or an abort, before the last step
-    failed_otherwise: bool = False  #: another cause is known to have ended the run
-    lost: bool = False  #: some ranks waited for other ranks until a timeout, or lost them
-    ended_well: bool = False  #: the watcher reports that the run ended well
-    died: bool = False  #: the launcher or the exit code shows that the run failed
+    stalled: bool = False  #: True if the run is stalled, according to a live watcher or to the silence
+    #: True if the log ends with a timeout of a collective, or an abort, before the last step
+    timed_out: bool = False
+    failed_otherwise: bool = False  #: True if another cause is known to have ended the run
+    lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost them
+    ended_well: bool = False  #: True if the watcher reports that the run ended well
+    died: bool = False  #: True if the launcher or the exit code shows that the run failed
     phase: Phase = "train"  #: the last phase of the run
-    ended: bool = False  #: the log shows that the run was stalled until it was ended
+    ended: bool = False  #: True if the log shows that the run was stalled until it was ended
     last_sign: float | None = None  #: time of the last step, by the log's clock
-    #: the rank that the others wait for is known: by its stack, or because its log has no timeout
+    #: True if the rank that the others wait for is known: by its stack, or because its log has no timeout
     missed: bool = False
 
     @property

@@ -21,13 +21,14 @@ JUMP = 2.0  #: a loss above this multiple of its baseline has jumped
 JUMP_BY = 1.0  #: minimum rise that counts as a jump, because small losses vary by multiples
 #: minimum ratio to the baseline, and minimum rise above it, of a loss that stays high
 RISE, RISE_BY = 1.5, 0.5
-NATS = 1.5  #: minimum rise in an excerpt: e^1.5 times less certain predictions for a cross-entropy loss
+#: minimum rise in an excerpt; for a cross-entropy loss, predictions are then e^1.5 times less certain
+NATS = 1.5
 BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence
 NOISE = 6.0  #: minimum ratio of a jump to the usual noise, because noisy losses jump often
 ABOVE_ALL = 1.3  #: minimum ratio of a jump to the highest loss shortly before
 MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
 FEW = 3  #: number of points on each side of a step reset that distinguish a new run from a new epoch
-SHORT = 30  #: a curve with fewer points is an excerpt
+SHORT = 30  #: minimum number of points of a curve that is not an excerpt
 NEAR_THE_END = 10  #: number of last points within which a jump that disappeared is still reported
 STAYED = 10  #: minimum number of points for which a diverged loss must stay high; 3 in an excerpt
 GRADIENT = 5.0  #: a gradient norm above this multiple of the usual norm confirms a jump in few values

@@ -31,7 +31,7 @@ class NanLosses:
     def __init__(self) -> None:
         self._rows: dict[Hashable, _Row] = {}
         self._reported: set[Hashable] = set()
-        self._losses = 0  # losses of all counters
+        self._losses = 0  # number of losses of all counters
 
     def see(self, counter: Hashable, loss: float) -> Literal["", "began", "over"]:
         """Count a loss; return `began` after ``SEVERAL`` bad losses, `over` after ``GOOD`` good losses."""

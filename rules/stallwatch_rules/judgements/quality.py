@@ -29,7 +29,8 @@ Condition = Callable[[Metrics], Params | None]  #: a condition returns the messa
 
 WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
-ALWAYS = 40  #: minimum number of equal evaluation results that are significant if printed with fewer digits
+#: minimum number of equal evaluation results that are significant if printed with fewer than four digits
+ALWAYS = 40
 #: minimum number of rewards equal to one penalty from the start, for it not to be the best reward; a reward
 #: of 0 may be the maximum
 NEVER_EARNED = 200
@@ -39,7 +40,7 @@ OUTLIERS = 20  #: one reward in this many may be an outlier above the level that
 NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
 #: minimum ratio of an exploded KL to the values before, and its minimum value
 KL_TIMES, KL_LEAST = 20.0, 50.0
-#: number of values for which an exploded KL stays high, and during which it rises
+#: numbers of values for which an exploded KL stays high, and during which it rises
 KL_STAYED, KL_RAMP = 10, 20
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall

@@ -415,7 +415,7 @@ class SlowHosts:
         whole = median(self._whole.values())
         alone = (
             median(self._whole[number] for number in self._who(slow)) - whole
-        )  # time for which no rank waits
+        )  # the part of the step for which no rank waits
         if alone < slow.cost * whole / 2 and self._matters(slow.cost):
             self._since = 0
             self.slow = slow

@@ -27,9 +27,10 @@ AS_QUICK = 0.9
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
-LIMIT_STEPS = 400  #: for longer runs, the limit grows by twice the logarithm of their length divided by this
+#: number of steps in a run beyond which LIMIT grows by twice the logarithm of the relative length
+LIMIT_STEPS = 400
 LOOKED_AT = 1000  #: maximum number of paces that are tested, each of one or more steps
-SHIFT = 1.04  #: minimum ratio of a rise that a straggler explains
+SHIFT = 1.04  #: minimum ratio of the new pace to the old one for a straggler
 EVEN = 0.02  #: maximum relative variation of steps that count as even
 EXCERPT = 30  #: minimum number of steps in a log that is not an excerpt
 BLOCKS = 400  #: maximum number of compared paces, each of one or more steps

@@ -11,7 +11,7 @@ from stallwatch_rules.text.lazy import lazy
 
 # Words that only end a machine's name, before its number: node-07, gpu-node-12, compute3.
 _MACHINE = r"(?:node|host|hostname|machine|server|compute|instance|inst|vm|blade|nid|cn|dgx|hgx)"
-_ADDRESS = r"ip(?:-\d{1,3}){4}"  # EC2's names of hosts
+_ADDRESS = r"ip(?:-\d{1,3}){4}"  # hostnames of EC2
 _NAMED = rf"(?:(?:[a-z][a-z0-9]{{0,15}}[-_]){{0,3}}{_MACHINE}[-_]?\d{{1,6}}|{_ADDRESS})"
 #: The name of a folder, or a part of a file's name: ``sft-1001-n3.out`` (Slurm's ``%x-%j-%N.out``).
 _FOLDER = lazy(rf"{_NAMED}(?:\.[\w.-]+)?", re.IGNORECASE)

@@ -62,7 +62,7 @@ class LinePrefix(NamedTuple):
     """The prefix that is removed from each line."""
 
     form: re.Pattern[str]
-    quoted: bool = False  #: the prefix opens a quote that the line's end closes, as in a table cell
+    quoted: bool = False  #: True if the prefix opens a quote that the line's end closes, as in a table cell
 
     def take(self, text: str) -> tuple[str, str]:
         """Return the prefix and the line after it; an empty prefix if the line has none."""

@@ -170,7 +170,7 @@ class TaskLabels:
         self._of_nodes = False  # True if the labels are those of tasks that are not ranks
         self._processes: dict[int, str] = {}  # task → the first process in NCCL's lines
         self._numbers: list[int] = []
-        self._message = False  # True if a line of the row is not a metrics line
+        self._message = False  # True if one of the labeled lines in ``_numbers`` is not a metrics line
         self._hosts: set[str] = set()
         self._hosts_row: list[str] = []
 
@@ -283,7 +283,7 @@ _NUMBERED_FILE = lazy(
     re.IGNORECASE,
 )
 _RANK_FOLDER = lazy(
-    # torch's, Open MPI's, MindSpore's, Ascend's
+    # names in torch, Open MPI, MindSpore and Ascend
     r"(?:(?:global[_-]?|local[_-]?)?rank[._-]?|device[_-]?)(\d{1,6})",
     re.IGNORECASE,
 )

@@ -135,7 +135,7 @@ def _unescaped(found: re.Match[str]) -> str:
     return "\t" if found[1] == "t" else found[1]
 
 
-HEAD = "Training Loss"  #: a column of all of these tables
+HEAD = "Training Loss"  #: the column that all tables of metrics have
 _COUNTERS = {"Step": "step", "Epoch": "epoch"}
 _COLUMNS = {**_COUNTERS, HEAD: "loss", "Validation Loss": "eval_loss"}
 _CELLS = lazy(r" {0,40}\| {0,40}|\t| {2,}")

@@ -234,7 +234,7 @@ class LiteralIndex:
             dump=msgspec.msgpack.encode,
         )
         self.rest = table.rest  #: patterns without a text, for which the index searches directly
-        #: Patterns of each number that is found: one of ``rest``, followed by those of each text.
+        #: For each number that is found, its patterns: one of ``rest``, or those of a text.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:

@@ -79,7 +79,7 @@ MAX_CAPTURE = 1024  #: maximum number of characters of a capture that are kept
 #: environment variable whose value "re2" selects google-re2 even if hyperscan is installed
 ENGINE_VARIABLE = "STALLWATCH_MATCHER"
 
-Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule id, captures
+Hit = tuple[int, str, dict[str, str]]  #: index into the lines, rule ID, captures
 
 
 class Scan(NamedTuple):

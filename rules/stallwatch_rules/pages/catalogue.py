@@ -58,7 +58,7 @@ class Catalogue:
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
     digest: str = field(default="", compare=False)  #: digest of the matcher's input
-    #: compiles the patterns, or loads compiled patterns
+    #: store that compiles the patterns, or loads compiled patterns
     store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
 
     @classmethod

@@ -15,8 +15,8 @@ from stallwatch_rules.text.lazy import lazy
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-#: Loading is ten times as fast if PyYAML has libyaml, which also limits the nesting: the version in Python
-#: may take minutes.
+#: Loading is ten times as fast if PyYAML has libyaml, which also limits the nesting: PyYAML's own loader may
+#: take minutes.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _AT = lazy(r" - at `\$(?P<path>[^`]*)`$")

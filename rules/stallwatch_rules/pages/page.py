@@ -119,7 +119,8 @@ class Sections(msgspec.Struct, frozen=True):
 
     what: str
     why: str
-    fixes: list[str]  #: most likely first; show them through ``fixes.fixes_for``
+    #: the fixes, most likely first, with their conditions; use ``fixes.fixes_for`` to show them
+    fixes: list[str]
     harmless: str
     zh_what: str
     zh_why: str
@@ -134,7 +135,8 @@ class _Front(msgspec.Struct, frozen=True, kw_only=True):
     fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
     unless: list[str] = []  #: the rule does not fire if one of these matches the line
     emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []  #: places that raise such exceptions, for messages that no pattern knows
+    #: places whose exceptions belong to the page if no pattern matches their message
+    raised_in: list[RaisedIn] = []
 
 
 class _PageFront(_Front, frozen=True, kw_only=True):

@@ -34,14 +34,14 @@ class _Entry(msgspec.Struct, frozen=True):
 
 _entries = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=tuple[_Entry, ...])
 _ACTIVITIES = tuple((one.id, one.words, lazy(one.pattern)) for one in _entries)
-#: Each line that shows an activity contains one of these words.
+#: Words of which each line that shows an activity contains at least one.
 ACTIVITY_WORDS = tuple(dict.fromkeys(word for one in _entries for word in one.words))
 
 
 class Activity(msgspec.Struct):
     """The latest activity of one stream."""
 
-    kind: str  #: part of the key of its text: ``activity.<kind>``
+    kind: str  #: part of the key of the activity's message: ``activity.<kind>``
     what: str  #: the part of the data that the line names
     first: Line
     last: Line

@@ -27,7 +27,8 @@ FIRST_EPOCH = 1.0
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
-METRICS = TRACKED | {"loss", "grad_norm"}  #: a sample of a curve or a track contains one of these metrics
+#: metrics of which each sample of a curve or a track contains at least one
+METRICS = TRACKED | {"loss", "grad_norm"}
 
 _T = TypeVar("_T")
 

@@ -210,7 +210,7 @@ def phase_sign(text: str) -> Sign | None:
     return "ended" if _seems_over(text) else None
 
 
-WORDS = ("HTTP/", "throughput")  #: each line about a server's work contains one of these words
+WORDS = ("HTTP/", "throughput")  #: words of which each line about a server's work contains at least one
 
 #: The access log's format of uvicorn 0.54.0 (``config.py``). A request that only reads or sets a server's
 #: state does not count: a server whose engine hangs also answers ``GET /health``.

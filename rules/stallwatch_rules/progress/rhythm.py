@@ -24,8 +24,8 @@ NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is not a 
 LONGEST_WAIT = 1200.0  #: maximum seconds that a bar may stay at a step: saves and evaluations take a while
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
 MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
-ZONES = 1800.0  #: seconds of which the difference between clocks of two time zones is a multiple
-BY_CHANCE = 300.0  #: maximum deviation, in seconds, of that difference from a multiple of ``ZONES``
+ZONES = 1800.0  #: unit, in seconds, of the differences between time zones
+BY_CHANCE = 300.0  #: maximum deviation, in seconds, of two clocks' difference from a multiple of ``ZONES``
 
 
 class ExternalEnd(NamedTuple):

@@ -69,10 +69,10 @@ _MOST_STEPS = 4  # maximum factor by which a wait for several steps may be longe
 # factor of the patience with a log's first interval, which may contain an unmentioned rollout
 _UNSEEN_PATIENCE = 4
 _BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a stall is reported within 90 s
-REMEMBERED = 2000  #: number of waits kept: a run whose rhythm changes is learned again
+REMEMBERED = 2000  #: maximum number of waits that are kept: a run whose rhythm changes is learned again
 KNOWN_TAIL = 600  #: minimum number of waits of which the slowest show how slow rare waits are
 RARE = 1e-7  #: maximum share of steps that may be mistaken for a stall
-_SLOW = 0.99  # share of steps that are faster than the step that the plain rule multiplies
+_SLOW = 0.99  # percentile, as a share of the steps, that the plain rule multiplies
 _SURE = 0.95  # confidence of the estimated percentile while few steps are known
 _QUICK = 0.1  # minimum wait that estimates use, as a share of the mean: quicker steps count as this share
 # maximum skew to the slow side of logarithms that count as normal: beyond it, the tail is Pareto's
@@ -131,7 +131,7 @@ class PhaseWaits:
 
     def __init__(self) -> None:
         self.within, self.ends = QuietTimes(), QuietTimes()
-        self._paused: list[float] = []  # stalls that ended by themselves
+        self._paused: list[float] = []  # durations of stalls that ended by themselves
         self._since_pause = 0
         self._habits: deque[float] = deque(maxlen=_HABITS_KEPT)
 

@@ -34,8 +34,7 @@ MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
 CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
-#: number of lines above the last step that a buffer (8 KiB) may hold back until a program ends: at most this
-#: many
+#: upper bound of the number of lines that a buffer (8 KiB) holds back until a program ends
 HELD_BACK = 400
 
 

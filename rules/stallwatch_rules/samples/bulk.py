@@ -20,7 +20,7 @@ from stallwatch_rules.text.lazy import lazy
 
 _DIGITS = b"0123456789"
 
-# Each line from which `extract` reads numbers contains one of these words, without digits and in lower case.
+# Words, without digits and in lower case, of which each line from which `extract` reads numbers contains one.
 _WORDS = (
     *b"step iter loss num_upd overflow train_runtime memalloc amples/sec:".split(),
     *(

@@ -13,8 +13,8 @@ from stallwatch_rules.text.numbers import NUMBER, lowered, number
 _SIGN = r"\s{0,3}[:=]\s{0,4}(?:np\.float\d\d\()?"
 _GIVEN = _SIGN + "(" + NUMBER + ")"
 
-# Python searches fast for the letters at the start of an expression. Text that must not precede them is
-# therefore tested after the first letter.
+# Python searches faster for an expression that begins with letters. Text that must not precede the letters is
+# therefore tested after the first one.
 _TOKENS = lazy(
     r"(?:t(?<![\w/]t)(?:ps|gs|ok(?:en)?s?(?:[_ ]per[_ ]|/)s(?:ec(?:ond)?)?(?:(?:_per_|/)(?:gpu|device))?"
     r"|okens per gpu per second)|p(?<![\w/]p)erf/throughput)" + _SIGN + "(" + NUMBER + r"(?:[km]\b)?)"

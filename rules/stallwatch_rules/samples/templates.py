@@ -21,7 +21,7 @@ from stallwatch_rules.samples.fields import GIB, MIB
 from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
 from stallwatch_rules.text.lazy import lazy
 
-PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the drawing of a bar does not matter
+PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the drawing of a bar, which does not matter
 EMPTY_PICTURE = b"%||"
 _ANY_PICTURE = rb"%\|[^|\n]*\|"
 _TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")

@@ -29,7 +29,7 @@ CHUNK = 256 * 1024  #: size of a chunk in bytes: the processor's cache holds a c
 _BACK = 8  # number of preceding segments that are searched for the time, if the line has none
 _BEFORE = 2048  # maximum number of bytes that are searched for the time
 _AT_ONCE = 128  # number of segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a line without this has no time
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a clock: a line without one has no time
 
 
 class Match(NamedTuple):
@@ -73,8 +73,8 @@ class _Waiting(NamedTuple):
     """A segment with a hit that waits to be read."""
 
     raw: bytes
-    number: int  #: number of its line
-    before: bytes  #: the bytes before it
+    number: int  #: number of the segment's line
+    before: bytes  #: the bytes before the segment
     patterns: set[int]  #: numbers of the patterns that may match in the segment
 
 

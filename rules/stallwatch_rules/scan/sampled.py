@@ -54,7 +54,7 @@ class Window(NamedTuple):
 
     data: bytes
     head: bytes = b""  #: head of the container record, if that is skipped
-    more: tuple[tuple[str, int], ...] = ()  #: rule → similar lines that were skipped, but counted
+    more: tuple[tuple[str, int], ...] = ()  #: rule → number of similar lines that were skipped, but counted
 
 
 class SearchedChunk(NamedTuple):

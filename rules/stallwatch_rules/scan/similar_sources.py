@@ -21,9 +21,9 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
 MANY = 512  #: minimum number of small sources of which only some are read
-#: maximum number of possibly failed sources that are read: in total, and of one kind
+#: maximum number of sources with signs of a failure that are read: in total, and of one kind
 MOST_FAILED, OF_FAILED = 3072, 1024
-#: maximum number of healthy-looking sources that are read: in total, of one kind
+#: maximum number of sources without signs of a failure that are read: in total, and of one kind
 MOST_HEALTHY, OF_HEALTHY = 1024, 64
 # maximum number, within `OF_HEALTHY`, of sources that are read because their templates differ from those of
 # the others

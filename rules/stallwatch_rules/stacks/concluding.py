@@ -16,7 +16,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence, with_title_prefix
 from stallwatch_rules.stacks.spans import host_of
 
-Advice = tuple[str, ...]  #: ids of the messages of an advice: the reason, then the fixes
+Advice = tuple[str, ...]  #: IDs of the messages with advice: the reason, then the fixes
 #: Advice for a run of one process without a known stack; it does not mention other ranks.
 ONE_PROCESS: Advice = ("diagnosis.single-why", "diagnosis.single-fix", "diagnosis.alone-fix")
 #: Advice for a launcher that has not started a rank yet.
@@ -25,7 +25,7 @@ _ENDED: Advice = ("diagnosis.ended-why", "diagnosis.ended-fix")
 _ALONE: Advice = ("diagnosis.alone-why", "diagnosis.alone-fix")
 _JOINING: Advice = ("diagnosis.joining-why", "diagnosis.joining-fix")
 
-TAKE_STACKS = "py-spy dump"  #: text that identifies an advice to locate the ranks
+TAKE_STACKS = "py-spy dump"  #: text that identifies advice to locate the ranks
 _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits for other ranks
 
 

@@ -20,10 +20,10 @@ class Row(msgspec.Struct, frozen=True):
 
     kind: Kind
     file: str  #: regular expression that part of the path must match
-    function: str = ""  #: regular expression for the whole function name; empty: any
-    label: str = ""  #: name to show; empty: the function's own name
+    function: str = ""  #: regular expression for the whole function name; empty for any function
+    label: str = ""  #: name to show; empty for the function's own name
     tier: int = 0
-    innermost: bool = False  #: the row fits only if the frame is the innermost one
+    innermost: bool = False  #: True if the row fits only the innermost frame
 
     def fits(self, path: str, function: str) -> bool:
         """Return whether the row fits a frame."""

@@ -207,7 +207,7 @@ def _alive(
             return True
         transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
-            continue  # the bytes may be these repeated messages
+            continue  # the bytes may be those of the repeated message
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
             return True

@@ -63,7 +63,7 @@ class Frame(msgspec.Struct, frozen=True):
 
     file: str
     line: int
-    function: str  #: includes the class if the origin reports it
+    function: str  #: name of the function, with its class if the origin reports it
     module: str = ""
 
 

@@ -115,7 +115,7 @@ class WaitGraph:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.edges: dict[int, list[int]] = defaultdict(list)
-        self.missed: set[int] = set()  # ranks that ranks with counters wait for
+        self.missed: set[int] = set()  # ranks for which ranks with counters wait
         self.splits: list[Split] = []
         self.visible: set[int] = set()  # ranks that are known to wait in a counted collective
         self._nodes = UNKNOWN

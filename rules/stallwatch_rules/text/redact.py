@@ -29,9 +29,11 @@ _SCHEMES = msgspec.json.decode(
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
 # two that only earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
-SECRET_SCHEMES = _SCHEMES["secret"]  #: all text that follows is hidden: a token may be in the place of a host
-HOST_SCHEMES = _SCHEMES["host"]  #: the user's own server: its address stays, the path may be a token
-OPEN_SCHEMES = _SCHEMES["open"]  #: only a user's password is secret, or not only chats use the scheme
+#: schemes after which all text is hidden: a token may be in the place of a host
+SECRET_SCHEMES = _SCHEMES["secret"]
+#: schemes of the user's own servers: the address stays, but the path may be a token
+HOST_SCHEMES = _SCHEMES["host"]
+OPEN_SCHEMES = _SCHEMES["open"]  #: schemes of which only a password is secret, or which not only chats use
 _chat_schemes = SECRET_SCHEMES
 
 
