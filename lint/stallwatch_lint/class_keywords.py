@@ -1,6 +1,7 @@
-"""Find arguments that installed classes of transformers and TRL reject, and losses that they cannot call.
+"""Find arguments that classes of transformers and TRL reject, and losses that their Trainers cannot call.
 
-``num_items_in_batch`` was read in transformers 4.46.0 to 5.23.0 (``trainer.py``, ``training_step``).
+The argument ``num_items_in_batch`` was found in the source of transformers 4.46.0 to 5.23.0 (``trainer.py``,
+``training_step``).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Conditions:
         } - {"?"}
 
     def of(self, node: ast.AST) -> Reached:
-        """Return whether every run reaches this node: ``always``, ``sometimes``, or ``asked``."""
+        """Return how often runs reach this node: ``always``, ``sometimes``, or ``asked``."""
         found = set(self._around(node))
         return "asked" if "asked" in found else "sometimes" if found else "always"
 

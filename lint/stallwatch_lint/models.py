@@ -58,7 +58,7 @@ def check_trl(script: Script, run: Run) -> Iterator[Diagnostic]:
 def check_loading(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``from_pretrained`` arguments that transformers rejects under ZeRO-3.
 
-    ``device_map`` in 4.38.2 to 5.0.0; up to 4.48.3 ``low_cpu_mem_usage=True`` as well.
+    Releases 4.38.2 to 5.0.0 reject ``device_map``; up to 4.48.3, also ``low_cpu_mem_usage=True``.
     """
     if run.stage != 3 or not script.imports & {"transformers"}:
         return

@@ -68,7 +68,7 @@ _MODEL, _STATE = "model", "state"
 
 
 def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find models that are saved without the engine, in scripts that contain no gathering.
+    """Find models that are saved without the engine, in scripts that do not gather weights.
 
     With PEFT, ``save_pretrained`` writes adapters that may be too small to be partitioned: these calls are
     skipped.

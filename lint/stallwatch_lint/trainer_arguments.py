@@ -97,7 +97,7 @@ _INTERVALS = ("no", "steps", "epoch")
 def check_best_model(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find ``save_only_model`` with ``load_best_model_at_end``, which raises under DeepSpeed.
 
-    transformers 5.23.0, ``trainer.py``; since 4.38.
+    Source: ``trainer.py`` of transformers 5.23.0, which raises the error since 4.38.
     """
     for call in _settings(script) if run.config is not None else ():
         if call.constant("save_only_model") is True and call.constant("load_best_model_at_end") is True:

@@ -16,7 +16,7 @@ Kind = Literal["command", "python", "rule", "annotation", "default"]
 
 
 class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One name, what replaces it, and what to do; an old name that works does so for one minor version."""
+    """One name, its replacement, and what to do; old names that still work do so for one minor version."""
 
     kind: Kind
     old: str
@@ -28,7 +28,7 @@ class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def changed_names() -> tuple[ChangedName, ...]:
-    """Return the table."""
+    """Return the table of changed names."""
     data = files("stallwatch_rules").joinpath("changed_names.json").read_bytes()
     return from_json(data, tuple[ChangedName, ...])
 

@@ -1,4 +1,4 @@
-"""Messages: Stallwatch's own text as an id with parameters. `locale` holds the words of each language."""
+"""Messages: Stallwatch's own text as an ID with parameters. `locale` holds the words of each language."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class RunReading:
     """Reader of a run's lines that diagnoses the lines read so far.
 
     ``starts``: the lines are those of one source, to its end; its program may have been started several
-    times, and each start is judged separately. Otherwise all lines belong to one run: a run watched live is
-    one, and one source among several may show starts that the other sources do not.
+    times, and each start is judged separately. Otherwise all lines belong to one run: a run that is watched
+    live is a single run, and one source among several may show starts that the others do not.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:

@@ -1,8 +1,8 @@
 """Detect that a program in a log was started again: the output of its first start appears again.
 
-Appended runs, sweeps and retries in one file share no format, but each start begins with the same lines: a
-banner, the arguments, warnings of imports. The lines before the first step, the *head* of a source, are
-therefore learned. If several of them recur in order, or a mark of a program's starter appears (a shell's
+Appended runs, sweeps and retries in one file do not share a format, but each start begins with the same
+lines: a banner, the arguments, warnings of imports. The lines before the first step, the *head* of a source,
+are therefore learned. If several of them recur in order, or a mark of a program's starter appears (a shell's
 prompt, a launcher's header, a usage text), a start may begin. The start is confirmed if the part before had
 ended, or if the steps go back. Loader workers that import the script again, headers of epochs and ranks that
 print the same banner meet the first condition, but not the second.

@@ -168,7 +168,7 @@ class StreamReading:
 
     @property
     def in_part(self) -> bool:
-        """True if lines of the source were skipped, so that the stream contains only a part."""
+        """True if lines of the source were skipped, so that the stream contains only some of them."""
         return self._gaps.lines > 0
 
     def clock(self, line: Line) -> None:

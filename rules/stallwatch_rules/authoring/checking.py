@@ -90,7 +90,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each rule that shares a pattern with another rule, without any context."""
+    """Yield a problem for each pattern that two rules share, if neither rule requires a context."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

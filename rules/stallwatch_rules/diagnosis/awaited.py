@@ -1,7 +1,7 @@
 """Find the ranks for which the other ranks waited until a timeout, from the run's logs.
 
-That a rank printed no timeout does not show that it was elsewhere: the launcher ends the ranks that still
-wait as soon as the first one gives up, and logs may be truncated or missing.
+A rank that did not print a timeout was not necessarily elsewhere: the launcher ends the ranks that still wait
+as soon as the first one gives up, and logs may be truncated or missing.
 """
 
 from __future__ import annotations
@@ -83,8 +83,7 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
     """Return the ranks that reported nothing because they were busy, and the stream of the first rank.
 
     Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
-    that name no rank belong to the main process, because the other ranks of a launcher print nothing
-    meanwhile.
+    without a rank belong to the main process, because the other ranks of a launcher are silent meanwhile.
     """
     reported = _reported(rule, run, now)
     absent = _absent(reported, run)
@@ -249,7 +248,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
-    """Yield the times of a rank's last step and messages before a time."""
+    """Yield the times of a rank's last step and messages, as far as they are before a given time."""
     for stream in _streams_of(rank, run):
         for line in chain([stream.last_advance], _kept(stream)):
             if (time := stream.when(line)) is not None and time < until:

@@ -1,7 +1,8 @@
 """Estimate the offsets between hosts' clocks, from events that several hosts logged at the same moment.
 
 The ranks of a synchronous training finish a step together, and a collective times out in all ranks at once.
-If a host logs these events earlier or later than the other hosts, always by the same time, its clock is off.
+If a host logs these events earlier or later than the other hosts, always by the same amount, its clock is
+off.
 """
 
 from __future__ import annotations

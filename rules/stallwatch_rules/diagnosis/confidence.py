@@ -53,7 +53,7 @@ CAPS: dict[str, float] = {
 
 
 def confidence(role: Role, rivals: Rivals = "none", facts: Collection[str] = ()) -> float:
-    """Return the confidence by the table; ``facts`` are names in ``LESS`` and ``CAPS``."""
+    """Return the confidence according to the table; ``facts`` are names in ``LESS`` and ``CAPS``."""
     sure = WRAPPER if role == "wrapper" else BASE[role, rivals]
     sure = min([sure, *(CAPS[fact] for fact in facts if fact in CAPS)])
     sure -= sum(LESS[fact] for fact in facts if fact in LESS)

@@ -119,7 +119,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions, with none marked as fatal that only echo the end of another part of the run.
+        """Return the exceptions; those that only echo the end of another part are not marked as fatal.
 
         An echo counts as explained if another exception explains it (but not one in a tracker's thread, or in
         a thread that died after the main thread), or if `otherwise` is set.
@@ -330,7 +330,7 @@ def _ended(
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Return whether more messages below warning level followed a line than usually follow an end."""
+    """Return whether more messages below warning level followed a line than an ending program prints."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES

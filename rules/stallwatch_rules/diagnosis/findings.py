@@ -64,7 +64,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def rule(self) -> str:
-        """The id of the finding's rule."""
+        """The ID of the finding's rule."""
         return self.page.id
 
     @property

@@ -44,7 +44,7 @@ class RunHosts(msgspec.Struct, frozen=True):
         return bool(hosts) and {rank for rank, host in self.of_ranks.items() if host in hosts} <= set(ranks)
 
     def records(self, missing: Collection[int] = ()) -> list[HostRanks]:
-        """Return the hosts with their ranks, including the ``missing`` ranks that are in no log."""
+        """Return the hosts with their ranks, including the ``missing`` ranks that are not in any log."""
         ranks: dict[str, list[int]] = {}
         for rank in sorted({*self.of_ranks, *missing}) if self else ():
             if host := self.host(rank):

@@ -145,7 +145,7 @@ def title_of(page: RulePage) -> Message:
 
 
 def _is_vllm_server(source: str, streams: Streams) -> bool:
-    """Return whether a source is a vLLM server's log, whose failures belong to no rank and no step."""
+    """Return whether a source is a vLLM server's log, whose failures do not belong to a rank or a step."""
     own = [stream for (name, _), stream in streams.items() if name == source]
     if len(own) == len(streams) or any(stream.last_advance is not None for stream in own):
         return False

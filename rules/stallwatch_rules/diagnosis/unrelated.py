@@ -55,7 +55,7 @@ def is_of_other_program(finding: RuleFinding) -> bool:
 
 
 def is_recurring_noise(finding: RuleFinding) -> bool:
-    """Return whether a finding's lines name no program, and recur over too many steps to be the run's end."""
+    """Return whether a finding's lines do not name a program, and recur too often to be the run's end."""
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():

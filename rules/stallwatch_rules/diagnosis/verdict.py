@@ -132,7 +132,7 @@ def _ended_stall(chosen: RuleFinding, facts: RunFacts) -> bool:
 
 
 def stopped_while_others_continued(diagnosis: Diagnosis, run: Snapshot) -> bool:
-    """Return whether ranks stopped in mid-run while others continued, and the log shows no normal end.
+    """Return whether ranks stopped in mid-run while others continued, and the log does not show a normal end.
 
     Ranks of one run take the same steps, so such a run has a problem, even if its kind is unknown.
     """

@@ -232,7 +232,7 @@ _NAME = lazy(r"(?P<name>[A-Za-z_][\w.]*)(?:: (?P<message>.*))?$", re.DOTALL)
 
 
 def read_error_file(line: Line, mark: LinePosition) -> ExceptionChain | None:
-    """Parse ``{"message": {"message": "ValueError: …", "extraInfo": {"py_callstack": "…"}}}``."""
+    """Return the exception in ``{"message": {"message": "…", "extraInfo": {"py_callstack": "…"}}}``."""
     try:
         record = msgspec.json.decode(line.text)
     except NOT_JSON:  # the line is truncated, or not from an error file

@@ -98,7 +98,7 @@ RUN_WORDS: tuple[str, ...] = (
 
 
 def belongs_to_a_run(text: str) -> bool:
-    """Return whether the line is training output, even though it shows no step."""
+    """Return whether the line is training output, even though it does not show a step."""
     return _RUN.search(text[:2000]) is not None
 
 

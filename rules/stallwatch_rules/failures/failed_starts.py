@@ -1,6 +1,6 @@
 """Classify the output below the message of a failed start: it may show that a program continued.
 
-Shells, launchers and usage texts need no traceback to end a start. However, scripts also call tools that a
+Shells, launchers and usage texts end a start without a traceback. However, scripts also call tools that a
 machine lacks, and continue. The failure ended the start if it is followed only by output that this module
 lists.
 """

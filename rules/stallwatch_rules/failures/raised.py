@@ -67,7 +67,7 @@ _LIBRARY = lazy(
 
 
 def own_frame(shown: Sequence[str]) -> str:
-    """Return the innermost of the user's own frames, given as text (innermost last); empty if none is."""
+    """Return the user's innermost frame among frames as text, innermost last; empty if there is none."""
     own = (frame for frame in reversed(shown) if _SHOWN.search(frame) and not _LIBRARY.search(frame))
     return next((frame for frame in own if not _STARTER.search(frame)), "")
 
@@ -143,7 +143,7 @@ class ExceptionChain(msgspec.Struct):
 
     @property
     def of_destructor(self) -> bool:
-        """True if the exception was raised in a ``__del__``, from which Python lets none propagate."""
+        """True if the exception was raised in a ``__del__``, from which Python does not let it propagate."""
         return bool(self.frames) and self.frames[0].name == "__del__"
 
 

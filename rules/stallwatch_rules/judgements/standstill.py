@@ -71,8 +71,8 @@ def note_on_silence(facts: RunFacts, exception: str) -> Message:
 def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces: Sequence[float]) -> Text:
     """Return a note if a run that was stopped by hand may have stalled before.
 
-    No step for much longer than usual is the sign. ``durations`` are the seconds between signs of a step,
-    ``paces`` the seconds that steps took.
+    The sign is that no step was completed for much longer than usual. ``durations`` are the seconds between
+    signs of a step, ``paces`` the seconds that steps took.
     """
     if silence is None or silence <= limit_of_steps(durations, Limits(floor=LATE)):
         return ""
@@ -109,7 +109,7 @@ def with_steps(left: Sequence[ExitedRank], steps: Mapping[int | None, int]) -> l
 
 
 def departures_sentence(left: Sequence[ExitedRank], *, stepped: bool) -> Message:
-    """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the run showed steps."""
+    """Return ``Rank 2 left without an error at step 40; …``. ``stepped``: the log shows steps."""
     ranks = sorted({one.rank for one in left if one.rank is not None})
     steps = [one.step for one in left if one.step is not None]
     subject = f"rank {fold_ranks(ranks)}" if ranks else message("diagnosis.left-somebody")

@@ -1,7 +1,7 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is judged repeatedly, so a rule of thumb would eventually fire by chance. Each time, the
-latest steps are compared with all steps before them by their ranks (the Mann-Whitney test, which assumes no
+A live run is judged repeatedly, so a rule of thumb would eventually fire by chance. Each time, the latest
+steps are compared with all steps before them by their ranks (the Mann-Whitney test, which does not assume a
 distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
 any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
 run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
@@ -208,7 +208,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Judge falling tokens per second, for logs that show no step times."""
+    """Judge falling tokens per second, for logs without step times."""
     slowed = slowdown([1 / rate for rate in rates if rate > 0])
     if slowed is None:
         return None

@@ -94,7 +94,7 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
 def elapsed(earlier: float, later: float) -> float:
     """Return the seconds between two times without a zone, of which the second was read later.
 
-    If clocks were set for daylight saving time in between, a skipped hour is subtracted, and a repeated
+    If clocks were changed for daylight saving time in between, a skipped hour is subtracted, and a repeated
     hour is added. If a longer time spans a repeated hour, the correction is unknown and not made.
     """
     seconds = later - earlier

@@ -160,9 +160,9 @@ def _rarity(literals: Literals) -> int:
 def raw_form(pattern: str) -> str:
     """Return the pattern to search for in raw bytes, before any prefix is removed from their lines.
 
-    A raw line may have a launcher's prefix before it, a carriage return after it, or be wrapped in a
-    container's record. So anchors to a line's start or end are dropped: the raw form is found wherever the
-    pattern is, and elsewhere too. The line reader decides.
+    A raw line may begin with a launcher's prefix, end with a carriage return, or be wrapped in a container's
+    record. So anchors to a line's start or end are dropped: the raw form is found wherever the pattern is,
+    and elsewhere too. The line reader decides.
     """
     return TOKEN.sub(_freed, widened_pattern(pattern))
 

@@ -147,7 +147,7 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 def _last_sign(stream: StreamReading) -> float | None:
     """Return the latest time at which the stream's last step may have been completed.
 
-    If that line has no time, the next line with a time came after it.
+    If the step's line has no time, the next line with a time came after it.
     """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time

@@ -99,7 +99,7 @@ def shown_name(job: JobSummary, language: str) -> str:
 
 
 def cause(job: JobSummary | Start, language: str) -> str:
-    """Return the rule of the cause, or the headline without one; empty for a run without a problem."""
+    """Return the rule of the cause, or the headline if there is none; empty for a run without a problem."""
     rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule

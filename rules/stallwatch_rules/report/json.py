@@ -31,7 +31,7 @@ def to_json(
     explain: bool = False,
     schema: Schema = 1,
 ) -> bytes:
-    """Return the diagnosis as JSON, with a line end, but without NaN, infinity and secrets.
+    """Return the diagnosis as JSON that ends with a line feed, without NaN, infinity or secrets.
 
     If the diagnosis is that of one of several `jobs`, the JSON contains a summary of each.
     """

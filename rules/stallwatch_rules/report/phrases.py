@@ -233,7 +233,7 @@ def new_line_where(new: NewLines, language: str, hosts: Mapping[int, str] = Mapp
 
 
 def progress_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return ``step 0 – 100 of 900, last loss 0.8``; empty if the log shows no step."""
+    """Return ``step 0 – 100 of 900, last loss 0.8``; empty if the log does not show a step."""
     progress = diagnosis.progress
     parts = []
     if progress.last_step is not None:

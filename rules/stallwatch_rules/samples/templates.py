@@ -80,7 +80,7 @@ class Template:
 
 
 def clock(rank: int | None) -> Template:
-    """Return the template of all lines of a source that begin with a full timestamp and no sample."""
+    """Return the template of all lines of a source with a full timestamp and without a sample."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return Template(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)

@@ -79,7 +79,7 @@ class _Waiting(NamedTuple):
 
 
 class MatchScan:
-    """Scan of one source; its lines have ``rank`` if they name no other, and follow the prefix ``lead``."""
+    """Scan of one source; its lines have ``rank`` unless they name another, and the prefix ``lead``."""
 
     def __init__(
         self,

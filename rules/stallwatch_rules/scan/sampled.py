@@ -2,8 +2,8 @@
 
 Reading a line takes thousands of times as long as searching it for patterns. So only informative lines are
 read, in the same way as those of a short log: rules' matches and their surroundings, tracebacks, summaries,
-changes of course, a line of each template that reports a problem, and an even share of the metrics. The count
-of a rule's matches stays exact: frequent matches are counted without being read.
+changes in the course of the run, a line of each template that reports a problem, and an even share of the
+metrics. The count of a rule's matches stays exact: frequent matches are counted without being read.
 """
 
 from __future__ import annotations

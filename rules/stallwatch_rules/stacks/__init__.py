@@ -1,1 +1,1 @@
-"""Locate the ranks of a stalled run: read their stacks from three origins, fold them, name the odd rank."""
+"""Locate the ranks of a stalled run: read stacks from three origins, fold them, and name the odd rank."""

@@ -1,8 +1,9 @@
 """Apply the stall table: how long a run without signs of life may stay quiet, by its ranks' activity.
 
-A quiet time above the learned threshold is a suspicion. Looks at the stacks and counters of the ranks decide:
-a stall at once, patience with activities that may take long, or signs of life. ``docs/stalls.md`` shows the
-same table to users. All durations are multiples of the floor (30 s by default), so one setting scales all.
+A quiet time above the learned threshold is a suspicion. Inspections of the stacks and counters of the ranks
+decide: a stall at once, patience with activities that may take long, or signs of life. ``docs/stalls.md``
+shows the same table to users. All durations are multiples of the floor (30 s by default), so one setting
+scales all.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class HostSnapshot(msgspec.Struct, frozen=True):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """The judgment of a quiet period by looks at the ranks."""
+    """The judgment of a quiet period, based on inspections of the ranks."""
 
     status: Status
     limit: float  #: seconds of quiet after which the stall is reported; `FOREVER` for a pause
@@ -107,13 +108,13 @@ class QuietPeriod(msgspec.Struct, frozen=True):
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The judgment of a quiet period by one host of a run, or one of its agents, from its own looks."""
+    """The judgment of a quiet period by one host of a run, or one of its agents, by its own inspections."""
 
     host: str
     ruling: Ruling | None
     quiet: float  #: seconds since the host's last sign of life
     threshold: float | None  #: the learned threshold of the host's phase, in seconds
-    stacks: StallStacks | None  #: stacks of the host's newest look
+    stacks: StallStacks | None  #: stacks of the host's newest inspection
 
 
 def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
@@ -178,7 +179,7 @@ def run_ruling(
 
 
 def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
-    """Return the answer of the same process in an earlier snapshot, or ``None``."""
+    """Return the record of the same process in an earlier snapshot, or ``None``."""
     ranks = look.ranks if look is not None else ()
     return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
 
@@ -249,7 +250,7 @@ def _all_wait(
 def _of_one(
     rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, spell: QuietPeriod, seconds: float
 ) -> Ruling:
-    """Return how long to wait for a rank that waits for no other; `before` is its state `seconds` ago."""
+    """Return how long to wait for a rank that does not wait itself; `before`: its state `seconds` ago."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
@@ -332,7 +333,7 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
 
 
 def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
-    """Return whether the child processes of the earlier look move bytes; a retry starts new ones."""
+    """Return whether the child processes of the earlier snapshot move bytes; a retry starts new ones."""
     then = before.children_transferred
     moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)
     return moved > _WORKS_ON_FILES * seconds

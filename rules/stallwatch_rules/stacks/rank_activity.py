@@ -78,7 +78,7 @@ def _called(inner: Sequence[Frame]) -> str:
 
 
 def _imports(frames: Sequence[Frame]) -> bool:
-    """Return whether the user's own code called an import."""
+    """Return whether the user's own code executes an import."""
     for frame in reversed(frames):
         if frame.file.startswith("<frozen importlib"):
             return True

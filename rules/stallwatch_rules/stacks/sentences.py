@@ -13,7 +13,7 @@ from stallwatch_rules.text.digest import fold_names, fold_ranks
 _MOST_GROUPS = 4
 _MOST_HOSTS = 4
 _MOST_SHOWN = 40  # maximum number of characters of folded ranks
-_MOST_HOST_NAMES = 48  # maximum number of characters of folded host names
+_MOST_HOST_NAMES = 48  # maximum number of characters of folded hostnames
 # label of a data loader's call in `kinds`, which the text in parentheses would repeat
 DATA_LOADING = "data loading"
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
@@ -126,7 +126,7 @@ def blamed(stacks: StallStacks) -> Text:
 
 
 def located(stacks: StallStacks) -> Text:
-    """Return only the ranks to blame, if some are, and their place; empty if the place is unknown.
+    """Return only the ranks to blame, if any, and their place; empty if the place is unknown.
 
     Example: ``rank 1 at train.py:30 in main``.
     """
@@ -177,7 +177,7 @@ def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
 
 
 def few_hosts(hosts: Sequence[str]) -> Text:
-    """Return host names in short form, such as ``n1–n3, n7``; only their number if that is too long."""
+    """Return hostnames in short form, such as ``n1–n3, n7``; only their number if that is too long."""
     folded = fold_names(hosts)
     return folded if len(folded) <= _MOST_HOST_NAMES else message("stacks.many-hosts", count=len(hosts))
 

@@ -22,7 +22,7 @@ MAX_TITLE = 160
 
 
 def neighbours(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the first and the last number of each series without a gap."""
+    """Return the first and the last number of each run of consecutive numbers."""
     found: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if found and found[-1][1] == number - 1:

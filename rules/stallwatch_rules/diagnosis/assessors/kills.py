@@ -47,7 +47,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a SIGKILL by the observed memory use: far from the limit, the kernel is not the sender.
+    """Judge a SIGKILL by the observed memory use: far from the limit, the kernel does not send one.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use: process-killed-from-outside.
     """

@@ -259,7 +259,7 @@ def _never_a_number(finding: RuleFinding, streams: Streams) -> bool:
 
 
 def _calibrating(finding: RuleFinding) -> bool:
-    """Return whether gradients were infinite, not NaN, and only in the first steps, as fp16 is calibrated."""
+    """Return whether gradients were infinite, but not NaN, in the first steps only, as is usual in fp16."""
     for hits in finding.hits.values():
         texts = " ".join(hits.exemplars).lower()
         step = hits.last_own_step
