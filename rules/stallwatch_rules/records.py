@@ -46,7 +46,7 @@ class Line(msgspec.Struct, frozen=True):
 
     text: str  #: text without rank prefix, ANSI codes, container prefix and line end
     source: str  #: the file (or pipe) of the line, named for the user
-    number: int  #: 1-based line in that source
+    number: int  #: 1-based number of the line in its source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
     time: float | None = None  #: Unix seconds from the line's timestamp, else when it was read live
     #: True if the time's zone is known; otherwise the time is read as UTC, but not labeled UTC in reports
@@ -157,7 +157,7 @@ class UnknownException(msgspec.Struct):
     ranks: list[int]
     count: int
     first: Place
-    frames: list[str]  #: innermost frame last
+    frames: list[str]  #: stack frames, innermost last
     #: the first exception of the chain, if this exception was raised while another was handled
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
@@ -167,7 +167,7 @@ class UnknownException(msgspec.Struct):
 class NewLines(msgspec.Struct):
     """Lines of one template that no rule knows and that first appear near the run's end."""
 
-    template: str  #: variable parts are in brackets: ``worker <n> lost <path>``
+    template: str  #: text of the lines, with variable parts in brackets: ``worker <n> lost <path>``
     exemplar: str
     level: Literal["error", "warning", "info"]
     count: int
@@ -182,7 +182,8 @@ class Progress(msgspec.Struct):
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
-    last_loss: float | None = None  #: never NaN or infinite in JSON; see the ``Finding`` loss-nan
+    #: the last loss; never NaN or infinite in JSON, see the ``Finding`` loss-nan
+    last_loss: float | None = None
     stalled_after_step: int | None = None
     finished: bool = False
     behind: list[int] = []  #: ranks whose steps ended long before those of the other ranks

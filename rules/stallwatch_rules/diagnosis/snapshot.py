@@ -69,7 +69,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     died: bool  #: True if the exit code or the launcher shows that the run failed
     by_hand: bool  #: True if a user stopped the run
     left: tuple[ExitedRank, ...]  #: ranks that ended by themselves, without an error, before the other ranks
-    left_line: Line | None  #: the log line that shows that these ranks ended
+    left_line: Line | None  #: the log line that shows that the ranks in ``left`` ended
     restarts: Sequence[Restart]  #: restarts of all workers of the run by the launcher
     hosts: RunHosts
 

@@ -88,7 +88,7 @@ class ExceptionChain(msgspec.Struct):
     exception: str  #: name as printed, such as ``torch.OutOfMemoryError``; empty if the text ends before it
     message: str
     line: Line  #: the line with the final exception
-    mark: LinePosition  #: position of the stream at that line
+    mark: LinePosition  #: position of the stream at ``line``
     frames: list[Frame] = []
     root: str = ""  #: the chain's first exception with its message, if there is a chain
     kind: Kind = "failure"
@@ -99,7 +99,7 @@ class ExceptionChain(msgspec.Struct):
     warned: bool = False  #: True if logged at the level of a warning
     source: str = ""  #: the line of code of the innermost frame, if shown
     native: bool = False  #: True for a crash of compiled code, possibly after the training's own end
-    step: int | None = None  #: the run's step at that time, if the diagnosis knows it
+    step: int | None = None  #: the run's step at the exception, if the diagnosis knows it
 
     @property
     def shows_teardown(self) -> bool:

@@ -30,7 +30,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     complete: bool = False  #: True if the run reached its last step, or printed that it finished
     #: seconds without a step at the end of the run; ``None`` if the log has no timestamps
     silence: float | None = None
-    threshold: float = 1800.0  #: seconds without a step that count as a stall in this run
+    threshold: float = 1800.0  #: minimum seconds without a step that count as a stall in this run
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to the silence
     #: True if the log ends with a timeout of a collective, or an abort, before the last step
     timed_out: bool = False

@@ -49,8 +49,7 @@ _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times: fewer than the detection of a change takes
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
-# minimum relative variation of the tokens for an estimate of how time depends on them; if they vary less,
-# time is assumed to be proportional
+# relative variation of the tokens below which time is mostly assumed to be proportional to them
 _TOKENS_VARY = 0.05
 _MOST_SLOPE = 2.0  # maximum exponent of the tokens: attention grows with the square of the length
 _MEDIAN_TO_SD = 0.6745

@@ -111,7 +111,8 @@ def take_rank(text: str) -> tuple[int | None, str]:
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
 # minimum number of consecutive labeled lines, by at most half as many tasks, that rule out a numbered list
 _SURE_NUMBERS = 12
-_SURE_TASKS = 4  # minimum number of labeled lines if the labels are the numbers from 0 and alternate
+# minimum number of labeled lines to accept labels as task numbers, if these start at 0 and alternate
+_SURE_TASKS = 4
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.

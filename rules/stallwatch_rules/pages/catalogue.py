@@ -262,7 +262,7 @@ def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
             TopologicalSorter(explains).prepare()
             return
         except CycleError as error:
-            circle = error.args[1][:0:-1]  # lists each rule before the rule that explains it
+            circle = error.args[1][:0:-1]  # the error lists each rule before the rule that explains it
         first = min(circle, key=list(pages).index)
         circle = circle[circle.index(first) :] + circle[: circle.index(first)]
         explains[first].remove(circle[1])

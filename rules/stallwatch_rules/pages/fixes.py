@@ -192,7 +192,8 @@ def without_search(fixes: Sequence[Text]) -> list[Text]:
 
 
 def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
-    from packaging.utils import canonicalize_name  # takes longer to load than most pages to read
+    # this package takes longer to load than most pages take to read
+    from packaging.utils import canonicalize_name
 
     name = canonicalize_name(package)
     return next((version for one, version in environment.items() if canonicalize_name(one) == name), None)

@@ -33,7 +33,7 @@ def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
-CLOCK_STEP = 60.0  #: seconds that a clock may go back without having been set
+CLOCK_STEP = 60.0  #: maximum seconds that a clock may go back without having been set
 #: upper bound of the number of lines that a buffer (8 KiB) holds back until a program ends
 HELD_BACK = 400
 

@@ -29,7 +29,7 @@ _REWARD = lazy(
     r"(?<![\w/])(?:(?:mean|avg|average|eval)?[_ ]?rewards?(?:[_/]mean|[_ ]score)?"
     r"|critic/(?:rewards|score)/mean)" + _GIVEN
 )
-_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl: over the answers of a step
+_ADVANTAGE = r"(?<![\w/])critic/advantages/"  # verl's statistics over the responses of a step
 _ADVANTAGE_MIN, _ADVANTAGE_MAX = lazy(_ADVANTAGE + "min" + _GIVEN), lazy(_ADVANTAGE + "max" + _GIVEN)
 _ENTROPY = lazy(r"(?<![\w/])(?:actor/|policy/|objective/)?entropy(?:_avg)?" + _GIVEN)
 _EVAL_ACCURACY = lazy(r"(?<![\w/])(?:eval|val|validation)[_/ ]acc(?:uracy)?" + _GIVEN + r"(?![\w%])")

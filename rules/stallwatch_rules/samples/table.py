@@ -136,7 +136,7 @@ class RowReader:
         self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
         self._number = 0  # number of the last sample's line
-        self._bar: Entry | None = None  # the last bare drawing in that line so far
+        self._bar: Entry | None = None  # the last bare drawing so far in the line with ``_number``
         self._held: list[Entry] = []  # entries from the first one without a step to the end of its line
         self._bars = BarSteps()
 

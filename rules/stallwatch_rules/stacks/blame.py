@@ -266,7 +266,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         for id, count in group.collectives.items():
             operation = count.operation.replace("_", "").lower()
             if not operation and count.done is None and id in whole and run.waits(at):
-                operation = f"{group.what} {group.place}"  # all members wait, and for no other rank
+                operation = f"{group.what} {group.place}"  # all members wait, but only for each other
             if operation and group.condition != "ended":
                 called[id, count.joined][operation].update(members[id].intersection(group.ranks) & within)
     odd: set[int] = set()

@@ -151,7 +151,7 @@ def _collectives(rank: RankAnswer, layout: Mapping[tuple[str, int], RankGroup]) 
         joined = counts.joined if counts is not None else wait.number if wait is not None else 0
         done = counts.done if counts is not None else None
         if done is not None and done < 0:
-            # the rank has joined no collective yet, or does not count completed collectives
+            # the rank has not joined a collective yet, or does not count completed collectives
             done = 0 if wait is not None else None
         operation = wait.operation if wait is not None else ""
         found[group.id if group is not None else name] = Collectives(joined, done, operation)

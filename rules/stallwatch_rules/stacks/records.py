@@ -82,7 +82,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
     group: int  #: number of the process group in this rank
     name: str  #: name of the process group
-    number: int  #: number of the collective in that group
+    number: int  #: number of the collective in its process group
     operation: str  #: the operation's name, such as ``all_reduce``
 
 
@@ -90,7 +90,8 @@ class Counts(msgspec.Struct, frozen=True):
     """The numbers of collectives of one process group that a rank has joined and completed."""
 
     joined: int
-    done: int | None  #: ``None`` if unknown: only torch's flight recorder counts them
+    #: number of completed collectives; ``None`` if unknown: only torch's flight recorder counts them
+    done: int | None
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -142,7 +143,7 @@ class Collectives(msgspec.Struct, frozen=True):
     """The position of a rank in one process group. Equal counts mean the same collectives."""
 
     joined: int
-    done: int | None = None  #: ``None`` if the backend does not count completed collectives
+    done: int | None = None  #: number of completed collectives; ``None`` if the backend does not count them
     operation: str = ""  #: the pending operation, such as ``all_reduce``
 
 

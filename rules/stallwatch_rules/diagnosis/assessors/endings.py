@@ -50,7 +50,7 @@ SIGNALS: dict[str, Tag] = {
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
 NEAR = 500  #: maximum number of lines from the report of a signal to the end of the stream that it ended
-GRACE = 5  #: maximum number of steps that other ranks may report below the report of a signal
+GRACE = 5  #: maximum number of steps of a stream below the report of the signal that ended the run
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
