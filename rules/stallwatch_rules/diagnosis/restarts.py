@@ -65,7 +65,8 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
 def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
     """Return whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
 
-    If torchrun itself then ended, it must have reported another failure between the step back and its end.
+    If torchrun gave up after the restart, it must have reported another failure between the step back and its
+    end.
     """
     number = stop.line.number
     before = sum(one.span for one in lead.intervals if one.number < number)

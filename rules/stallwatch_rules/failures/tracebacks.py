@@ -192,7 +192,8 @@ class _Open(msgspec.Struct):
     group: bool = False  #: True if it belongs to an exception group, indented by a margin
     warned: bool = False
     quoted: bool = False  #: True if the previous exception only reports this one, which was raised first
-    column: int = 0  #: indentation of all its lines, or the column of the box of rich's logging handler
+    #: indentation of the traceback's lines, or the column of the box of rich's logging handler
+    column: int = 0
 
     def unwrapped(self, text: str) -> str:
         """Return a line without this traceback's common prefix, and without a box around it."""

@@ -253,7 +253,7 @@ OF_EVALUATIONS = ("eval_loss", "eval_accuracy")
 
 
 def judge_quality(metrics: Metrics, facts: RunFacts, *, ending: bool) -> Iterator[tuple[Tag, Judgement]]:
-    """Yield the tags of the rules that the metrics of a run show, each with its evidence.
+    """Yield the tags of the rules whose conditions the metrics of a run meet, each with its evidence.
 
     ``ending``: the run is near or past its last step, when schedules have ended.
     """

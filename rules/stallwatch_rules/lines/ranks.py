@@ -245,7 +245,8 @@ class TaskLabels:
         elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
             return True
         if _OF_TRACEBACK.match(text, label.end()):
-            return len(row) < 3 or len(tasks) < len(row)  # each number once: a listing of a file's lines
+            # if each number occurs once, they may be line numbers
+            return len(row) < 3 or len(tasks) < len(row)
         take_turns = any(later < earlier for earlier, later in pairwise(row))
         return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
 

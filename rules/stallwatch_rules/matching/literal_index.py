@@ -34,7 +34,7 @@ from stallwatch_rules.text.lazy import lazy
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_LEAST = 6  # minimum number of letters; a shorter text is on too many lines
+_LEAST = 6  # minimum number of letters of a text; a shorter one is on too many lines
 _ENOUGH = 12  # minimum number of letters that are left of a shortened text
 _MOST = 24  # maximum number of texts of one pattern
 _SEEN = 8  # number of last bytes by which a text is recognized
@@ -162,7 +162,7 @@ def raw_form(pattern: str) -> str:
 
     A raw line may begin with a launcher's prefix, end with a carriage return, or be wrapped in a container's
     record. So anchors to a line's start or end are dropped: the raw form is found wherever the pattern is,
-    and elsewhere too. The line reader decides.
+    and elsewhere, too. Reading the line decides whether it matches.
     """
     return TOKEN.sub(_freed, widened_pattern(pattern))
 

@@ -194,7 +194,7 @@ class StallThresholds:
         self._trained = 0.0  # total observed seconds between steps in this run
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
-        self._suspected = limits.floor  # threshold by the steps alone
+        self._suspected = limits.floor  # threshold of training by its steps alone
         self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits yet
         self._usual: dict[Phase, float] = {}  # phase → its threshold without survived pauses
         self._outdated: set[Phase] = {"init", "train"}
@@ -225,7 +225,7 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            if after_evaluation and self.steps_known:  # a wait such as for metrics, before the next step
+            if after_evaluation and self.steps_known:  # for example, a wait for metrics, before the next step
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")
             else:

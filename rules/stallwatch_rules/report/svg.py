@@ -11,7 +11,7 @@ from stallwatch_rules.records import Series
 WIDTH, HEIGHT = 640, 220
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 28
 _TICKS = 4
-_COLOURS = 8  #: number of classes .s0 … .s7 of the page's style
+_COLOURS = 8  #: number of colors: the classes .s0 … .s7 in the page's style
 
 
 def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | None = None) -> str:

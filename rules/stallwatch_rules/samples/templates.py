@@ -29,7 +29,7 @@ _FRACTIONAL = lazy(rb"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{1,9})(?!\.?\d
 _DIGITS = lazy(rb"\d+")
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive quantifier: no backtracking
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer numbers are not counts
-_INVERSE = 0.0  # marks a value that is one over the number
+_INVERSE = 0.0  # factor that marks a value as the inverse of the number
 _FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
 _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60

@@ -16,7 +16,7 @@ BEFORE, AFTER = 4, 60  #: number of segments that are read before and after a re
 _MOST_TEXTS = 12
 _LEAST = 12  # minimum length of a text, in characters
 _OFTEN = 8  # maximum number of ranks that print a text of a head; more frequent texts are ignored
-_MOST_HITS = 256  # number of hits in a chunk above which they are not those of a head
+_MOST_HITS = 256  # number of hits in a chunk above which the hits are not those of a head
 _TOGETHER = 40  # maximum number of segments between two texts of a head
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 

@@ -122,7 +122,7 @@ class MatchScan:
             begun = None
         segments = Segments(chunk.data)
         data = segments.data
-        if not data:  # the chunk is only a hole
+        if not data:  # the chunk contains only NUL bytes
             self._begun = begun
             return
         found = self._found(segments)

@@ -1,6 +1,6 @@
 """Choose the metric lines of a chunk to read: the first and last of each kind, and those near matches.
 
-These lines show the steps, their pace and their end, though most of the lines are skipped.
+The chosen lines show the steps, their pace and their end, though most metric lines are skipped.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class ScanSizes:
     def of_run(cls, sizes: Iterable[int]) -> ScanSizes:
         """Return the settings for sources of these sizes (bytes): with more sources, less of each is read.
 
-        Only fewer metrics are read, because signs of a failure are found anywhere in a source.
+        The only difference is that fewer metrics are read; signs of a failure are found anywhere in a source.
         """
         usual = cls()
         usually = usual.head + usual.tail

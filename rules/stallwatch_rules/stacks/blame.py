@@ -103,7 +103,7 @@ def _by_waiting(run: Run) -> Blame:
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
-    """Judge ranks that others wait for and that do not wait; prefer those that ranks with counters miss."""
+    """Judge ranks that others wait for and that do not wait; prefer those missed by ranks with counters."""
     counted = busy & missed
     chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
@@ -290,7 +290,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Judge ranks that all wait, and of which none is behind another by its counters."""
+    """Judge ranks that all wait, and of which none is behind another according to its counters."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:

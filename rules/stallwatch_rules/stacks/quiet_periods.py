@@ -97,7 +97,7 @@ class QuietPeriod(msgspec.Struct, frozen=True):
 
     phase: Phase
     floor: float
-    suspicion: float  #: the learned threshold of the phase, after which a stall may be reported
+    suspicion: float  #: the learned threshold of the phase, in seconds, after which a stall may be reported
     factor: float = 3.0
     rollout: float = 7200.0  #: patience with the first generation, in seconds
     rhythm_known: bool = True  #: True if enough steps were observed to know the length of a step

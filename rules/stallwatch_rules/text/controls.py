@@ -1,7 +1,7 @@
 """Remove terminal codes and control characters that a terminal, a page or a chat would act on or hide.
 
-Log text and file names may contain any of them. Every function that shows such text removes them with this
-module.
+Log text and file names may contain any of these characters. Every function that shows such text removes them
+with this module.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ _WESTERN = lazy(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-_ASCII = bytes(range(0x80))  # removing bytes to count others takes a tenth of the time of a search
+_ASCII = bytes(range(0x80))  # counting bytes by removing all others takes a tenth of the time of a search
 #: All bytes except the first of a character of three or four bytes in UTF-8.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 

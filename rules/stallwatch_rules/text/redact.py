@@ -47,7 +47,7 @@ class Shape(msgspec.Struct, frozen=True):
 
     id: str
     hint: str  #: a pattern that is fast to search for, and found wherever the shape is
-    pattern: str  #: group 1 stays before the mask; the other groups are for checks
+    pattern: str  #: regular expression: group 1 stays before the mask, and the other groups are for checks
     source: str = SITE
     check: str = ""  #: the test of ``_CHECKS`` that confirms a secret
     mask: str = "***"

@@ -62,7 +62,8 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
     """Return how often the rule matched between steps, in the stream with the most matches.
 
-    If that stream has no steps itself, the steps of another stream are used, provided that times align them.
+    If that stream has no steps itself, the steps of another stream are used, provided that both streams have
+    timestamps.
     """
     key = max(finding.hits, key=lambda k: (finding.hits[k].count, k[1] is None, -(k[1] or 0), k[0]))
     count = finding.hits[key].count
