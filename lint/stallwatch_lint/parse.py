@@ -28,8 +28,7 @@ from stallwatch_rules.text.foreign_json import MAX_DEPTH, require_bounded, witho
 from stallwatch_rules.text.lazy import lazy
 
 MAX_KEYS = 10_000  #: maximum number of keys whose lines are stored
-#: maximum number of characters of a text in which the lines of keys are found: longer texts take seconds
-MAX_PLACED = 1 << 20
+MAX_PLACED = 1 << 20  #: maximum length of a text in which the lines of keys are found: more takes seconds
 
 #: Paths of DeepSpeed's keys, by accelerate's name.
 _TARGETS: Mapping[str, Path] = {

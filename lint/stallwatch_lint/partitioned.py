@@ -17,10 +17,8 @@ from stallwatch_lint.names import Names
 from stallwatch_lint.script import Call, Script, last_name, parts
 
 _CONSOLIDATED = "_zero3_consolidated_16bit_state_dict"  # a method of the engine
-# meanings: the result of deepspeed.initialize, and of accelerate's prepare
-_ENGINE, _PREPARED = "engine", "prepared"
-# meanings: the module of a model, and the result of unwrap_model for other objects
-_MODULE, _BARE = "module", "bare"
+_ENGINE, _PREPARED = "engine", "prepared"  # results of deepspeed.initialize, and of accelerate's prepare
+_MODULE, _BARE = "module", "bare"  # the module of a model, and other objects after unwrap_model
 _MODEL = "model"  # any of ``_ENGINE``, ``_PREPARED`` and ``_MODULE``
 _MODELS = (_ENGINE, _PREPARED, _MODULE, _MODEL)
 _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether the object is an engine

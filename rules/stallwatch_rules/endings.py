@@ -11,8 +11,7 @@ import msgspec
 
 from stallwatch_rules.messages import Text
 
-#: minimum number of steps that other ranks continue after a rank ended, for it to have left early
-GONE_ON = 5
+GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
 NEAR, FAR = 0.9, 0.7  #: shares of the memory limit: above NEAR, memory ran out; below FAR, it did not
 
 Speaks = Literal["for", "against", "far", ""]

@@ -74,8 +74,7 @@ class SkippedCount(NamedTuple):
     segments: int = 0  #: number of skipped lines and progress bar updates
     kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines may contain
     losses: int = 0  #: number of skipped metrics lines with a loss and without a step
-    #: rule → number of further matches; "" for lines that no rule matches
-    more: Sequence[tuple[str, int]] = ()
+    more: Sequence[tuple[str, int]] = ()  #: rule → number of further matches; "" for lines without a match
 
 
 class PartialReading(NamedTuple):

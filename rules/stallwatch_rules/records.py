@@ -137,8 +137,7 @@ class Finding(msgspec.Struct):
     first: Place
     last: Place
     note: Text = ""  #: the evidence for the harm
-    #: True if files with equal lines were not read: `count` and `ranks` are lower bounds
-    at_least: bool = False
+    at_least: bool = False  #: True if files with equal lines were not read: `count`, `ranks` are lower bounds
 
 
 class NearPage(msgspec.Struct):
@@ -182,8 +181,7 @@ class Progress(msgspec.Struct):
     first_step: int | None = None
     last_step: int | None = None
     total_steps: int | None = None
-    #: the last loss; never NaN or infinite in JSON, see the ``Finding`` loss-nan
-    last_loss: float | None = None
+    last_loss: float | None = None  #: the last loss; never NaN or infinite in JSON, see finding ``loss-nan``
     stalled_after_step: int | None = None
     finished: bool = False
     behind: list[int] = []  #: ranks whose steps ended long before those of the other ranks
@@ -304,8 +302,7 @@ class Diagnosis(msgspec.Struct):
 class JobSummary(msgspec.Struct):
     """A summary of one of several jobs whose logs were given together."""
 
-    #: the scheduler's number or the name of the run or job; ``other`` for files without a known job
-    name: str
+    name: str  #: the scheduler's number or the name of the run or job; ``other`` for files without a job
     verdict: Verdict
     badge: Text  #: the verdict in words
     primary: str | None  #: the rule of the primary cause

@@ -29,8 +29,7 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-#: maximum number of exemplars, including those of further templates, one of which may be the proof
-MAX_TEMPLATES = 8
+MAX_TEMPLATES = 8  #: maximum number of exemplars with those of further templates: one may be the proof
 MAX_ACTIVITY = 4096
 AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and of lines after which a line's time no longer applies
 ACTIVITY_SECONDS = 15.0  #: maximum seconds between lines that count as one sign of life
@@ -40,8 +39,7 @@ _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
 # unit, in seconds, of the differences between time zones; maximum difference, in seconds, of equal times
 _ZONE_SECONDS, _SAME_SECONDS = 900.0, 0.001
-#: number of first lines that are searched for versions, which programs print at startup
-VERSION_LINES = 20_000
+VERSION_LINES = 20_000  #: number of first lines searched for versions, which programs print at startup
 
 
 class RuleHits(msgspec.Struct):
@@ -148,13 +146,11 @@ class StreamReading:
         self.last_zoned = False  #: True if the zone of the last time is known
         #: seconds that the clock was set back since the last step, at the end of daylight saving time
         self.turned_back = 0.0
-        # number of lines, and of samples, since the last line with a time
-        self._undated = self._undated_steps = 0
+        self._undated = self._undated_steps = 0  # numbers of lines and samples since a line with a time
         self._steps_then = 0  # value of `SkippedLines.steps` at the last line with a time
         self.last_advance: Line | None = None
         self.after_time: float | None = None  #: the first time in a line after the last step
-        #: number of lines since the last step, by time in units of ACTIVITY_SECONDS
-        self.activity: dict[int, int] = {}
+        self.activity: dict[int, int] = {}  #: lines since the last step, by time in units of ACTIVITY_SECONDS
         self.activity_now: Activity | None = None  #: the latest activity since the last step
         self.timed = False  #: True if every line's time comes from outside the text
         self.of_a_run = False  #: True if a line without a step belonged to training

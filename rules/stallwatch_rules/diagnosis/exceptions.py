@@ -37,8 +37,7 @@ SURVIVED_BUT_DIED = 10
 #: maximum number of lines, not counting tracebacks, between the reports of parts that end together, as after
 #: Ctrl-C
 AT_ONCE = 60
-#: maximum seconds between the reports of parts that end together, if the lines have timestamps
-AT_ONCE_SECONDS = 2.0
+AT_ONCE_SECONDS = 2.0  #: maximum seconds between the reports of parts that end together, if known
 SHORTLY = 300.0  #: maximum seconds from an exception to a run's last step, for it to explain a stall
 #: maximum number of steps that training can continue after the thread or process that prepares its data died
 BUFFERED_STEPS = 100

@@ -29,8 +29,7 @@ _END_REQUESTED = lazy(
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
 )
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
-# exit statuses of a shell that could not run a program (POSIX 2018, Shell Command Language, 2.8.2)
-_NOT_RUN = (126, 127)
+_NOT_RUN = (126, 127)  # exit statuses of a shell that could not run a program (POSIX 2018, Shell, 2.8.2)
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 #: The exit codes that belong to each tag: of a process that the signal ended, and of a shell that ran it.
 ENDED_WITH: dict[Tag, tuple[int, ...]] = {

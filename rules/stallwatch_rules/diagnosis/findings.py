@@ -50,8 +50,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     role: Role
     note: Text = ""
     judged: bool = False  #: True if the harm was inferred from the run's progress
-    #: rules that the finding explains in this run, in addition to those on its page
-    explains: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()  #: rules that the finding explains in this run, besides those on its page
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
     proof: tuple[str, ...] = ()  #: lines that prove the cause if other lines leave it open

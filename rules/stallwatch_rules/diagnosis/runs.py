@@ -17,10 +17,8 @@ from stallwatch_rules.text.lazy import lazy
 
 MAX_SOURCES = 200  #: maximum number of files that are compared pairwise
 
-# a job's number in a file's name: slurm-123456.out, job_123456.log
-_JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")
-# paths of torchrun's restarts and of rotated logs
-_SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")
+_JOB = lazy(r"(?i)(?:slurm|job|run)[-_.]?(\d{4,})")  # job number in names such as slurm-123456.out
+_SAME_RUN = lazy(r"(?:^|[/\\])attempt_\d+[/\\]|\.log\.\d+$")  # torchrun's restarts and rotated logs
 
 
 class StepRange(msgspec.Struct, frozen=True):

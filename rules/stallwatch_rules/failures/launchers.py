@@ -33,8 +33,7 @@ _LIMIT = lazy(r"^\s+memory: {2,20}(\d{1,15}(?:\.\d{1,3})?(?:[kKMGTPE]i?)?)\s*$")
 MAX_RANKS = 4096
 MAX_STOPS = 1000
 MAX_LIMITS = 16
-#: maximum number of lines from the reason of a container's end to its limits in `kubectl describe pod`
-STATE_LINES = 20
+STATE_LINES = 20  #: maximum number of lines from a container's end to its limits in `kubectl describe pod`
 
 
 class Stop(msgspec.Struct):

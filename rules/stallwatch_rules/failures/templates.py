@@ -64,8 +64,7 @@ class TemplateTable(msgspec.Struct):
 
     entries: dict[str, Template] = {}
     dropped: set[int] = set()
-    #: True if lines were skipped or entries dropped, so that no message is certainly new
-    partial: bool = False
+    partial: bool = False  #: True if lines were skipped or entries dropped: no message is certainly new
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
         """Count a line of a known template, at ``index`` of its stream; return False if it is unknown."""

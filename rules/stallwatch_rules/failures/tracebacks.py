@@ -192,8 +192,7 @@ class _Open(msgspec.Struct):
     group: bool = False  #: True if it belongs to an exception group, indented by a margin
     warned: bool = False
     quoted: bool = False  #: True if the previous exception only reports this one, which was raised first
-    #: indentation of the traceback's lines, or the column of the box of rich's logging handler
-    column: int = 0
+    column: int = 0  #: indentation of the traceback's lines, or the column of the box of rich's log handler
 
     def unwrapped(self, text: str) -> str:
         """Return a line without this traceback's common prefix, and without a box around it."""
@@ -220,8 +219,7 @@ class TracebackReader:
         self._raised: ExceptionChain | None = None  # the last exception, whose message may continue
         self._after = 0  # number of lines since the exception's first line
         self._more = 0  # number of lines directly below the exception's first line that are its message
-        # True if the exception's name ends in a colon: its message may begin on the next line
-        self._colon = False
+        self._colon = False  # True if the name ends in a colon: the message may begin on the next line
         self._chained = False  # True if a chain marker followed the exception
         self._setting: Setting = "main"  # setting of the next traceback, from its introduction
         self._lines = 0  # number of lines within which the introduced traceback must begin

@@ -15,11 +15,9 @@ RECOVERED = 3  #: minimum number of steps after a failure that show that the fai
 #: the output may be out of order
 RECOVERED_BUT_DIED = 10
 
-#: minimum number of requests answered after a failure that show that the failure did not end an inference
-#: server
-SERVED = 5
-#: minimum number of requests answered after a failure that show that it did not end an inference server, if
-#: the run is known to have failed: the server may have answered pending requests
+SERVED = 5  #: minimum number of requests answered after a failure that show that an inference server survived
+#: minimum number of requests answered after a failure that show that an inference server survived, if the run
+#: is known to have failed: the server may have answered pending requests
 SERVED_BUT_DIED = 20
 
 
@@ -28,12 +26,10 @@ class RunFacts(msgspec.Struct, frozen=True):
 
     advances: int = 0  #: number of observed steps
     complete: bool = False  #: True if the run reached its last step, or printed that it finished
-    #: seconds without a step at the end of the run; ``None`` if the log has no timestamps
-    silence: float | None = None
+    silence: float | None = None  #: seconds without a step at the end of the run; ``None`` without timestamps
     threshold: float = 1800.0  #: minimum seconds without a step that count as a stall in this run
     stalled: bool = False  #: True if the run is stalled, according to a live watcher or to the silence
-    #: True if the log ends with a timeout of a collective, or an abort, before the last step
-    timed_out: bool = False
+    timed_out: bool = False  #: True if the log ends with a collective's timeout or an abort, not a last step
     failed_otherwise: bool = False  #: True if another cause is known to have ended the run
     lost: bool = False  #: True if some ranks waited for other ranks until a timeout, or lost them
     ended_well: bool = False  #: True if the watcher reports that the run ended well

@@ -19,10 +19,8 @@ from stallwatch_rules.progress.curve import Point
 
 JUMP = 2.0  #: a loss above this multiple of its baseline has jumped
 JUMP_BY = 1.0  #: minimum rise that counts as a jump, because small losses vary by multiples
-#: minimum ratio to the baseline, and minimum rise above it, of a loss that stays high
-RISE, RISE_BY = 1.5, 0.5
-#: minimum rise in an excerpt; for a cross-entropy loss, predictions are then e^1.5 times less certain
-NATS = 1.5
+RISE, RISE_BY = 1.5, 0.5  #: minimum ratio to the baseline, and minimum rise, of a loss that stays high
+NATS = 1.5  #: minimum rise in an excerpt: with cross-entropy, predictions become e^1.5 times less certain
 BEYOND = 100.0  #: a loss above this multiple of its baseline needs no further evidence
 NOISE = 6.0  #: minimum ratio of a jump to the usual noise, because noisy losses jump often
 ABOVE_ALL = 1.3  #: minimum ratio of a jump to the highest loss shortly before
@@ -36,10 +34,9 @@ BASELINE = 50  #: maximum number of points before a jump with which the jump is 
 ZEROS = 3  #: minimum number of printed zeros that rule out a coincidence
 ZEROS_LATER = 10  #: minimum number of printed zeros that count if the gradients were not zero at first
 ZEROS_NEVER = 5  #: minimum number of zero losses from the start that count, each with a zero gradient
-#: minimum number of printed zeros that count if steps overflowed: zeros may be printed for skipped steps
+#: minimum number of printed zeros if steps overflowed, as skipped steps may print 0
 ZEROS_AFTER_OVERFLOW = 50
-#: minimum number of equal losses in preference learning with zero rewards that show a frozen model
-NO_MARGIN = 10
+NO_MARGIN = 10  #: minimum number of equal losses that count in preference learning with rewards of zero
 COARSE = 20  #: a loss of fewer units of its last printed digit may change a lot and look the same
 #: minimum ratio of the number of equal losses to that of the longest earlier row: some losses are computed
 #: rarely and printed repeatedly
@@ -48,8 +45,7 @@ REPEATED = 3
 #: print the same loss
 ALL_EQUAL = 12
 GUESSED = 12  #: minimum number of losses at the level of random guesses that rule out a coincidence
-#: maximum distance of a loss from the logarithm of a number of classes, for random guesses
-GUESSED_WITHIN = 3e-4
+GUESSED_WITHIN = 3e-4  #: maximum distance of a random guess's loss from the logarithm of a number of classes
 MOST_CLASSES = 32  #: maximum number of classes: the logarithms of larger numbers are too close to each other
 BEGUN = 3  #: number of values at the start of a run in which the loss may still settle
 RATE_GONE = 0.1  #: a learning rate below this share of its maximum is near the end of its schedule

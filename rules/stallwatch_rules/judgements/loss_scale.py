@@ -21,8 +21,7 @@ class ScaleFacts(msgspec.Struct, frozen=True):
     lowest: float | None = None  #: the lowest scale at which a step overflowed
     skipped: float | None = None  #: the trainer's own count of skipped steps
     steps: int | None = None  #: the step at which ``skipped`` was printed
-    #: number of steps with finite values between the last overflow and a step with NaN
-    good: int | None = None
+    good: int | None = None  #: number of finite steps between the last overflow and a step with NaN
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:

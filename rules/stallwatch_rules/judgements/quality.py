@@ -29,8 +29,7 @@ Condition = Callable[[Metrics], Params | None]  #: a condition returns the messa
 
 WINDOW = 20  #: minimum number of values in a row that rule out a coincidence
 SOME = 60  #: number of values after which a run's usual level is known
-#: minimum number of equal evaluation results that are significant if printed with fewer than four digits
-ALWAYS = 40
+ALWAYS = 40  #: minimum number of equal evaluation results that count, if printed with fewer than four digits
 #: minimum number of rewards equal to one penalty from the start, for it not to be the best reward; a reward
 #: of 0 may be the maximum
 NEVER_EARNED = 200
@@ -38,16 +37,12 @@ FLOOR = 0.05  #: values within this share of a metric's range above its minimum 
 GONE = 0.05  #: a metric below this share of its first values has vanished
 OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
 NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
-#: minimum ratio of an exploded KL to the values before, and its minimum value
-KL_TIMES, KL_LEAST = 20.0, 50.0
-#: numbers of values for which an exploded KL stays high, and during which it rises
-KL_STAYED, KL_RAMP = 10, 20
+KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to values before, and its minimum value
+KL_STAYED, KL_RAMP = 10, 20  #: numbers of values for which an exploded KL stays high, and rises before
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
-#: minimum number of equal evaluation results that are significant if printed with five digits
-EVALUATIONS = 5
-#: minimum number of equal evaluation results that are significant if printed with four digits
-EVALUATIONS_ROUNDED = 8
+EVALUATIONS = 5  #: minimum number of equal evaluation results that count, if printed with five digits
+EVALUATIONS_ROUNDED = 8  #: minimum number of equal evaluation results that count, if printed with four
 
 
 class Quality(NamedTuple):

@@ -37,8 +37,7 @@ _CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger one
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
-# number of values for a rough estimate of the noise, from fewer steps, as when a run becomes noisier
-_QUICK = 512
+_QUICK = 512  # number of values for a rough estimate from fewer steps, such as when a run becomes noisier
 _LEAST_QUICK = 5
 # number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
 # changes the median, but only in one step
@@ -49,8 +48,7 @@ _RECENT = 64  # number of last steps whose deviations are kept individually
 _MEAN_OF = 4  # approximate number of steps in a rank's mean times: fewer than the detection of a change takes
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
-# relative variation of the tokens below which time is mostly assumed to be proportional to them
-_TOKENS_VARY = 0.05
+_TOKENS_VARY = 0.05  # relative variation of tokens below which time is assumed to be proportional to them
 _MOST_SLOPE = 2.0  # maximum exponent of the tokens: attention grows with the square of the length
 _MEDIAN_TO_SD = 0.6745
 

@@ -27,8 +27,7 @@ AS_QUICK = 0.9
 RECENT = 6  #: minimum number of steps for a recent pace
 BASELINE = 12  #: minimum number of steps for a baseline
 LIMIT = 25.0  #: minimum score of a slowdown, in squared standard deviations, in a run of LIMIT_STEPS steps
-#: number of steps in a run beyond which LIMIT grows by twice the logarithm of the relative length
-LIMIT_STEPS = 400
+LIMIT_STEPS = 400  #: number of steps beyond which LIMIT grows by twice the logarithm of the relative length
 LOOKED_AT = 1000  #: maximum number of paces that are tested, each of one or more steps
 SHIFT = 1.04  #: minimum ratio of the new pace to the old one for a straggler
 EVEN = 0.02  #: maximum relative variation of steps that count as even

@@ -109,10 +109,8 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
-# minimum number of consecutive labeled lines, by at most half as many tasks, that rule out a numbered list
-_SURE_NUMBERS = 12
-# minimum number of labeled lines to accept labels as task numbers, if these start at 0 and alternate
-_SURE_TASKS = 4
+_SURE_NUMBERS = 12  # minimum number of labeled lines, by half as many tasks, that rule out a numbered list
+_SURE_TASKS = 4  # minimum number of labeled lines to accept labels as tasks, if they start at 0 and alternate
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
 # The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
 # record, which has a time with T.
@@ -148,8 +146,7 @@ _LAUNCHER = lazy(
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # maximum number of characters of a command that are searched
-# minimum number of consecutive lines, all labeled by a few hosts, that show a launcher's labels
-_SURE_HOSTS = 20
+_SURE_HOSTS = 20  # minimum number of consecutive lines, labeled by a few hosts, that show a launcher's labels
 _BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
 _FIRST_LINES = 1000  # maximum number of lines that are searched: a launcher labels all lines or none
 
@@ -245,8 +242,7 @@ class TaskLabels:
         elif self._message and len(tasks) < len(row) and tasks == set(range(len(tasks))):
             return True
         if _OF_TRACEBACK.match(text, label.end()):
-            # if each number occurs once, they may be line numbers
-            return len(row) < 3 or len(tasks) < len(row)
+            return len(row) < 3 or len(tasks) < len(row)  # numbers that occur once may be line numbers
         take_turns = any(later < earlier for earlier, later in pairwise(row))
         return len(row) >= _SURE_TASKS and repeated and take_turns and tasks == set(range(len(tasks)))
 

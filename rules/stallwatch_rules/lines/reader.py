@@ -62,8 +62,7 @@ class LineReader:
         self._head: bytes | None = b""  # the first bytes, until the byte order mark is known
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
-        # time at which the last bytes of ``_held`` came, if `feed` got a time
-        self._held_at: float | None = None
+        self._held_at: float | None = None  # time at which the last bytes of ``_held`` came, if known
         self._redrawn = False  # True if the unfinished segment follows a carriage return
         self.number = 1  #: number of the next line
         self._line_start = True

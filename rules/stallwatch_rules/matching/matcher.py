@@ -23,8 +23,7 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-#: maximum size of a google-re2 set's automaton in bytes; the default of 8 MiB is enough for few rules
-SET_MEMORY = 256 << 20
+SET_MEMORY = 256 << 20  #: maximum bytes of a google-re2 set's automaton; the default, 8 MiB, is for few rules
 
 Candidate = tuple[int, int]  #: index of the line, index of the pattern
 

@@ -192,8 +192,7 @@ def without_search(fixes: Sequence[Text]) -> list[Text]:
 
 
 def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
-    # this package takes longer to load than most pages take to read
-    from packaging.utils import canonicalize_name
+    from packaging.utils import canonicalize_name  # loading this takes longer than reading most pages
 
     name = canonicalize_name(package)
     return next((version for one, version in environment.items() if canonicalize_name(one) == name), None)

@@ -119,8 +119,7 @@ class Sections(msgspec.Struct, frozen=True):
 
     what: str
     why: str
-    #: the fixes, most likely first, with their conditions; use ``fixes.fixes_for`` to show them
-    fixes: list[str]
+    fixes: list[str]  #: the fixes, most likely first, with conditions; ``fixes.fixes_for`` selects from them
     harmless: str
     zh_what: str
     zh_why: str
@@ -130,13 +129,11 @@ class Sections(msgspec.Struct, frozen=True):
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
     """The common part of the front matter of a page and of an extension."""
 
-    #: any of them fires the rule; empty for a judged rule, which is inferred from the run
-    patterns: list[str]
+    patterns: list[str]  #: any of them fires the rule; empty for a judged rule, inferred from the run
     fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
     unless: list[str] = []  #: the rule does not fire if one of these matches the line
     emitted_by: list[EmittedBy] = []
-    #: places whose exceptions belong to the page if no pattern matches their message
-    raised_in: list[RaisedIn] = []
+    raised_in: list[RaisedIn] = []  #: places whose exceptions belong to the page if no pattern matches them
 
 
 class _PageFront(_Front, frozen=True, kw_only=True):

@@ -9,13 +9,9 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-#: maximum number of durations that are kept per phase; older durations are poor evidence of the run's current
-#: state
-KEPT = 4096
+KEPT = 4096  #: maximum number of durations kept per phase; older ones are poor evidence of the current state
 _SURE_DROP = 8  # minimum drop, in usual steps, that shows a restart by itself
-# number of low steps in a row that show a restart after a smaller drop, which may also be a slower rank's
-# line
-_LOW_STEPS = 3
+_LOW_STEPS = 3  # number of low steps in a row that show a restart: a smaller drop may be a slower rank's line
 
 
 @dataclass(slots=True, eq=False)
@@ -28,8 +24,7 @@ class Counter:
 
     counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
     attempt: int = 1
-    #: True if it counts epochs, episodes or games: the run's steps if no finer unit is counted
-    rounds: bool = False
+    rounds: bool = False  #: True if it counts epochs, episodes or games: steps if no finer unit is counted
     nested: bool = False  #: True if it belongs to an evaluation, such as a bar inside the training's bar
     evaluates: bool = False  #: True if it certainly belongs to an evaluation, because the log announced one
     first: int | None = None  #: first step of this attempt, as printed

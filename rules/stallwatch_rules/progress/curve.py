@@ -21,14 +21,12 @@ LATEST = 256  #: number of latest points that are all kept
 OLDER = 1000  #: number of older points that are kept
 MAX_SERIES = 8
 ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training run
-#: maximum epoch of a first loss of another training run: after a resume, the epoch is higher
-FIRST_EPOCH = 1.0
+FIRST_EPOCH = 1.0  #: maximum epoch of another training run's first loss: after a resume, it is higher
 #: Metrics that are kept separately from a ``Point``, which holds the metrics of the training.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
-#: metrics of which each sample of a curve or a track contains at least one
-METRICS = TRACKED | {"loss", "grad_norm"}
+METRICS = TRACKED | {"loss", "grad_norm"}  #: each sample of a curve or a track contains one or more of these
 
 _T = TypeVar("_T")
 

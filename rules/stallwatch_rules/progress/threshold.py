@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from stallwatch_rules.records import Phase
 
-# maximum relative difference between the lengths of rounds that are alike; the next round may deviate as much
-_LIKE = 0.1
+_LIKE = 0.1  # maximum relative difference between lengths of rounds that are alike, also for the next round
 _LEAST = 5  # minimum length of a round in steps: in a shorter round, every step would be near a pause
 
 
@@ -66,8 +65,7 @@ ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: ph
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
 _WARM_UP = 2  # number of steps after the first one that may still compile, allocate and record
 _MOST_STEPS = 4  # maximum factor by which a wait for several steps may be longer
-# factor of the patience with a log's first interval, which may contain an unmentioned rollout
-_UNSEEN_PATIENCE = 4
+_UNSEEN_PATIENCE = 4  # factor of the patience with a log's first interval: it may contain a hidden rollout
 _BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a stall is reported within 90 s
 REMEMBERED = 2000  #: maximum number of waits that are kept: a run whose rhythm changes is learned again
 KNOWN_TAIL = 600  #: minimum number of waits of which the slowest show how slow rare waits are
@@ -75,8 +73,7 @@ RARE = 1e-7  #: maximum share of steps that may be mistaken for a stall
 _SLOW = 0.99  # percentile, as a share of the steps, that the plain rule multiplies
 _SURE = 0.95  # confidence of the estimated percentile while few steps are known
 _QUICK = 0.1  # minimum wait that estimates use, as a share of the mean: quicker steps count as this share
-# maximum skew to the slow side of logarithms that count as normal: beyond it, the tail is Pareto's
-_SKEWED = 0.7
+_SKEWED = 0.7  # maximum skew to the slow side of logarithms that count as normal: more skew is a Pareto tail
 _EVEN = 0.1  # maximum standard deviation of the logarithms of steps that are even
 _DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate of the tail
 _SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth is the tail
@@ -187,8 +184,7 @@ class StallThresholds:
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
         self.log_only = False  #: True if only a log shows progress, which may omit activities
-        # number of steps from one sign of progress to the next: a log may show every tenth step
-        self._stride = 1
+        self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth step
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # the longest wait of the warm-up
         self._trained = 0.0  # total observed seconds between steps in this run

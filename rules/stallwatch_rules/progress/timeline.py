@@ -34,8 +34,7 @@ MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
 CLOCK_STEP = 60.0  #: maximum seconds that a clock may go back without having been set
-#: upper bound of the number of lines that a buffer (8 KiB) holds back until a program ends
-HELD_BACK = 400
+HELD_BACK = 400  #: upper bound of the number of lines that a buffer (8 KiB) holds back until a program ends
 
 
 class Interval(msgspec.Struct):
@@ -70,8 +69,7 @@ class Timeline:
     def __init__(self) -> None:
         self.source = ""  #: source of the last sample
         self.rank: int | None = None  #: rank that the last sample's line names
-        #: number of steps that followed one another; without step numbers, number of logged losses
-        self.advances = 0
+        self.advances = 0  #: number of successive steps, or of logged losses without step numbers
         self.total: int | None = None
         self.nested = False  #: True if the counter belongs to a bar inside the training's bar
         self.intervals: list[Interval] = []

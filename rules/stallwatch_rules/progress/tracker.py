@@ -231,8 +231,7 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        # the first drawing of a bar does not show a step yet
-        elif not (sample.from_bar and sample.step == 0):
+        elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing does not show a step yet
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
                 stream.advance()

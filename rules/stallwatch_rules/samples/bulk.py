@@ -35,8 +35,7 @@ _WORDS = (
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
-# a time: the character before the hours is not a letter other than "T"
-_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: if a letter is before the hours, it is "T"
 # Lines that begin with a full timestamp, and name no rank, show their source's time. A journal's entry may
 # contain its own timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")

@@ -52,16 +52,12 @@ WEAK = (
 )
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
 MAX_TEXT = 400  #: maximum number of characters of a row of a series
-# maximum number of templates of one source and rank that are followed, and that are examined at their first
-# occurrence
-_MOST_KINDS = 256
-# maximum number of hashes of templates that are not series, and of those that occurred once
-_MOST_NONE = 1024
+_MOST_KINDS = 256  # maximum number of templates of one source and rank that are followed or examined at once
+_MOST_NONE = 1024  # maximum number of hashes of templates that are not series, and of those with one line
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not a series yet is rejected
 _FEW, _SOME, _MANY = 2, 3, 12  # numbers of lines needed to accept a series, by how conclusive their words are
-# minimum difference between the numbers of falls and of rises among all pairs of values, as a share of the
-# pairs, that shows a trend
+# minimum difference of falls and rises among pairs of values, as a share of the pairs, in a trend
 _TREND = 0.5
 _NEAR = 3  # maximum number of lines from the names of columns to the first row
 _SHORT = 80  # maximum number of characters of a line that contains only a counter
@@ -111,8 +107,7 @@ class _Kind:
         self.total: int | None = None  #: index of the counter's total
         self.outer: int | None = None  #: index of the epoch counter, if the counter counts within an epoch
         self.outer_total: int | None = None
-        #: number of lines needed to accept the template as a series; 0 if it is certainly not one
-        self.needed = 0
+        self.needed = 0  #: number of lines needed to accept the template as a series; 0 if it is none
         self.plain = False  #: True if the lines do not contain times or paths
         self.alone = False  #: True if the lines show only the position of the training
         self.rounds = False  #: True if the counter counts epochs, episodes or games
@@ -167,8 +162,7 @@ class _Stream:
         self.block: Sample | None = None  #: the latest counter on a separate line
         self.based = False  #: True if counters on separate lines begin at zero
         self.closed = False  #: True if a measure followed the latest counter
-        #: hash of a template → number of its measures since the first counter
-        self.metrics: dict[int, int] = {}
+        self.metrics: dict[int, int] = {}  #: hash of a template → number of measures since the first counter
 
 
 Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank

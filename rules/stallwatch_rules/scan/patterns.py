@@ -163,8 +163,7 @@ class ScanEngine(NamedTuple):
     """The compiled patterns, which any number of scans share."""
 
     targets: tuple[Target, ...]
-    #: index in ``targets`` for each pattern in ``patterns``; higher numbers stand for ``WATCHES``
-    target_of: tuple[int, ...]
+    target_of: tuple[int, ...]  #: index in ``targets`` for each pattern; higher numbers stand for ``WATCHES``
     patterns: PatternScanner  #: the rules' patterns, followed by those of ``WATCHES``
     warning: BlockScanner
     metrics: BlockScanner

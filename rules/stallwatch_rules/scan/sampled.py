@@ -28,8 +28,7 @@ _MOST_OF_TRACEBACKS = 400  # maximum number of segments of a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-# number of lines after a traceback's final line that may contain the chain's marker and the next head
-_CHAIN_LINES = 4
+_CHAIN_LINES = 4  # number of lines below a traceback that may contain the chain's marker and the next head
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
 # A line that may name its rank, or may be Stallwatch's own, is read.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
@@ -275,8 +274,7 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                # the 2nd, 4th, 8th …, so that the position of the latest one is known
-                if not met & (met - 1):
+                if not met & (met - 1):  # the 2nd, 4th, 8th …, so that the position of the latest is known
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:

@@ -28,28 +28,20 @@ class ScanSizes:
     section: int = 32  #: number of chunks in a section
     dense: int = 4  #: number of chunks at a section's start that are searched for everything
     dense_every: int = 8  #: one in this many later chunks is searched for everything
-    #: number of segments that are read before and after a rule's first match in a section
-    novel: tuple[int, int] = (4, 20)
-    #: maximum number of windows of the size ``novel``; after these, new rules get the size ``known``
-    novel_windows: int = 20
-    #: number of segments that are read before and after a rule's next matches
-    known: tuple[int, int] = (1, 4)
+    novel: tuple[int, int] = (4, 20)  #: segments to read before and after a rule's first match in a section
+    novel_windows: int = 20  #: maximum number of windows of size ``novel``; further rules get ``known``
+    known: tuple[int, int] = (1, 4)  #: segments to read before and after a rule's next matches
     known_windows: int = 6
     neighbours: int = 3  #: maximum number of lines of one template that are read around matches
     ends: int = 256  #: number of a rule's lines at each end of a chunk that are grouped by rank
     ranks: int = 65_536  #: maximum number of pairs of rank and rule that are distinguished in a section
-    #: maximum number of a rule's lines that are read; after these, only a chunk's first and last
-    rule_lines: int = 200
+    rule_lines: int = 200  #: maximum number of a rule's lines to read; then only a chunk's first and last
     contexts: int = 64  #: maximum number of lines that are read because another rule requires them
-    #: maximum number of tracebacks with the same final line that are read; after these, only the naming lines
-    #: are read
-    tracebacks: int = 6
-    #: maximum number of tracebacks with other lines in them around which many lines are read
-    torn_tracebacks: int = 20
+    tracebacks: int = 6  #: maximum number of equal tracebacks to read; of more, only the naming lines
+    torn_tracebacks: int = 20  #: maximum number of interleaved tracebacks around which many lines are read
     tracebacks_after: int = 16  #: number of segments read after a traceback, where its message may continue
     templates: int = 400  #: maximum number of templates of lines that report a problem
-    #: number of segments that are read before and after the first line of a template
-    template: tuple[int, int] = (2, 6)
+    template: tuple[int, int] = (2, 6)  #: segments to read before and after the first line of a template
     warnings: int = 100  #: maximum number of warnings that are read in a chunk
     samples: int = 2  #: number of lines of each kind of metric that are read at a chunk's start
     next_metrics: int = 3  #: number of metrics that are read after a rule's first and last line in a chunk
@@ -97,8 +89,7 @@ class ScanState:
     windows: int = 0
     finals: dict[bytes, int] = field(default_factory=dict)  #: final line → number of its tracebacks
     templates: dict[bytes, int] = field(default_factory=dict)
-    #: template → number of lines read around matches
-    neighbours: dict[bytes, int] = field(default_factory=dict)
+    neighbours: dict[bytes, int] = field(default_factory=dict)  #: template → lines read around matches
     ranks: set[tuple[int, bytes]] = field(default_factory=set)  #: rules that fired, with a rank's name
     kinds: set[int] = field(default_factory=set)  #: kinds of metrics found
     carry: int = 0  #: number of segments of the next chunk that belong to a window of this chunk

@@ -78,8 +78,7 @@ class _Group(NamedTuple):
     ranks: tuple[int, ...]
     axis: Axis = ""
     joined: int | None = None
-    # number of the group in the recorder; ``None`` if an earlier group may have been destroyed
-    recorded: int | None = None
+    recorded: int | None = None  # number of the group in the recorder; ``None`` if it is uncertain
 
 
 def _groups(answer: Any, world: int) -> list[_Group]:

@@ -27,18 +27,15 @@ from stallwatch_rules.stacks.rank_activity import (
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-#: patience, in floors, with an evaluation, the first batch of an epoch, the network, a child process
-SHORT = 6.0
+SHORT = 6.0  #: patience, in floors, with an evaluation, an epoch's first batch, the network, a child process
 LONG = 20.0  #: patience, in floors, with start-up, compilation, a checkpoint
-# patience in floors with data, if no probe reports whether a batch is the first of an epoch
-_DATA_UNCOUNTED = 2.5
+_DATA_UNCOUNTED = 2.5  # patience, in floors, with data, if it is unknown whether a batch is an epoch's first
 _BUSY = 5 / 3  # patience in floors with a busy rank, so that a warning appears within a minute
 FOREVER = 1e12  #: limit of a pause, in seconds: hosts exchange the value in JSON, which has no infinity
 CRITICAL = LONG  #: number of floors after which "busy without progress" is critical
 _WORKS = 0.3  # minimum share of a processor at which a thread or a child process counts as working
 _FLOWS = 1024  # minimum bytes per second of a save, a load or a download: more than messages cause
-# minimum bytes per second of user code that works on files: more than printing causes
-_WORKS_ON_FILES = 64 * 1024
+_WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that works on files: more than printing
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
 _OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that may be a part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")

@@ -90,8 +90,7 @@ class Counts(msgspec.Struct, frozen=True):
     """The numbers of collectives of one process group that a rank has joined and completed."""
 
     joined: int
-    #: number of completed collectives; ``None`` if unknown: only torch's flight recorder counts them
-    done: int | None
+    done: int | None  #: number of completed collectives, which only torch's flight recorder counts
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -125,8 +124,7 @@ class RankAnswer(msgspec.Struct):
     worker: int | None = None  #: process ID of the data loader's worker that runs the user's own code
     worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first
     children: float | None = None  #: processor seconds of child processes so far
-    #: child process → number of bytes that it has read and written so far
-    children_transferred: dict[int, int] = {}
+    children_transferred: dict[int, int] = {}  #: child process → bytes that it has read and written so far
     step: int | None = None  #: the newest completed step that the probe observed
 
 

@@ -14,8 +14,7 @@ _MOST_GROUPS = 4
 _MOST_HOSTS = 4
 _MOST_SHOWN = 40  # maximum number of characters of folded ranks
 _MOST_HOST_NAMES = 48  # maximum number of characters of folded hostnames
-# label of a data loader's call in `kinds`, which the text in parentheses would repeat
-DATA_LOADING = "data loading"
+DATA_LOADING = "data loading"  # label in `kinds` that the text in parentheses would repeat
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 

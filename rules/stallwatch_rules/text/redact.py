@@ -29,17 +29,15 @@ _SCHEMES = msgspec.json.decode(
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
 # two that only earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
-#: schemes after which all text is hidden: a token may be in the place of a host
+#: schemes after which all text is hidden: even a host may be a token
 SECRET_SCHEMES = _SCHEMES["secret"]
-#: schemes of the user's own servers: the address stays, but the path may be a token
-HOST_SCHEMES = _SCHEMES["host"]
+HOST_SCHEMES = _SCHEMES["host"]  #: schemes of users' own servers: the address stays; the path may be a token
 OPEN_SCHEMES = _SCHEMES["open"]  #: schemes of which only a password is secret, or which not only chats use
 _chat_schemes = SECRET_SCHEMES
 
 
 SITE = "site"  #: the source of a configuration's patterns
-# maximum number of groups in a site's pattern: the time of a search grows with their square
-_MOST_GROUPS = 100
+_MOST_GROUPS = 100  # maximum number of groups in a site's pattern: search time grows with their square
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -68,8 +68,7 @@ from stallwatch_rules.stream import SOURCE
 
 NEARLY_DONE = 0.9  #: share of the total steps after which metrics that stop changing are normal
 
-#: the rule, the judgment, and other fields of an inferred finding
-Conclusion = tuple[str, Judgement, dict[str, Any]]
+Conclusion = tuple[str, Judgement, dict[str, Any]]  #: rule, judgment and other fields of an inferred finding
 
 
 def conclusions(run: Snapshot, now: Assessment) -> Iterator[Change]:
