@@ -29,8 +29,7 @@ _SCHEMES = msgspec.json.decode(
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
 # two that only earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
-#: schemes after which all text is hidden: even a host may be a token
-SECRET_SCHEMES = _SCHEMES["secret"]
+SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is hidden: a host may be a token
 HOST_SCHEMES = _SCHEMES["host"]  #: schemes of users' own servers: the address stays; the path may be a token
 OPEN_SCHEMES = _SCHEMES["open"]  #: schemes of which only a password is secret, or which not only chats use
 _chat_schemes = SECRET_SCHEMES
