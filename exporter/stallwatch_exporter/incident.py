@@ -135,6 +135,13 @@ class Incident(msgspec.Struct, kw_only=True):
         return self.status == "resolved" and self.resolution == "unknown"
 
 
+def stalled_until(stall: Incident, now: float) -> Incident:
+    """Return an open stall as of `now`: its agent reports the length only at intervals."""
+    since_report = max(0.0, now - stall.updated_at)  # at least 0, because clocks of hosts may differ
+    seconds = round((stall.stalled_seconds or 0.0) + since_report, 1)
+    return msgspec.structs.replace(stall, stalled_seconds=seconds, updated_at=max(now, stall.updated_at))
+
+
 Sink = Callable[[Incident], None]
 """Gets every change of an incident. Must return at once; what it raises is caught and counted by the agent.
 

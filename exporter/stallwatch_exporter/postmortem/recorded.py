@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.incident import RANK_GONE, Incident, stalled_until
 from stallwatch_exporter.watching.incidents import last_states, read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
@@ -37,7 +38,7 @@ class Recorded(NamedTuple):
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step in the last stall, or when the user stopped the run
-    stall: Incident | None = None  #: the stall that was open when the run or the watching ended
+    stall: Incident | None = None  #: the stall that is open, or was when the run or the watching ended
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
     watched: bool = False  #: the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the record itself was cut short before it
@@ -88,6 +89,8 @@ def _of_agent(given: Path) -> Recorded:
     threshold = stall.threshold_seconds if stall is not None else info.threshold
     if known is not None and known.failed is False:
         stall, findings = None, []
+    if stall is not None and watching:
+        stall = stalled_until(stall, time.time())
     quiet = known.quiet if known is not None else None
     found = Recorded(
         ending=known,
@@ -296,7 +299,8 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         diagnosis = _with_stall(diagnosis, known.stall)
         silence = short_duration(known.stall.stalled_seconds or 0.0)
         at = iso(known.stall.opened_at)
-        notes.append(message("diagnosis.stall-was-open", time=at or "", silence=silence))
+        how = "stall-is-open" if known.watched else "stall-was-open"
+        notes.append(message(f"diagnosis.{how}", time=at or "", silence=silence))
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
             continue  # the log shows this finding and its outcome

@@ -271,6 +271,21 @@ def test_an_unresolved_stall_is_reported_after_any_end_of_the_run(
     assert found.verdict == AFTER[how]
 
 
+@pytest.mark.parametrize(("started", "length"), [("now", "10 min"), ("long ago", "31 s")])
+def test_a_stall_lasts_until_now_only_if_an_agent_still_watches(
+    recorded: Record, catalogue: Catalogue, started: str, length: str
+) -> None:
+    path, now = recorded(None), time.time()
+    info = msgspec.json.decode((path / "agent.json").read_bytes())
+    info["started_at"] = now if started == "now" else 1.0  # the process with this id started later
+    (path / "agent.json").write_bytes(msgspec.json.encode(info))
+    at, lengths = {"opened_at": now - 570, "updated_at": now - 569}, {"stalled_seconds": 31.0}
+    keep(path, incident(HANG, **at, **lengths, threshold_seconds=30.0))
+    found, _ = rendered(diagnose_paths([path], Options(catalogue)))
+    assert found.findings[0].note.startswith(f"No step for {length}")
+    assert ("it is not over: no step for 10 min" in found.notes[0]) == (started == "now")
+
+
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
 def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
     recorded: Record, catalogue: Catalogue, quiet: float, late: bool
