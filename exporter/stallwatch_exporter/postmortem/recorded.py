@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from stallwatch_exporter.incident import RANK_GONE, Incident, stalled_until
+from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.watching.incidents import last_states, read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
 from stallwatch_rules.endings import Ending
@@ -90,7 +90,8 @@ def _of_agent(given: Path) -> Recorded:
     if known is not None and known.failed is False:
         stall, findings = None, []
     if stall is not None and watching:
-        stall = stalled_until(stall, time.time())
+        lasted = max(stall.stalled_seconds or 0.0, time.time() - stall.quiet_since)
+        stall = msgspec.structs.replace(stall, stalled_seconds=lasted)
     quiet = known.quiet if known is not None else None
     found = Recorded(
         ending=known,

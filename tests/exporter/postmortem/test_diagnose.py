@@ -279,8 +279,8 @@ def test_a_stall_lasts_until_now_only_if_an_agent_still_watches(
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     info["started_at"] = now if started == "now" else 1.0  # the process with this id started later
     (path / "agent.json").write_bytes(msgspec.json.encode(info))
-    at, lengths = {"opened_at": now - 570, "updated_at": now - 569}, {"stalled_seconds": 31.0}
-    keep(path, incident(HANG, **at, **lengths, threshold_seconds=30.0))
+    at = {"opened_at": now - 570, "updated_at": now - 569, "stalled_since": now - 600}
+    keep(path, incident(HANG, **at, stalled_seconds=31.0, threshold_seconds=30.0))
     found, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert found.findings[0].note.startswith(f"No step for {length}")
     assert ("it is not over: no step for 10 min" in found.notes[0]) == (started == "now")
