@@ -321,6 +321,10 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     notes += known.lacking
     if known.watched:
         notes.append(message("diagnosis.still-watched"))
+        info = known.info
+        if known.stall is None and info is not None and info.quiet_since is not None and info.threshold:
+            quiet = max(0.0, time.time() - info.quiet_since)
+            notes.append(message("diagnosis.watched-quiet", silence=quiet, threshold=info.threshold))
     elif known.unheard is not None:
         notes.append(message("diagnosis.agent-gone", time=iso(known.unheard) or ""))
     return msgspec.structs.replace(diagnosis, notes=notes)

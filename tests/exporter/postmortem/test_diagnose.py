@@ -246,7 +246,7 @@ def keep(path: Path, *incidents: Incident) -> None:
     (path / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
 
 
-AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any more": "healthy"}
+AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any more": "unfinished"}
 
 
 @pytest.mark.parametrize("how", ENDINGS)
@@ -374,7 +374,11 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
     ):
         (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
         found, _ = rendered(diagnose_paths([path], Options(catalogue)))
-        assert found.ending == "" and what in found.notes[-1]
+        assert found.ending == "" and any(what in note for note in found.notes)
+    quiet = {"started_at": time.time(), "quiet_since": time.time() - 1500, "threshold": 1800.0}
+    (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
+    (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
+    assert note == "No sign of progress for 25 min; a stall is reported after 30 min."
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])
