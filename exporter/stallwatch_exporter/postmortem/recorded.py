@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.watching.incidents import last_states, read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
 from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
@@ -23,6 +26,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 from stallwatch_rules.text.digest import fold_names, short_duration
 from stallwatch_rules.text.display import iso
+from stallwatch_rules.text.foreign_json import NOT_JSON
 
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
@@ -48,6 +52,7 @@ class Recorded(NamedTuple):
     lacking: Sequence[Message] = ()  #: missing parts of the record
     info: AgentInfo | None = None  #: the agent's own record
     elsewhere: Incident | None = None  #: cause on a host without a record, as the other agents reported it
+    versions: Mapping[int, Mapping[str, str]] = {}  #: rank → versions of the packages that it imported
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
@@ -76,10 +81,11 @@ def _of_agent(given: Path) -> Recorded:
     incidents, info = read_incidents(folder), read_info(folder)
     if folder != given:
         incidents = list({one.id: one for one in (*read_incidents(given), *incidents)}.values())
+    versions = dict(_versions(folder))
     stalls = sorted((one for one in incidents if one.kind == "stall"), key=lambda one: one.opened_at)
     stacks = stalls[-1].stacks if stalls and stalls[-1].resolution != "recovered" else None
     if info is None:
-        return Recorded(stacks=stacks)
+        return Recorded(stacks=stacks, versions=versions)
     stall = next((one for one in reversed(stalls) if _was_open(one, info.started_at)), None)
     left = [one for one in incidents if _was_open(one, info.started_at)]
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
@@ -102,11 +108,24 @@ def _of_agent(given: Path) -> Recorded:
         stacks=stacks,
         lacking=lacking(info),
         info=info,
+        versions=versions,
     )
     if known is None:  # the agent was killed, or still watches
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
+
+
+def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield each rank that reported its packages to the agent, with their versions."""
+    from stallwatch_exporter.watching.probe_events import versions_in
+
+    with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
+        for line in lines:
+            with suppress(*NOT_JSON):  # skip a truncated line
+                event = from_json(line, dict[str, Any])
+                if event.get("kind") == "versions" and isinstance(rank := event.get("rank"), int):
+                    yield rank, versions_in(event)
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
@@ -171,6 +190,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         lacking=[note for at, note in enumerate(notes) if note not in notes[:at]],
         info=first.info,
         elsewhere=causes[-1] if causes and ending is not None and ending.failed is not False else None,
+        versions={rank: found for part in parts for rank, found in part.versions.items()},
     )
 
 
@@ -389,24 +409,41 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Return the diagnosis made when the run ended, if the copies of its output no longer show the cause.
+    """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
-    Copies are cut short if the disk is full, and missing if they were deleted.
+    If the copies of the output no longer show the cause, return the diagnosis made when the run ended:
+    copies are cut short if the disk is full, and missing if they were deleted.
     """
-    folder = known.folder
-    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
-    if folder is None or shown or diagnosis.unknown:
+    if known.folder is None:
         return diagnosis
     from stallwatch_exporter.runs.runfolder import read_diagnosis
 
-    kept = read_diagnosis(folder)
+    kept = read_diagnosis(known.folder)
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
-    if left >= seen or (diagnosis.stats.files and kept.primary is None and not kept.unknown):
-        return diagnosis
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
+    nothing_kept = diagnosis.stats.files and kept.primary is None and not kept.unknown
+    if shown or diagnosis.unknown or left >= seen or nothing_kept:
+        return diagnosis if diagnosis.hosts else _with_steps(diagnosis, kept)
     note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
     return msgspec.structs.replace(kept, notes=[note, *kept.notes, *known.lacking])
+
+
+def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with the steps and the loss of the diagnosis that was made when the run ended."""
+    seen, primary = kept.progress, diagnosis.primary
+    progress = msgspec.structs.replace(
+        diagnosis.progress,
+        first_step=seen.first_step,
+        last_step=seen.last_step,
+        total_steps=seen.total_steps,
+        last_loss=seen.last_loss,
+        stalled_after_step=None if diagnosis.progress.stalled_after_step is None else seen.last_step,
+    )
+    if primary is not None and kept.primary is not None and primary.rule == kept.primary.rule:
+        primary = msgspec.structs.replace(primary, step=kept.primary.step)
+    return msgspec.structs.replace(diagnosis, progress=progress, primary=primary)
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:

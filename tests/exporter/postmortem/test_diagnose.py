@@ -26,7 +26,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.records import Diagnosis, Primary, Progress, Stats
 
 OOM = (
     "[rank{rank}]: Traceback (most recent call last):\n"
@@ -363,6 +363,25 @@ def test_a_run_folder_shows_that_the_run_finished(recorded: Record, catalogue: C
     path = recorded(Ending(kind="finished", exit_code=0, detail="The command exited with 0."))
     diagnosis, _ = rendered(diagnose_paths([path], Options(catalogue)))
     assert diagnosis.verdict == "finished"
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "still running"])
+def test_steps_and_versions_are_those_that_the_ranks_reported_to_the_agent(
+    recorded: Record, catalogue: Catalogue, ended: bool
+) -> None:
+    path = recorded(
+        Ending(kind="failed", exit_code=1, detail="The command exited with 1.") if ended else None
+    )
+    versions = {"kind": "versions", "rank": 0, "time": 5.0, "torch": "2.6.0", "flash_attn": "2.7.4"}
+    (path / "events.jsonl").write_bytes(msgspec.json.encode(versions) + b"\n{broken\n")
+    seen = Progress(first_step=1, last_step=34, total_steps=900, last_loss=1.25)  # the log shows 10 to 29
+    printed = Diagnosis("unknown-failure", progress=seen, stats=Stats(lines=20))
+    (path / "diagnosis.json").write_bytes(msgspec.json.encode(printed))
+    found, _ = diagnose_paths([path], Options(catalogue))
+    assert found.environment == {"torch": "2.6.0", "flash-attn": "2.7.4"}
+    steps = (found.progress.first_step, found.progress.last_step, found.progress.total_steps)
+    assert steps == ((1, 34, 900) if ended else (10, 29, None))
+    assert found.progress.last_loss == (1.25 if ended else 1.5)
 
 
 def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
