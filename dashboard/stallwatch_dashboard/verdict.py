@@ -8,7 +8,7 @@ from typing import Literal
 
 from stallwatch_alerts.messages.cause import cause_of
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.data.overview import RunRow, began, lasted, stalled_since
+from stallwatch_dashboard.data.overview import RunRow, began, lasted
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.locale import LANGUAGES, render
@@ -53,8 +53,7 @@ def of_run(
     headline, level = _headline(row, incident, pages, reader, last_step_at)
     if incident is None:
         return Verdict(level, headline, _exit(row, reader) + _alarm(row, reader))
-    since = last_step_at if last_step_at is not None and last_step_at <= incident.opened_at else None
-    return _with_incident(level, headline, row, incident, pages, since, reader)
+    return _with_incident(level, headline, row, incident, pages, reader)
 
 
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
@@ -62,7 +61,7 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {describe_state(incident, reader.say)}"
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
-    return _with_incident(level, title, row, incident, pages, None, reader)
+    return _with_incident(level, title, row, incident, pages, reader)
 
 
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
@@ -158,7 +157,9 @@ def _headline(
         stopped_by = _stopped_by(row, say) if row.state == "interrupted" else ""
         return say(f"{key}_by" if stopped_by else key, step, stopped_by), "warning" if troubled else level
     if row.state == "stalled":
-        since = last_step_at or (stalled_since(incident) if incident else now)
+        since = last_step_at or now
+        if incident is not None and incident.kind == "stall":
+            since = incident.quiet_since
         return say("is_stalled", reader.seconds(max(0.0, now - since))), "critical"
     if row.state == "degraded":
         return say("is_degraded"), "warning"
@@ -189,7 +190,6 @@ def _with_incident(
     row: RunRow,
     incident: Incident,
     pages: Mapping[str, RulePage],
-    since: float | None,
     reader: Reader,
 ) -> Verdict:
     say = reader.say
@@ -197,7 +197,7 @@ def _with_incident(
     page = pages.get(incident.rule)
     cause = cause_of(incident, page)
     fixes = list(cause.fixes)
-    note = _note(incident, since, reader)
+    note = _note(incident, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):
         fixes = _without_place(stacks, [fix for fix in fixes if not advises_stacks(fix)])
@@ -237,12 +237,11 @@ def _with_incident(
     )
 
 
-def _note(incident: Incident, since: float | None, reader: Reader) -> Text:
+def _note(incident: Incident, reader: Reader) -> Text:
     """Return the impact on this run; for a stall, with its duration until now."""
     if incident.kind != "stall":
         return incident.note
-    start = since if since is not None else stalled_since(incident)
-    values = {"silence": reader.seconds((incident.resolved_at or reader.now) - start)}
+    values = {"silence": reader.seconds((incident.resolved_at or reader.now) - incident.quiet_since)}
     if incident.threshold_seconds is not None:
         values["threshold"] = reader.seconds(incident.threshold_seconds)
     return with_params(incident.note, **values)

@@ -57,7 +57,8 @@ class Incident(msgspec.Struct, kw_only=True):
     step: int | None = None
     total_steps: int | None = None
     last_loss: float | None = None
-    stalled_seconds: float | None = None
+    stalled_since: float | None = None  #: last sign of progress before the stall; see `quiet_since`
+    stalled_seconds: float | None = None  #: from then until `updated_at`, or until the stall was over
     threshold_seconds: float | None = None
     learning: bool = False  #: the threshold is the default, as the run's own durations are not known yet
     at_floor: bool = False  #: the threshold is the shortest one that the settings allow
@@ -84,6 +85,14 @@ class Incident(msgspec.Struct, kw_only=True):
         return (
             (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
         )
+
+    @property
+    def quiet_since(self) -> float:
+        """Time of the last sign of progress before the stall, from which every length of it is counted."""
+        if self.stalled_since is not None:
+            return self.stalled_since
+        # A record of version 0.1 or 0.2.0 has only the length.
+        return min(self.opened_at, (self.resolved_at or self.updated_at) - (self.stalled_seconds or 0.0))
 
     @property
     def outcome(self) -> Outcome | None:

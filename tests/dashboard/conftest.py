@@ -97,6 +97,7 @@ def make_incident() -> Callable[..., Incident]:
             "threshold_seconds": 30.0,
             **changes,
         }
+        fields.setdefault("stalled_since", fields["opened_at"] - fields["threshold_seconds"])
         fields.setdefault("id", f"{fields['run']}/{fields['kind']}/{fields['rule']}/{fields['episode']}")
         return Incident(**fields)
 

@@ -299,7 +299,7 @@ STALL = Event(1060.0, "opened", "stall", "silent-hang-no-error", "critical")
     [
         ({"stalled_seconds": 47.0, "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 47.0),
         ({"stalled_seconds": 30.0, "opened_at": 1030.0, "updated_at": 1030.0}, 100.0),
-        ({"history": [FINDING, STALL], "threshold_seconds": 10.0, "stalled_seconds": 15.0}, 50.0),
+        ({"history": [FINDING, STALL], "stalled_since": 1050.0, "stalled_seconds": 15.0}, 50.0),
         ({"kind": "finding", "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 17.0),
         ({"kind": "ended", "opened_at": 1030.0, "updated_at": 1030.0}, None),
         ({"id": "stuck/finding/x/1", "kind": "ended", "opened_at": 1030.0, "updated_at": 1035.0}, 5.0),

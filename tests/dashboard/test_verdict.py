@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from stallwatch_dashboard.data.overview import RunRow, final_incident, newest, stalled_since
+from stallwatch_dashboard.data.overview import RunRow, final_incident, newest
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
@@ -71,7 +71,7 @@ def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..
     incident = make_incident(rule=RULE, primary=primary(), note="82 times in 57 steps.", rank=0)
     found = told(row("stalled"), incident)
     assert found.level == "critical"
-    assert found.headline == "Stalled: no step for 31 s"
+    assert found.headline == "Stalled: no step for 50 s"
     assert found.cause == "ZeRO-3 discarded its recorded order of modules"
     assert (found.note, found.why) == ("82 times in 57 steps.", "Because of the order.")
     assert found.fixes[0] == "First `this`."
@@ -99,7 +99,7 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     assert (
         before.place == ""
         and "py-spy dump" in before.fixes[0]
-        and before.note.count({"en": "31 s", "zh": "31 秒"}[language]) == 1
+        and before.note.count({"en": "50 s", "zh": "50 秒"}[language]) == 1
     )
     asked = msgspec.structs.replace(silent, stacks=StallStacks(1.0, 0.1, groups, [1], "elsewhere"))
     after = told(row("stalled"), asked, language=language)
@@ -177,30 +177,31 @@ def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[...
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_time_that_a_stall_lasts_is_that_of_now_wherever_it_stands(
+def test_a_stall_lasts_from_the_last_sign_of_progress_until_now_in_every_text(
     make_incident: Callable[..., Incident], language: str
 ) -> None:
     note = message("diagnosis.stands", silence="4.9 s", threshold="5.0 s")
     note += message("diagnosis.last-came-then")
+    at = {"opened_at": NOW - 400, "updated_at": NOW - 400}
+    # The agent has raised the threshold since then, and an evaluation moved on after the last step.
     stall = make_incident(
-        note=note, opened_at=NOW - 400, stalled_seconds=5.0, threshold_seconds=5.0, updated_at=NOW - 400
+        note=note, **at, stalled_since=NOW - 406, stalled_seconds=6.0, threshold_seconds=200.0
     )
 
     def noted(silence: float) -> str:
-        stands = message("diagnosis.stands", silence=silence, threshold=5.0)
+        stands = message("diagnosis.stands", silence=silence, threshold=200.0)
         return render(stands + message("diagnosis.last-came-then"), language)
 
-    found = told(row("stalled"), stall, language=language, last=NOW - 406)
+    found = told(row("stalled"), stall, language=language, last=NOW - 900)
     lasted = {"en": "6 min 46 s", "zh": "6 分 46 秒"}[language]
-    assert lasted in found.headline and found.note == noted(406.0)
-    assert told(row("stalled"), stall, language=language, last=None).note == noted(405.0)
+    assert lasted in found.headline and lasted in found.facts[0] and found.note == noted(406.0)
     over = msgspec.structs.replace(
         stall, status="resolved", resolved_at=NOW - 100, updated_at=NOW - 100, stalled_seconds=306.0
     )
     pages = load_catalogue().pages
-    after = of_incident(over, pages, Reader(language, now=NOW))
-    assert after.note == noted(306.0)
-    assert stalled_since(over) == NOW - 406
+    assert of_incident(over, pages, Reader(language, now=NOW)).note == noted(306.0)
+    before = msgspec.structs.replace(over, stalled_since=None)  # as version 0.1 stored it
+    assert before.quiet_since == over.quiet_since == NOW - 406
 
 
 def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:

@@ -20,6 +20,7 @@ def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) ->
     assert (stall.id, stall.severity, stall.status) == ("sft/" + HANG + "/1", "critical", "open")
     assert (stall.step, stall.total_steps, stall.phase) == (10, 1000, "train")
     assert (stall.threshold_seconds, stall.at_floor, stall.stalled_seconds) == (30.0, True, 31.0)
+    assert stall.quiet_since == pytest.approx(stall.opened_at - 31.0)
     assert stall.last_loss == 0.2
     assert stall.primary is not None and stall.primary.fixes
     assert run.kept("agent.json")["state"] == "stalled"
@@ -30,6 +31,7 @@ def test_a_stall_is_raised_within_the_learnt_threshold_and_recovers(run: Any) ->
     run.wait(1)
     assert run.changes == [(HANG + "/1", "open", ""), (HANG + "/1", "resolved", "recovered")]
     assert run.told[-1].stalled_seconds == 100.0
+    assert run.told[-1].quiet_since == stall.quiet_since
     assert run.told[-1].step == 11 and run.told[-1].last_loss == 0.18
     assert run.metric("stallwatch_incident_open{rule=silent-hang-no-error,severity=critical}") == 0
     assert run.metric("stallwatch_stalled_seconds_total") == pytest.approx(70, abs=1.5)

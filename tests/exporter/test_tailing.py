@@ -18,7 +18,7 @@ from stallwatch_exporter.settings import ExporterSettings, JoinSettings
 from stallwatch_exporter.tailing.follow import POSITIONS, Follower, tail_files
 from stallwatch_exporter.tailing.tail import FileChunk, FileTailer, Position
 from stallwatch_exporter.tailing.tailset import TailSet
-from stallwatch_exporter.watching.opening import clock_shift, read_history, shift_note, summary
+from stallwatch_exporter.watching.opening import clock_shift, outlook, read_history, shift_note, summary
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.messages import has
 from stallwatch_rules.pages.catalogue import Catalogue
@@ -93,6 +93,26 @@ def test_without_timestamps_the_age_is_the_files(run: Any, log: Path) -> None:
     assert run.told == []  # the pace is unknown, so the long start threshold holds
     run.wait(101)
     assert [incident.kind for incident in run.told] == ["stall"]
+
+
+def test_without_timestamps_the_steps_that_the_trainer_times_teach_the_rhythm(run: Any, log: Path) -> None:
+    line = " iteration {}/ 500 | elapsed time per iteration (ms): 4000.0 | lm loss: 2.0E+00 |\n".format
+    append(log, "".join(map(line, range(1, 40))))
+    os.utime(log, (run.now - 20, run.now - 20))
+    begin(run, log)
+    assert "quiet for 20 s; a stall is reported after 30 s" in outlook(run.agent)
+    run.wait(9)
+    assert run.told == []
+    run.wait(2)
+    assert [incident.kind for incident in run.told] == ["stall"]
+
+
+def test_a_tail_says_how_long_it_waits_while_it_knows_no_rhythm(run: Any, log: Path) -> None:
+    append(log, "".join(f"step {step}/500 loss 0.5\n" for step in range(1, 20)))
+    os.utime(log, (run.now - 600, run.now - 600))
+    begin(run, log)
+    waits = "quiet for 10 min; a stall is reported after 30 min, until the rhythm of its steps is known"
+    assert waits in outlook(run.agent)
 
 
 def test_a_clock_of_another_time_zone_is_set_right(run: Any, log: Path) -> None:

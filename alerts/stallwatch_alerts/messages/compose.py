@@ -295,7 +295,7 @@ def _what(incident: Incident, language: str) -> str:
     duration = message("alerts.more-than", duration=stalled) if reads_alike else stalled
     text = message(f"alerts.stall-sentence{kind}", duration=duration, threshold=threshold or 0.0)
     if incident.step is not None:
-        last = datetime.fromtimestamp(incident.updated_at - (incident.stalled_seconds or 0.0)).astimezone()
+        last = datetime.fromtimestamp(incident.quiet_since).astimezone()
         text += message("alerts.last-step", when=last.strftime("%H:%M:%S %Z"))
     return in_words(text, language)
 

@@ -343,23 +343,9 @@ def final_incident(incidents: Sequence[Incident]) -> Incident | None:
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 
-def stalled_since(incident: Incident) -> float:
-    """Return the time of the last step before a stall, or of the report of other trouble (Unix seconds).
-
-    While a stall is open, its length is updated only at intervals and with every other change, so the two
-    times may differ: the earlier time counts.
-    """
-    stalls = [one.at for one in incident.history if (one.what, one.kind) == ("opened", "stall")]
-    # A stall may join an incident that other trouble opened.
-    start = (stalls[-1] if stalls else incident.opened_at) - (incident.threshold_seconds or 0.0)
-    if incident.stalled_seconds is None:
-        return start
-    return min(start, (incident.resolved_at or incident.updated_at) - incident.stalled_seconds)
-
-
 def began(incident: Incident) -> float:
     """Return the Unix time at which the trouble began: for a stall the last step, not its report."""
-    return stalled_since(incident) if incident.kind == "stall" else incident.opened_at
+    return incident.quiet_since if incident.kind == "stall" else incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:

@@ -13,7 +13,7 @@ from stallwatch_dashboard.charts.lag import blamed_hosts, is_folded, silent_host
 from stallwatch_dashboard.charts.run import BOARD, OPTIONAL, WIDE, ranks_of_host
 from stallwatch_dashboard.data import log_copies
 from stallwatch_dashboard.data.frames import RunFrames
-from stallwatch_dashboard.data.overview import RunRow, began, later_attempt, stalled_since
+from stallwatch_dashboard.data.overview import RunRow, began, later_attempt
 from stallwatch_dashboard.data.source import shared
 from stallwatch_dashboard.pages.board import draw_board
 from stallwatch_dashboard.pages.common import (
@@ -371,7 +371,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 def _beginning(run: str, incident: Incident | None) -> float:
     """Return the time at which progress stopped before an incident; without one, the end of the run."""
     if incident is not None:
-        return stalled_since(incident)
+        return incident.quiet_since
     info = shared().info(run)
     return (info.ended_at or info.updated_at) if info is not None else shared().clock()
 

@@ -32,6 +32,7 @@ from stallwatch_rules.progress.curve import series_of
 from stallwatch_rules.reading import MAX_STREAMS, RunReading
 from stallwatch_rules.records import Diagnosis, Stats
 from stallwatch_rules.stacks.concluding import ranks_elsewhere, with_stacks
+from stallwatch_rules.stream import SOURCE
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.display import iso
 
@@ -162,6 +163,8 @@ def diagnose_run(
     )
     stats, notes = _read(files, problems, reading, options)
     known = recorded(folders, reading.clocks_ahead() if len(folders) > 1 else {})
+    for rank, versions in known.versions.items():
+        reading.environment(versions, SOURCE, rank)
     states = read_rank_files(rank_files, problems, reading.ranks_on)
     stats.files += states.files
     stacks = known.stacks or states.stacks

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from stallwatch_exporter.incident import RANK_GONE, Incident
 from stallwatch_exporter.watching.incidents import last_states, read_incidents, read_journal
 from stallwatch_logs.inputs import InputProblem
+from stallwatch_rules.decoding import from_json
 from stallwatch_rules.endings import Ending
+from stallwatch_rules.files import open_regular
 from stallwatch_rules.judgements.conclusions import SILENT_HANG, STRAGGLER
 from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import PAGE, Message, Text, contains, message
@@ -22,6 +26,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 from stallwatch_rules.text.digest import fold_names, short_duration
 from stallwatch_rules.text.display import iso
+from stallwatch_rules.text.foreign_json import NOT_JSON
 
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
@@ -37,7 +42,7 @@ class Recorded(NamedTuple):
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step in the last stall, or when the user stopped the run
-    stall: Incident | None = None  #: the stall that was open when the run or the watching ended
+    stall: Incident | None = None  #: the stall that is open, or was when the run or the watching ended
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
     watched: bool = False  #: the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the record itself was cut short before it
@@ -47,6 +52,7 @@ class Recorded(NamedTuple):
     lacking: Sequence[Message] = ()  #: missing parts of the record
     info: AgentInfo | None = None  #: the agent's own record
     elsewhere: Incident | None = None  #: cause on a host without a record, as the other agents reported it
+    versions: Mapping[int, Mapping[str, str]] = {}  #: rank → versions of the packages that it imported
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
@@ -75,10 +81,11 @@ def _of_agent(given: Path) -> Recorded:
     incidents, info = read_incidents(folder), read_info(folder)
     if folder != given:
         incidents = list({one.id: one for one in (*read_incidents(given), *incidents)}.values())
+    versions = dict(_versions(folder))
     stalls = sorted((one for one in incidents if one.kind == "stall"), key=lambda one: one.opened_at)
     stacks = stalls[-1].stacks if stalls and stalls[-1].resolution != "recovered" else None
     if info is None:
-        return Recorded(stacks=stacks)
+        return Recorded(stacks=stacks, versions=versions)
     stall = next((one for one in reversed(stalls) if _was_open(one, info.started_at)), None)
     left = [one for one in incidents if _was_open(one, info.started_at)]
     findings = [one for one in left if one.began_as[0] == "finding" and one.harm == "fatal"]
@@ -88,6 +95,9 @@ def _of_agent(given: Path) -> Recorded:
     threshold = stall.threshold_seconds if stall is not None else info.threshold
     if known is not None and known.failed is False:
         stall, findings = None, []
+    if stall is not None and watching:
+        lasted = max(stall.stalled_seconds or 0.0, time.time() - stall.quiet_since)
+        stall = msgspec.structs.replace(stall, stalled_seconds=lasted)
     quiet = known.quiet if known is not None else None
     found = Recorded(
         ending=known,
@@ -98,11 +108,24 @@ def _of_agent(given: Path) -> Recorded:
         stacks=stacks,
         lacking=lacking(info),
         info=info,
+        versions=versions,
     )
     if known is None:  # the agent was killed, or still watches
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
+
+
+def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
+    """Yield each rank that reported its packages to the agent, with their versions."""
+    from stallwatch_exporter.watching.probe_events import versions_in
+
+    with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
+        for line in lines:
+            with suppress(*NOT_JSON):  # skip a truncated line
+                event = from_json(line, dict[str, Any])
+                if event.get("kind") == "versions" and isinstance(rank := event.get("rank"), int):
+                    yield rank, versions_in(event)
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
@@ -167,6 +190,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         lacking=[note for at, note in enumerate(notes) if note not in notes[:at]],
         info=first.info,
         elsewhere=causes[-1] if causes and ending is not None and ending.failed is not False else None,
+        versions={rank: found for part in parts for rank, found in part.versions.items()},
     )
 
 
@@ -296,7 +320,8 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         diagnosis = _with_stall(diagnosis, known.stall)
         silence = short_duration(known.stall.stalled_seconds or 0.0)
         at = iso(known.stall.opened_at)
-        notes.append(message("diagnosis.stall-was-open", time=at or "", silence=silence))
+        how = "stall-is-open" if known.watched else "stall-was-open"
+        notes.append(message(f"diagnosis.{how}", time=at or "", silence=silence))
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
             continue  # the log shows this finding and its outcome
@@ -316,6 +341,10 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     notes += known.lacking
     if known.watched:
         notes.append(message("diagnosis.still-watched"))
+        info = known.info
+        if known.stall is None and info is not None and info.quiet_since is not None and info.threshold:
+            quiet = max(0.0, time.time() - info.quiet_since)
+            notes.append(message("diagnosis.watched-quiet", silence=quiet, threshold=info.threshold))
     elif known.unheard is not None:
         notes.append(message("diagnosis.agent-gone", time=iso(known.unheard) or ""))
     return msgspec.structs.replace(diagnosis, notes=notes)
@@ -380,24 +409,41 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 
 
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Return the diagnosis made when the run ended, if the copies of its output no longer show the cause.
+    """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
-    Copies are cut short if the disk is full, and missing if they were deleted.
+    If the copies of the output no longer show the cause, return the diagnosis made when the run ended:
+    copies are cut short if the disk is full, and missing if they were deleted.
     """
-    folder = known.folder
-    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
-    if folder is None or shown or diagnosis.unknown:
+    if known.folder is None:
         return diagnosis
     from stallwatch_exporter.runs.runfolder import read_diagnosis
 
-    kept = read_diagnosis(folder)
+    kept = read_diagnosis(known.folder)
     if kept is None:
         return diagnosis
     left, seen = diagnosis.stats.lines, kept.stats.lines
-    if left >= seen or (diagnosis.stats.files and kept.primary is None and not kept.unknown):
-        return diagnosis
+    shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
+    nothing_kept = diagnosis.stats.files and kept.primary is None and not kept.unknown
+    if shown or diagnosis.unknown or left >= seen or nothing_kept:
+        return diagnosis if diagnosis.hosts else _with_steps(diagnosis, kept)
     note = message("diagnosis.kept-diagnosis", left=f"{left:,}", seen=f"{seen:,}")
     return msgspec.structs.replace(kept, notes=[note, *kept.notes, *known.lacking])
+
+
+def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
+    """Return the diagnosis with the steps and the loss of the diagnosis that was made when the run ended."""
+    seen, primary = kept.progress, diagnosis.primary
+    progress = msgspec.structs.replace(
+        diagnosis.progress,
+        first_step=seen.first_step,
+        last_step=seen.last_step,
+        total_steps=seen.total_steps,
+        last_loss=seen.last_loss,
+        stalled_after_step=None if diagnosis.progress.stalled_after_step is None else seen.last_step,
+    )
+    if primary is not None and kept.primary is not None and primary.rule == kept.primary.rule:
+        primary = msgspec.structs.replace(primary, step=kept.primary.step)
+    return msgspec.structs.replace(diagnosis, progress=progress, primary=primary)
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:

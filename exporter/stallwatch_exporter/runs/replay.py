@@ -64,7 +64,7 @@ def recorded_stalls(folder: Path) -> list[RecordedStall]:
     begins: dict[str, float] = {}
     found: dict[str, RecordedStall] = {}
     for state in (one for one in read_journal(folder) if one.kind == "stall"):
-        begin = begins.setdefault(state.id, state.opened_at - (state.stalled_seconds or 0.0))
+        begin = begins.setdefault(state.id, state.quiet_since)
         if state.stacks is not None:
             end = math.inf if state.resolved_at is None else state.resolved_at
             found[state.id] = RecordedStall(begin, end, state.stacks)

@@ -71,6 +71,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     state: State = "starting"
     ending: Ending | None = None
     threshold: float | None = None  #: seconds of quiet after which the run's last phase is a stall
+    quiet_since: float | None = None  #: last sign of progress
     step: int | None = None  #: last step seen
     total_steps: int | None = None
     loss: float | None = None

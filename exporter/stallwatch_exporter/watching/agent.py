@@ -129,6 +129,11 @@ class Agent:
         return self._clock()
 
     @property
+    def stall_state(self) -> StallState:
+        """State of the stall watch now."""
+        return self._watch.check(self.now, begin=False)
+
+    @property
     def errors(self) -> int:
         """Number of errors so far in the agent or a sink."""
         return self._guarded.errors
@@ -522,6 +527,7 @@ class Agent:
         tracker = self._reading.tracker
         return {
             "threshold": round(threshold, 3) if threshold < FOREVER else None,
+            "quiet_since": self._watch.last_sign + moved,
             "step": tracker.last_step,
             "total_steps": tracker.total_steps,
             "loss": tracker.last_loss,

@@ -202,6 +202,7 @@ class Alarms:
         """Open or update the incident of a stall; `stacks` are the ranks' stacks, if known."""
         about: IncidentUpdate = {
             **_progress(diagnosis.progress),
+            "stalled_since": state.since,
             "stalled_seconds": round(state.seconds, 1),
             "threshold_seconds": round(state.threshold, 1),
             "learning": state.learning,

@@ -251,7 +251,8 @@ def folded_episode(
     if lead.rank is None and lead.primary is None:
         folded.rank = next((one.rank for one in troubles if one.rank is not None), None)
     if stall is not None and (closes or stall in going):
-        folded.stalled_seconds, folded.threshold_seconds = stall.stalled_seconds, stall.threshold_seconds
+        folded.stalled_since, folded.stalled_seconds = stall.stalled_since, stall.stalled_seconds
+        folded.threshold_seconds = stall.threshold_seconds
         folded.learning, folded.at_floor, folded.stacks = stall.learning, stall.at_floor, stall.stacks
     return folded
 

@@ -43,6 +43,7 @@ class IncidentUpdate(TypedDict, total=False):
     step: int | None
     total_steps: int | None
     last_loss: float | None
+    stalled_since: float | None
     stalled_seconds: float | None
     threshold_seconds: float | None
     learning: bool
@@ -75,12 +76,13 @@ def _masked(value: Any) -> Any:
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
     """Return the incident with its times shifted by `moved` seconds, after the wall clock was set."""
-    over = incident.resolved_at
+    over, since = incident.resolved_at, incident.stalled_since
     return msgspec.structs.replace(
         incident,
         opened_at=incident.opened_at + moved,
         updated_at=incident.updated_at + moved,
         resolved_at=None if over is None else over + moved,
+        stalled_since=None if since is None else since + moved,
         history=[msgspec.structs.replace(event, at=event.at + moved) for event in incident.history],
     )
 

@@ -222,6 +222,14 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
     return f"{agent.folder.run}: {'; '.join(parts)}"
 
 
+def outlook(agent: Agent) -> str:
+    """Return a line on how long the run has been quiet, and after how long a stall is reported."""
+    state = agent.stall_state
+    quiet, threshold = short_duration(state.seconds), short_duration(state.threshold)
+    until = ", until the rhythm of its steps is known" if state.learning else ""
+    return f"{agent.folder.run}: quiet for {quiet}; a stall is reported after {threshold}{until}"
+
+
 def stream_of(path: Path) -> str:
     """Return the stream ("stdout" or "stderr") that a file holds, guessed from its name."""
     return "stderr" if "stderr" in path.name or path.suffix == ".err" else "stdout"

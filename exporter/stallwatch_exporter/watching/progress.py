@@ -252,6 +252,8 @@ class Advance:
         self._step_at = None
         phases: tuple[Phase, ...] = ("train", "eval", "save", "rollout", "weight-sync")
         known = {phase: tracker.durations(phase) for phase in phases}
+        if not known["train"]:  # no clock measured the steps: a trainer may print how long they take
+            known["train"] = [seconds * tracker.stride for seconds in tracker.step_seconds()]
         self._watch.take_over({phase: found for phase, found in known.items() if found}, last_sign)
 
     def _steps(self, now: float, phase: Phase) -> None:

@@ -109,7 +109,7 @@ def _waited(run: Snapshot, now: Assessment) -> float | None:
 def _ends_open(diagnosis: Diagnosis, context: RunContext) -> bool:
     """Return whether the log of an unwatched run shows steps but no end of the training."""
     progress = diagnosis.progress
-    if context.ending is not None or context.now is not None:
+    if context.ending is not None or context.now is not None or context.watched:
         return False
     if progress.last_step is None or progress.finished or diagnosis.verdict == "no-evidence":
         return False

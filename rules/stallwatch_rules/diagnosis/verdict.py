@@ -105,8 +105,8 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     serves = any(one.answers >= SERVED for one in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
-    # A run that is watched, or was still running when the watch ended, has not ended yet.
-    watched = context.now is not None or context.ending is not None or context.watched
+    # After a watch without an end, nothing shows whether the run continued.
+    watched = (context.now is not None and context.ending is None) or context.watched
     return "healthy" if watched or serves else "unfinished"
 
 

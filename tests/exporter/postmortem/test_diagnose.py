@@ -26,7 +26,7 @@ from stallwatch_rules.endings import Ending
 from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
-from stallwatch_rules.records import Diagnosis, Primary
+from stallwatch_rules.records import Diagnosis, Primary, Progress, Stats
 
 OOM = (
     "[rank{rank}]: Traceback (most recent call last):\n"
@@ -246,7 +246,7 @@ def keep(path: Path, *incidents: Incident) -> None:
     (path / "incidents.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in incidents))
 
 
-AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any more": "healthy"}
+AFTER = {"agent killed": "unfinished", "Ctrl-C": "interrupted", "not watched any more": "unfinished"}
 
 
 @pytest.mark.parametrize("how", ENDINGS)
@@ -269,6 +269,21 @@ def test_an_unresolved_stall_is_reported_after_any_end_of_the_run(
     keep(path, stall, incident(HANG, status="resolved", resolved_at=61.0, resolution="recovered"))
     found, _ = diagnose_paths([path], Options(catalogue))
     assert found.verdict == AFTER[how]
+
+
+@pytest.mark.parametrize(("started", "length"), [("now", "10 min"), ("long ago", "31 s")])
+def test_a_stall_lasts_until_now_only_if_an_agent_still_watches(
+    recorded: Record, catalogue: Catalogue, started: str, length: str
+) -> None:
+    path, now = recorded(None), time.time()
+    info = msgspec.json.decode((path / "agent.json").read_bytes())
+    info["started_at"] = now if started == "now" else 1.0  # the process with this id started later
+    (path / "agent.json").write_bytes(msgspec.json.encode(info))
+    at = {"opened_at": now - 570, "updated_at": now - 569, "stalled_since": now - 600}
+    keep(path, incident(HANG, **at, stalled_seconds=31.0, threshold_seconds=30.0))
+    found, _ = rendered(diagnose_paths([path], Options(catalogue)))
+    assert found.findings[0].note.startswith(f"No step for {length}")
+    assert ("it is not over: no step for 10 min" in found.notes[0]) == (started == "now")
 
 
 @pytest.mark.parametrize(("quiet", "late"), [(57.0, True), (5.0, False)])
@@ -350,6 +365,25 @@ def test_a_run_folder_shows_that_the_run_finished(recorded: Record, catalogue: C
     assert diagnosis.verdict == "finished"
 
 
+@pytest.mark.parametrize("ended", [True, False], ids=["ended", "still running"])
+def test_steps_and_versions_are_those_that_the_ranks_reported_to_the_agent(
+    recorded: Record, catalogue: Catalogue, ended: bool
+) -> None:
+    path = recorded(
+        Ending(kind="failed", exit_code=1, detail="The command exited with 1.") if ended else None
+    )
+    versions = {"kind": "versions", "rank": 0, "time": 5.0, "torch": "2.6.0", "flash_attn": "2.7.4"}
+    (path / "events.jsonl").write_bytes(msgspec.json.encode(versions) + b"\n{broken\n")
+    seen = Progress(first_step=1, last_step=34, total_steps=900, last_loss=1.25)  # the log shows 10 to 29
+    printed = Diagnosis("unknown-failure", progress=seen, stats=Stats(lines=20))
+    (path / "diagnosis.json").write_bytes(msgspec.json.encode(printed))
+    found, _ = diagnose_paths([path], Options(catalogue))
+    assert found.environment == {"torch": "2.6.0", "flash-attn": "2.7.4"}
+    steps = (found.progress.first_step, found.progress.last_step, found.progress.total_steps)
+    assert steps == ((1, 34, 900) if ended else (10, 29, None))
+    assert found.progress.last_loss == (1.25 if ended else 1.5)
+
+
 def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
     path = recorded(None)
     info = msgspec.json.decode((path / "agent.json").read_bytes())
@@ -359,7 +393,11 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
     ):
         (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
         found, _ = rendered(diagnose_paths([path], Options(catalogue)))
-        assert found.ending == "" and what in found.notes[-1]
+        assert found.ending == "" and any(what in note for note in found.notes)
+    quiet = {"started_at": time.time(), "quiet_since": time.time() - 1500, "threshold": 1800.0}
+    (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
+    (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
+    assert note == "No sign of progress for 25 min; a stall is reported after 30 min."
     (path / "agent.json").write_text("{broken")
     diagnosis, problems = rendered(diagnose_paths([path], Options(catalogue)))
     assert (diagnosis.ending, diagnosis.progress.last_step, problems) == ("", 29, [])

@@ -66,10 +66,10 @@ def test_a_log_without_a_total_that_just_ends_is_reported(catalogue: Catalogue) 
 def test_the_headline_of_a_log_that_just_ends_says_so_and_where(catalogue: Catalogue) -> None:
     ends = diagnose(catalogue, STEPS)
     assert ends.verdict == "unfinished"
-    assert "but its log ends mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
+    assert "why the log ends mid-run, at step 59 of 500." in to_brief(ends).splitlines()[0]
     assert "第 59 步（共 500 步）" in render(headline(ends), "zh")
     somewhere = diagnose(catalogue, [line.replace("/500", "") for line in STEPS])
-    assert "its log stops at step 59 without an end" in render(headline(somewhere), "en")
+    assert "why the log stops at step 59 without an end" in render(headline(somewhere), "en")
     for over in (
         diagnose(catalogue, STEPS, ending=FINISHED),
         diagnose(catalogue, [*STEPS, "step 500/500 loss=0.1"]),

@@ -45,7 +45,8 @@ OOM = raised("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00
         (MID, {}, "unfinished", None, "healthy"),
         (MID, {"watched": True}, "healthy", None, "healthy"),
         (MID, {"now": 1.0}, "healthy", None, "healthy"),
-        (MID, {"ending": UNWATCHED}, "healthy", None, "healthy"),
+        (MID, {"ending": UNWATCHED}, "unfinished", None, "healthy"),
+        (MID, {"ending": UNWATCHED, "now": 1.0}, "unfinished", None, "healthy"),  # as the agent says then
         (STARTED, {}, "no-evidence", None, "healthy"),
         (STARTED, {"now": 1.0}, "no-evidence", None, "healthy"),  # until its first step
         (STARTED, {"ending": FINISHED}, "finished", None, "healthy"),
