@@ -128,7 +128,7 @@ class StreamReading:
         self.timelines = StreamTimelines()
         self.answers = 0  #: lines that show that a server answered a request
         self.curves = Curves()
-        self._logged: dict[str, int] = {}  # steps of each counter when a loss was last printed
+        self._logged: Mapping[str, int] = {}  # steps of each counter when a loss was last printed
         self._lossy = False  # True if a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
