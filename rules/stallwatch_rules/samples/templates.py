@@ -198,7 +198,9 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
         return float
     if factor == _INVERSE:
         return lambda text: 1 / float(text)
-    return lambda text: float(text) / 1000 if factor == 1e-3 else float(text) * factor
+    if factor == 1e-3:
+        return lambda text: float(text) / 1000
+    return lambda text: float(text) * factor
 
 
 def _shape_of(token: bytes) -> bytes:
