@@ -229,7 +229,7 @@ def show(
     base: list[float] | None = None,
     rank: int | None = None,
 ) -> list[float]:
-    """Print a line for each version; return the least seconds of each version."""
+    """Print a row for each version; return the minimum of the seconds of each version."""
     least = [min(seconds for seconds, *_ in column) for column in zip(*found, strict=True)]
     for order, version in enumerate(versions):
         peak = max(row[order][1] for row in found) / MB
