@@ -6,8 +6,9 @@ The logs are generated (*simulated*, the same with each call): every rank prints
 rank runs out of memory, and a collective of the other ranks times out ten minutes later. The output for each
 version: logs of some megabytes compared with one of 20 kB; then N logs of 1 MB each compared with one log
 that holds all of them, with the peak of resident memory, and whether the rank that failed first is named;
-then, in the same way, N logs of 2 kB each, one of which runs out of memory. Runs of the versions alternate,
-each with its own caches, which a first call fills; each figure is the minimum of ``--rounds`` calls.
+then, in the same way, N logs of 2 kB each, one of which runs out of memory. Runs of the versions, and of the
+logs up to some megabytes, alternate. Each version has its own caches, which a first call fills; each figure
+is the minimum of ``--rounds`` calls.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -126,6 +128,10 @@ def dask_seconds(path: Path, workers: int, folder: Path) -> float:
         return time.monotonic() - begun
 
 
+#: what each version used: processor seconds, the peak of resident memory in bytes, and the named rank
+Row = list[tuple[float, int, int | None]]
+
+
 class Version:
     """One installed stallwatch, with its own caches."""
 
@@ -169,19 +175,26 @@ def main() -> None:
         written(large, 0, 8 * MB, random.Random(0))
         for version in versions:
             version.diagnose(large)
-        base = show("1 log of 20 kB", versions, small, arguments.rounds)
+        single = {"1 log of 20 kB": small}
         for size in arguments.sizes:
-            path = folder / f"{size}.log"
+            path = single[f"1 log of {size} MB"] = folder / f"{size}.log"
             with path.open("a") as log:
                 log.write(timed_out(0, written(path, 0, size * MB, random.Random(size))))
-            show(f"1 log of {size} MB", versions, path, arguments.rounds, base)
+        rows = [
+            [[version.diagnose(path) for version in versions] for path in single.values()]
+            for _ in range(arguments.rounds)
+        ]
+        base = None
+        for title, found in zip(single, zip(*rows, strict=True), strict=True):
+            least = show(title, versions, found, base)
+            base = base or least
         for ranks in arguments.ranks:
             rounds = arguments.rounds if ranks < 100 else 1
             logs, first = folder_of(ranks, MB, folder)
             whole = together(logs, folder / "together.log")
-            base = show(f"1 log of {ranks} MB", versions, whole, rounds)
+            base = show(f"1 log of {ranks} MB", versions, measured(versions, whole, rounds))
             whole.unlink()
-            show(f"{ranks} logs of 1 MB", versions, logs, rounds, base, first)
+            show(f"{ranks} logs of 1 MB", versions, measured(versions, logs, rounds), base, first)
             shutil.rmtree(logs)
         if arguments.dask:
             logs, _ = folder_of(arguments.dask, MB, folder)
@@ -198,22 +211,25 @@ def main() -> None:
         for files in arguments.small:
             logs, first = small_folder(files, folder)
             whole = together(logs, folder / "together.log")
-            base = show(f"1 log of {2 * files // 1000} MB", versions, whole, 1)
+            base = show(f"1 log of {2 * files // 1000} MB", versions, measured(versions, whole, 1))
             whole.unlink()
-            show(f"{files:,} logs of 2 kB", versions, logs, 1, base, first)
+            show(f"{files:,} logs of 2 kB", versions, measured(versions, logs, 1), base, first)
             shutil.rmtree(logs)
+
+
+def measured(versions: list[Version], path: Path, rounds: int) -> Sequence[Row]:
+    """Diagnose the same logs by each version, and return a row for each round."""
+    return [[version.diagnose(path) for version in versions] for _ in range(rounds)]
 
 
 def show(
     title: str,
     versions: list[Version],
-    path: Path,
-    rounds: int,
+    found: Sequence[Row],
     base: list[float] | None = None,
     rank: int | None = None,
 ) -> list[float]:
-    """Print a row for each version; return the seconds of each version."""
-    found = [[version.diagnose(path) for version in versions] for _ in range(rounds)]
+    """Print a row for each version; return the minimum of the seconds of each version."""
     least = [min(seconds for seconds, *_ in column) for column in zip(*found, strict=True)]
     for order, version in enumerate(versions):
         peak = max(row[order][1] for row in found) / MB

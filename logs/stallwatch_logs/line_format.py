@@ -35,12 +35,21 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
         return lead
     text = head[:_SHOWN]
     leads = likely_prefixes(text)
-    known = _samples_in(text, None) if leads else 0
-    return next((lead for lead in leads if _samples_in(text, lead) > known + known // 2), None)
+    if not leads:
+        return None
+    known, lines = _samples_in(text, None)
+    enough = known + known // 2
+    if lines <= enough:  # too few lines have no sample yet
+        return None
+    return next((lead for lead in leads if _samples_in(text, lead)[0] > enough), None)
 
 
-def _samples_in(text: bytes, lead: LinePrefix | None) -> int:
-    """Return the number of samples, without those of progress bars, which have a name before them."""
+def _samples_in(text: bytes, lead: LinePrefix | None) -> tuple[int, int]:
+    """Return the numbers of samples and of lines.
+
+    The samples are those of no progress bar, because a bar has a name before it.
+    """
     reader = LineReader("", lead=lead)
-    samples = map(extract, reader.feed(text) + reader.finish())
-    return sum(sample is not None and not sample.from_bar for sample in samples)
+    lines = reader.feed(text) + reader.finish()
+    samples = map(extract, lines)
+    return sum(sample is not None and not sample.from_bar for sample in samples), len(lines)

@@ -129,7 +129,7 @@ class StreamReading:
         self.timelines = StreamTimelines()
         self.answers = 0  #: number of lines that show that a server answered a request
         self.curves = Curves()
-        self._logged: dict[str, int] = {}  # number of steps of each counter when a loss was last printed
+        self._logged: Mapping[str, int] = {}  # number of steps of each counter when a loss was last printed
         self._lossy = False  # True if a loss was printed since the last step
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)

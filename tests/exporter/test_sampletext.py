@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import math
 
 import pytest
 
-from stallwatch_exporter.sampling.files import cells
+from stallwatch_exporter.sampling.files import csv_of
 from stallwatch_rules.samples.table import COLUMNS, Row
 
 
@@ -25,8 +26,7 @@ from stallwatch_rules.samples.table import COLUMNS, Row
 )
 def test_numbers(number: float | None, text: str) -> None:
     row: Row = tuple(number if name == "loss" else None for name in COLUMNS)
-    cell = cells(row)[COLUMNS.index("loss")]
-    assert ("" if cell is None else str(cell)) == text
+    assert csv_of([row, row]).splitlines()[1].split(",")[COLUMNS.index("loss")] == text
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,14 @@ def test_numbers(number: float | None, text: str) -> None:
 )
 def test_times(time: float, text: str) -> None:
     row: Row = tuple(time if name == "time" else None for name in COLUMNS)
-    assert cells(row)[COLUMNS.index("time")] == text
+    assert csv_of([row]).split(",")[COLUMNS.index("time")] == text
+
+
+def test_a_name_with_a_comma_is_quoted() -> None:
+    row: Row = tuple({"file": 'run "1.0", a.log', "line": 3}.get(name) for name in COLUMNS)
+    (cells,) = csv.reader([csv_of([row])])
+    assert (cells[COLUMNS.index("file")], cells[COLUMNS.index("line")]) == ('run "1.0", a.log', "3")
+
+
+def test_no_rows_are_no_lines() -> None:
+    assert csv_of([]) == ""

@@ -8,8 +8,9 @@ import io
 import math
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, BinaryIO
 
 from stallwatch_exporter.sampling.rows import Sampling
@@ -31,19 +32,35 @@ def has_arrow() -> bool:
 def write_csv(sampling: Sampling, out: BinaryIO) -> int:
     """Write all samples as CSV; return their number."""
     count = 0
-    heading: list[Sequence[object]] = [COLUMNS]
+    out.write((",".join(COLUMNS) + "\n").encode())
     for rows in sampling.rows(for_spreadsheet):
         count += len(rows)
-        out.write(_csv([*heading, *map(cells, rows)]))
-        heading = []
-    out.write(_csv(heading))
+        out.write(csv_of(rows).encode())
     return count
 
 
-def _csv(rows: Iterable[Sequence[object]]) -> bytes:
-    text = io.StringIO(newline="")
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
+def csv_of(rows: Sequence[Row]) -> str:
+    """Return rows as lines of CSV; column by column, because most columns of a log are empty."""
+    columns = [_cells(name, column) for name, column in zip(COLUMNS, zip(*rows, strict=True), strict=False)]
+    return "".join([",".join(cells) + "\n" for cells in zip(*columns, strict=True)])
+
+
+def _cells(name: str, column: Sequence[float | str | None]) -> Sequence[str]:
+    """Return the cells of a column: times in UTC, and whole numbers as integers."""
+    if column.count(None) == len(column):
+        return [""] * len(column)
+    if name == "time":
+        return ["" if time is None else seconds_text(float(time)) for time in column]
+    if isinstance(column[0], str):
+        return [_quoted(str(text)) for text in column]
+    return ["" if value is None else repr(value).removesuffix(".0") for value in column]
+
+
+@lru_cache(maxsize=64)
+def _quoted(text: str) -> str:
+    cell = io.StringIO(newline="")
+    csv.writer(cell, lineterminator="").writerow([text])
+    return cell.getvalue()
 
 
 def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
@@ -58,27 +75,20 @@ def write_parquet(sampling: Sampling, out: BinaryIO) -> int:
         return write_tables(sampling, writer)
 
 
-_TIME = COLUMNS.index("time")
 _EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
-
-
-def cells(row: Row) -> list[object]:
-    """Return the row with its time as text and its whole numbers as integers."""
-    found: list[object] = [
-        int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e16 else value
-        for value in row
-    ]
-    time = row[_TIME]
-    found[_TIME] = None if time is None else seconds_text(float(time))
-    return found
 
 
 def seconds_text(time: float) -> str:
     """Return a time since the epoch as text, in UTC, to the microsecond."""
     if not math.isfinite(time):
         return ""
-    moment = _EPOCH + timedelta(microseconds=round(time * 1e6))
-    return moment.isoformat(" ", "microseconds") + "Z"
+    second, micros = divmod(round(time * 1e6), 1_000_000)
+    return f"{_second_text(second)}.{micros:06d}Z"
+
+
+@lru_cache(maxsize=1024)  # consecutive rows share the second
+def _second_text(second: int) -> str:
+    return (_EPOCH + timedelta(seconds=second)).isoformat(" ", "seconds")
 
 
 if TYPE_CHECKING:

@@ -36,7 +36,8 @@ _NAMED = lazy(  # form of syslog, dmesg -T and date
     r"(?: [A-Z]{3,4})?(?: (20\d\d)\b)?"
 )
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
-_ZONED = lazy(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
+# The hour is tested after the colon, for which Python searches faster.
+_ZONED = lazy(r":(?<=\d\d:)\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
 CANCELLED = "CANCELLED AT"  #: part of slurmstepd's last message, in which the time follows
 _CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
@@ -200,16 +201,18 @@ def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) 
 @lru_cache(maxsize=1024)  # lines of the same second follow one another
 def _whole_seconds(stamp: str) -> float | None:
     try:
-        fields = (
-            int(stamp[:4]),
-            int(stamp[5:7]),
-            int(stamp[8:10]),
-            int(stamp[11:13]),
-            int(stamp[14:16]),
-            int(stamp[17:19]),
-        )
-        if not (1 <= fields[1] <= 12 and 1 <= fields[2] <= 31 and fields[3] < 24 and fields[4] < 60):
+        midnight = _midnight(stamp[:10])
+        hour, minute = int(stamp[11:13]), int(stamp[14:16])
+        if midnight is None or hour >= 24 or minute >= 60:
             return None
-        return float(timegm(fields))
+        return midnight + hour * 3600 + minute * 60 + int(stamp[17:19])
     except ValueError:
         return None
+
+
+@lru_cache(maxsize=16)
+def _midnight(day: str) -> float | None:
+    year, month, number = int(day[:4]), int(day[5:7]), int(day[8:])
+    if not (1 <= month <= 12 and 1 <= number <= 31):
+        return None
+    return float(timegm((year, month, number, 0, 0, 0)))

@@ -259,7 +259,10 @@ class StallThresholds:
     # ---- learned thresholds
 
     def of(self, phase: Phase) -> PhaseWaits:
-        return self._waits.setdefault(phase, PhaseWaits())
+        waits = self._waits.get(phase)
+        if waits is None:
+            waits = self._waits[phase] = PhaseWaits()
+        return waits
 
     @property
     def steps_known(self) -> bool:

@@ -178,6 +178,7 @@ class StreamTimelines:
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
+        self.positions: Mapping[str, int] = {}  #: number of steps of each counter; replaced at each step
         self.hit_times: dict[str, list[float]] = {}
         self._unplaced: dict[str, int] = {}  # rule → number of matches before the first sample of any counter
 
@@ -203,11 +204,6 @@ class StreamTimelines:
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
 
-    @property
-    def positions(self) -> dict[str, int]:
-        """The number of steps of each counter."""
-        return {name: timeline.advances for name, timeline in self.by_series.items()}
-
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
         """Read a sample, and its line if it has one; ``nested``: the sample is from a bar inside another."""
         if sample.series in ("", EVALUATION):
@@ -220,6 +216,8 @@ class StreamTimelines:
             timeline.open_hits = dict(self._unplaced)
         timeline.nested = nested
         timeline.see(sample, line)
+        if self.positions.get(sample.series) != timeline.advances:
+            self.positions = {**self.positions, sample.series: timeline.advances}
 
     def leave_out(self, losses: int) -> None:
         """Count `losses` without a step number that were not read."""

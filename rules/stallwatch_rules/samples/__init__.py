@@ -17,9 +17,12 @@ from stallwatch_rules.samples.bars import (
 from stallwatch_rules.samples.dicts import MARK, from_dict, from_mlperf
 from stallwatch_rules.samples.fields import Found
 from stallwatch_rules.samples.pairs import memory, rates
+from stallwatch_rules.samples.templates import TemplateReader
 from stallwatch_rules.samples.text import from_loss_scaler, from_short, from_text, in_english
 
 __all__ = ["extract"]
+
+_from_text = TemplateReader(from_text)
 
 
 def extract(line: Line) -> Sample | None:
@@ -43,11 +46,11 @@ def extract(line: Line) -> Sample | None:
         if "损失" in text or ("步" in text and "oss" in text):
             text = in_english(text)
         if "oss" in text or "OVERFLOW" in text or "overflow" in text:
-            found = from_loss_scaler(text) or from_text(text)
+            found = from_loss_scaler(text) or _from_text(text)
         elif "memory (MB) |" in text or "MA " in text:
             found = _from_memory(text)
         elif "tep" in text or "iter" in text or "Iter" in text:
-            found = from_text(text)
+            found = _from_text(text)
         elif text.startswith("Average reward score:") or "amples/sec:" in text:  # a line of DeepSpeed-Chat
             found = _from_rates(text)
     if found is None:

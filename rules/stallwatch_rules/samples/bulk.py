@@ -14,11 +14,10 @@ from itertools import count
 
 from stallwatch_rules.hints import may_hold
 from stallwatch_rules.lines.reader import LineReader
+from stallwatch_rules.samples.line_templates import EMPTY_PICTURE, PICTURE, LineTemplate, clock, learn_line
 from stallwatch_rules.samples.table import RowReader
-from stallwatch_rules.samples.templates import EMPTY_PICTURE, PICTURE, Template, clock, learn
+from stallwatch_rules.samples.templates import DIGITS
 from stallwatch_rules.text.lazy import lazy
-
-_DIGITS = b"0123456789"
 
 # Words, without digits and in lower case, of which each line from which `extract` reads numbers contains one.
 _WORDS = (
@@ -51,7 +50,7 @@ class _Kind:
     """Lines that differ only in their digits, and in the drawing of a bar."""
 
     seen: int = 0
-    template: Template | None = None
+    template: LineTemplate | None = None
 
 
 _NOTHING, _INTERLEAVED = _Kind(), _Kind()  # lines without content; several lines in one
@@ -75,7 +74,9 @@ class BulkReader:
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
         self._rows = rows
-        self._waiting: list[tuple[int, bytes, Template | None]] = []  # numbered lines of the current block
+        self._waiting: list[
+            tuple[int, bytes, LineTemplate | None]
+        ] = []  # numbered lines of the current block
         self._keys: dict[bytes, _Kind] = {}
         self._kinds: dict[bytes, _Kind] = {}
         self._clock = _Kind(_WORTH_LEARNING, clock(reader.rank))
@@ -84,7 +85,7 @@ class BulkReader:
     def read(self, data: bytes) -> None:
         """Read a block of whole lines and add their rows."""
         data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # NULs and backspaces, as the line reader does
-        lines, keys = data.split(b"\n"), data.translate(None, _DIGITS).split(b"\n")
+        lines, keys = data.split(b"\n"), data.translate(None, DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get
         first = self._reader.number
@@ -113,7 +114,7 @@ class BulkReader:
             if kind is _INTERLEAVED:
                 parts = _BEHIND_BAR.split(raw)
                 for part in parts if len(parts) > 1 else ():
-                    part_key = part.translate(None, _DIGITS)
+                    part_key = part.translate(None, DIGITS)
                     self._segment(number, part, part_key, self._keys.get(part_key))
                 if len(parts) > 1:
                     return
@@ -126,16 +127,16 @@ class BulkReader:
                 self._waiting.pop()
         self._waiting.append((number, raw, template))
 
-    def _learnt(self, kind: _Kind, raw: bytes, key: bytes) -> Template | None:
+    def _learnt(self, kind: _Kind, raw: bytes, key: bytes) -> LineTemplate | None:
         kind.seen += 1
         if kind.seen == _WORTH_LEARNING:
-            kind.template = learn(raw, self._reader.rank)
+            kind.template = learn_line(raw, self._reader.rank)
             if kind.template is not None and not (kind.template.sampled or kind.template.timed):
                 self._keys[key] = _NOTHING
         return kind.template
 
     def _read_waiting(self) -> None:
-        raws: dict[Template, list[bytes]] = {}
+        raws: dict[LineTemplate, list[bytes]] = {}
         for _, raw, template in self._waiting:
             if template is not None:
                 raws.setdefault(template, []).append(raw)

@@ -8,95 +8,95 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
-from stallwatch_rules.lines.reader import MAX_LINE, LineReader
 from stallwatch_rules.lines.stamps import time_of_line
-from stallwatch_rules.samples import extract
-from stallwatch_rules.samples.fields import GIB, MIB
-from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
+from stallwatch_rules.samples.fields import GIB, MIB, Found
 from stallwatch_rules.text.lazy import lazy
 
-PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the drawing of a bar, which does not matter
-EMPTY_PICTURE = b"%||"
-_ANY_PICTURE = rb"%\|[^|\n]*\|"
+DIGITS = b"0123456789"
 _TOKEN = lazy(rb"\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\d,])|\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?")
-_FRACTIONAL = lazy(rb"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{1,9})(?!\.?\d| ?[-+Z])")
-_DIGITS = lazy(rb"\d+")
+_NUMERALS = lazy(rb"\d+")
 _AT_ONCE = b"+" if sys.version_info >= (3, 11) else b""  # possessive quantifier: no backtracking
 _RUN = rb"\d{1,15}" + _AT_ONCE  # longer numbers are not counts
 _INVERSE = 0.0  # factor that marks a value as the inverse of the number
 _FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
 _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60
-_SOME_TIME = 1.7e9
+_LONGEST = 1000  # maximum number of bytes of a text that is read by a template
+_WORTH_LEARNING = 32  # texts of a kind until its template is learned, which costs as much as reading 40
+_MOST_KINDS = 1024
 
-_Outcome = dict[str, float | None]  # values read from a line: rank, time, and the sample's values by name
-_NOTHING: _Outcome = dict.fromkeys(("rank", "time", "step", "total_steps"))
-_MISSING = repeat(None)
+Outcome = dict[str, Any]  #: what was read from a line, by name: numbers, and what no number changes
 _Tokens = Sequence[re.Match[bytes]]
 
 
-@dataclass(frozen=True, eq=False)
-class Template:
+class Template(NamedTuple):
     """The rule by which to read lines that differ only in their digits."""
 
-    pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
+    pattern: bytes  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
-    constants: _Outcome
-    sampled: bool  #: True if the lines contain a sample
-    timed: bool  #: True if the lines have their own time
-    #: if not ``None``: of consecutive lines with an equal value, only the last counts (the drawings of a bar
-    #: in one line, the times of a rank)
-    fleeting: object
-
-    def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Read lines, each by itself; ``None`` for a line with a number in an unknown form."""
-        found = list(map(self.pattern.fullmatch, raws))
-        if all(found):
-            return self._entries(found)
-        fitting = [match for match in found if match is not None]
-        entries = iter(self._entries(fitting) if fitting else ())
-        return [next(entries) if match is not None else None for match in found]
-
-    def _entries(self, found: Sequence[Any]) -> list[Entry | None]:
-        columns: dict[str, Iterable[Any]] = {name: repeat(value) for name, value in self.constants.items()}
-        texts = zip(*map(re.Match.groups, found), strict=True)
-        for (name, conversion), column in zip(self.groups, texts, strict=True):
-            columns[name] = map(conversion, column)
-        ranks, times, steps, totals = [columns[name] for name in _NOTHING]
-        bare = repeat(bool(self.constants.get("bare")), len(found))
-        fields = zip(*[columns.get(name, _MISSING) for name in FIELDS], strict=False)
-        try:
-            return list(map(Entry, ranks, times, steps, totals, bare, fields))
-        except ZeroDivisionError:  # zero steps per second cannot be converted to seconds per step
-            if len(found) == 1:
-                return [None]
-            return [entry for match in found for entry in self._entries([match])]
+    example: Outcome  #: outcome of the line from which the template was learned
 
 
-def clock(rank: int | None) -> Template:
-    """Return the template of all lines of a source with a full timestamp and without a sample."""
-    pattern = re.compile(rb"(?s)(.{,48}).*")
-    return Template(
-        pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
-    )
+class TemplateReader:
+    """Cache of a function that reads a text: texts of a known template are not parsed again."""
+
+    def __init__(self, read: Callable[[str], Found | None]) -> None:
+        self._read = read
+        self._seen: dict[bytes, int] = {}  # text without digits → number of texts with numbers so far
+        self._known: dict[bytes, tuple[Any, ...]] = {}  # text without digits → what its template needs
+
+    def __call__(self, text: str) -> Found | None:
+        """Return what the function returns for this text."""
+        raw = text.encode("utf-8", "surrogatepass")
+        key = raw.translate(None, DIGITS)
+        known = self._known.get(key)
+        if known is not None and (match := known[0](raw)) is not None:
+            _, groups, example, series = known
+            values = example.copy()
+            try:
+                for (name, conversion), number in zip(groups, match.groups(), strict=True):
+                    values[name] = conversion(number)
+            except ZeroDivisionError:  # zero steps per second cannot be converted to seconds per step
+                return self._read(text)
+            return Found(values.pop("step"), values.pop("total_steps"), values, series)
+        found = self._read(text)
+        if found is not None and known is None and len(raw) <= _LONGEST:
+            self._count(raw, key)
+        return found
+
+    def _count(self, raw: bytes, key: bytes) -> None:
+        seen = self._seen[key] = self._seen.get(key, 0) + 1
+        if seen == _WORTH_LEARNING and (template := learn(raw, self._outcome)) is not None:
+            example = template.example
+            known = re.compile(template.pattern).fullmatch, template.groups, example, example.pop("series")
+            self._known[key] = known
+        if len(self._seen) > _MOST_KINDS:
+            self._seen.clear()
+            self._known.clear()
+
+    def _outcome(self, raw: bytes) -> Outcome | None:
+        found = self._read(raw.decode("utf-8", "surrogatepass"))
+        if found is None:
+            return None
+        return {"step": found.step, "total_steps": found.total, "series": found.series, **found.values}
 
 
-def learn(raw: bytes, rank: int | None) -> Template | None:
-    """Learn a template from one of its lines, in a source of this rank; ``None`` if there is none."""
-    raw = PICTURE.sub(EMPTY_PICTURE, raw)
+def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
+    """Learn a template from a line and the function that reads it; ``None`` if there is none.
+
+    If the outcome has a time, that is a timestamp in the line; any other number is one of the line's numbers.
+    """
     tokens = list(_TOKEN.finditer(raw))
-    base = _outcome(raw, rank) if len(tokens) <= _MOST_TOKENS and len(raw) <= MAX_LINE else None
-    if base is None or base != _outcome(raw, rank, _SOME_TIME):  # the time depends on neighboring lines
+    base = read(raw) if len(tokens) <= _MOST_TOKENS else None
+    if base is None:
         return None
-    changed: list[_Outcome] = []
+    changed: list[Outcome] = []
     for token in tokens:
-        other = _outcome(_changed_in(raw, token), rank)
+        other = read(_changed_in(raw, token))
         if other is None or other.keys() != base.keys():
             return None
         changed.append(other)
@@ -110,18 +110,19 @@ def learn(raw: bytes, rank: int | None) -> Template | None:
         return None
     wanted: dict[int, tuple[str, float]] = {}
     for name, (first, *more) in depends.items():
-        factor = _factor(raw, tokens[first], base[name], changed[first][name])
-        if more or factor is None or first in wanted or (name in _COUNTS and factor != 1.0) or name == "bare":
+        value, other_value = base[name], changed[first][name]
+        if more or first in wanted or isinstance(value, (bool, str)):
+            return None
+        factor = _factor(raw, tokens[first], value, other_value)
+        if factor is None or (name in _COUNTS and factor != 1.0):
             return None
         wanted[first] = name, factor
-    variable = {name for name, _ in wanted.values()} | ({"time"} if stamp else set())
-    constants = {name: value for name, value in base.items() if name not in variable}
-    return _compiled(raw, tokens, wanted, stamp, constants)
+    return Template(*_expression(raw, tokens, wanted, stamp), base)
 
 
-def _compiled(
-    raw: bytes, tokens: _Tokens, wanted: dict[int, tuple[str, float]], stamp: list[int], constants: _Outcome
-) -> Template:
+def _expression(
+    raw: bytes, tokens: _Tokens, wanted: dict[int, tuple[str, float]], stamp: list[int]
+) -> tuple[bytes, list[tuple[str, Callable[[bytes], float | None]]]]:
     parts: list[bytes] = []
     groups: list[tuple[str, Callable[[bytes], float | None]]] = []
     at = 0
@@ -130,7 +131,7 @@ def _compiled(
         shape = _shape_of(token[0])
         if stamp and index == stamp[0]:
             parts.append(b"(")
-            groups.append(("time", _stamp_time))
+            groups.append(("time", stamp_time))
         if index in wanted:
             name, factor = wanted[index]
             groups.append((name, _conversion(token[0], name, factor)))
@@ -140,28 +141,7 @@ def _compiled(
             parts.append(b")")
         at = token.end()
     parts.append(re.escape(raw[at:]))
-    pattern = b"".join(parts).replace(re.escape(EMPTY_PICTURE), _ANY_PICTURE)
-    sampled = "bare" in constants
-    timed = bool(stamp) or constants["time"] is not None
-    fleeting = not timed and constants["bare"] if sampled else timed and "rank" in constants
-    alike = (sampled, constants.get("rank")) if fleeting else None
-    return Template(re.compile(pattern), groups, constants, sampled, timed, alike)
-
-
-def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> _Outcome | None:
-    """Read a line by itself; ``None`` if the reader splits it into several lines."""
-    reader = LineReader("", rank).alone(near)
-    lines = reader.feed(raw + b"\n") + reader.finish()
-    if len(lines) != 1:
-        return None if lines else {**_NOTHING, "rank": rank}
-    line, entry = lines[0], as_entry(extract(lines[0]))
-    outcome: _Outcome = {**_NOTHING, "rank": line.rank, "time": line.time}
-    if entry is not None:
-        outcome |= {"bare": entry.bare, "step": entry.step, "total_steps": entry.total_steps}
-        outcome |= {
-            name: value for name, value in zip(FIELDS, entry.fields, strict=True) if value is not None
-        }
-    return outcome
+    return b"".join(parts), groups
 
 
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
@@ -170,7 +150,7 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
     The digit is not in the exponent, and rounding does not remove it.
     """
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
-    at = max(found.end() for found in _DIGITS.finditer(raw, token.start(), mantissa)) - 1
+    at = max(found.end() for found in _NUMERALS.finditer(raw, token.start(), mantissa)) - 1
     digit = raw[at : at + 1]
     return raw[:at] + (b"1" if digit == b"0" else b"%d" % (int(digit) - 1)) + raw[at + 1 :]
 
@@ -205,33 +185,38 @@ def _times(number: float, factor: float) -> float:
 
 def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
     """Return the converter for numbers of the same form."""
+    if b"," in like:
+        plain = _conversion(like.replace(b",", b""), name, factor)
+        return lambda text: plain(text.replace(b",", b""))
     if name == "total_steps":
-        return lambda text: int(text.replace(b",", b"")) or None
+        return lambda text: int(text) or None
     if name in _COUNTS:
-        return int if b"," not in like else lambda text: int(text.replace(b",", b""))
+        return int
     if factor == 1.0:
-        return float if b"," not in like else _number
-    if factor in (GIB, MIB) and b"," not in like:
-        return lambda text: float(text) * factor
-    return lambda text: _times(_number(text), factor)
+        return float
+    if factor == _INVERSE:
+        return lambda text: 1 / float(text)
+    if factor == 1e-3:
+        return lambda text: float(text) / 1000
+    return lambda text: float(text) * factor
 
 
 def _shape_of(token: bytes) -> bytes:
     """Return the expression for numbers of the same form."""
-    first, *others = (re.escape(part) for part in _DIGITS.split(token))
+    first, *others = (re.escape(part) for part in _NUMERALS.split(token))
     # a number may have any number of digits after the decimal point
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
 
 
 def _is_stamp(
-    raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[_Outcome]
+    raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[Outcome]
 ) -> bool:
     """Return whether the line's time is that of the text from the first to the last of these numbers."""
     start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
-    if stamp != list(range(stamp[0], stamp[-1] + 1)) or _stamp_time(raw[start:end]) != time:
+    if stamp != list(range(stamp[0], stamp[-1] + 1)) or stamp_time(raw[start:end]) != time:
         return False
     return all(
-        _stamp_time(_changed_in(raw, tokens[index])[start:end]) == changed[index]["time"] for index in stamp
+        stamp_time(_changed_in(raw, tokens[index])[start:end]) == changed[index]["time"] for index in stamp
     )
 
 
@@ -240,16 +225,9 @@ def _second(text: bytes) -> float | None:
     return time_of_line(text.decode("ascii", "replace"))
 
 
-@lru_cache(maxsize=16384)  # other lines of the block share the time
-def _stamp_time(text: bytes) -> float | None:
+def stamp_time(text: bytes) -> float | None:
     """Return the time of a timestamp by itself; the seconds, which many lines share, are cached."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)
     return _second(text)
-
-
-def _leading_time(text: bytes) -> float | None:
-    """Return the time at a line's start, quickly if its fraction ends the timestamp."""
-    found = _FRACTIONAL.match(text)
-    return _stamp_time(found[1]) if found else time_of_line(text.decode("utf-8", "replace"))

@@ -73,8 +73,7 @@ class Target(NamedTuple):
     rule: str
     patterns: Sequence[str]
     is_context: bool
-    sure: bool  #: True if every hit is a match
-    free: bool  #: True if the patterns match a raw line whenever they match the line that is read from it
+    excepts: bool  #: True if the rule has patterns of lines on which it does not fire
     by_progress: bool  #: True if the steps around the matches decide how harmful they are
     matcher: Matcher
 
@@ -82,9 +81,17 @@ class Target(NamedTuple):
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
         """Return the target for the patterns, or the context, of a rule's page."""
         patterns = page.requires if is_context else page.patterns
-        sure = not page.unless and all(map(is_certain, patterns))
-        free = not page.unless and not any(map(is_anchored, patterns))
-        return cls(page.id, patterns, is_context, sure, free, page.harm == "by-progress", matcher)
+        return cls(page.id, patterns, is_context, bool(page.unless), page.harm == "by-progress", matcher)
+
+    @property
+    def sure(self) -> bool:
+        """True if every hit is a match."""
+        return not self.excepts and all(map(is_certain, self.patterns))
+
+    @property
+    def free(self) -> bool:
+        """True if the patterns match a raw line if they match the line that is read from it."""
+        return not self.excepts and not any(map(is_anchored, self.patterns))
 
     def fires(self, line: Line) -> bool:
         """Return whether the rule fires on the line, once it is read."""

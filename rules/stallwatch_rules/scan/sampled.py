@@ -384,13 +384,14 @@ def _by_rank(
     sure = target.sure and plain
     if sure and not _MARKED.search(segments.view):
         return [units] if units else []
+    free = sure or target.free
 
     def ranks(unit: int) -> Iterable[int | None]:
         """Return the ranks of a segment, usually one; none if the rule does not fire."""
         text = segments.text(unit)[:MAX_LINE]
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
-        if plain and unmarked and (sure or target.free):
+        if plain and unmarked and free:
             if sure or any(compile_re2(one).search(text) for one in target.patterns):
                 return (int(prefix[1]) if prefix else None,)
             return ()

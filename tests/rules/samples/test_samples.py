@@ -12,8 +12,11 @@ from msgspec.structs import replace
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import EVALUATION, Line, Sample
 from stallwatch_rules.samples import extract
+from stallwatch_rules.samples.fields import Found
+from stallwatch_rules.samples.line_templates import learn_line
 from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
-from stallwatch_rules.samples.templates import learn
+from stallwatch_rules.samples.templates import TemplateReader
+from stallwatch_rules.samples.text import from_text
 
 GIB = 1024**3
 NAN, INF = math.nan, math.inf
@@ -224,7 +227,7 @@ def read(line: str) -> Entry | None:
 
 
 def test_a_template_is_learnt_from_one_line() -> None:
-    template = learn(b"[2026-11-20 10:00:00,000] step 1/900 loss 2.0000 lr 1e-4", rank=2)
+    template = learn_line(b"[2026-11-20 10:00:00,000] step 1/900 loss 2.0000 lr 1e-4", rank=2)
     assert template is not None
     stamp = b"[2026-11-20 10:00:07,500] "
     odd = stamp + b"step 33/800 loss 2e-05 lr 5e-4"
@@ -242,15 +245,36 @@ def test_a_template_is_learnt_from_one_line() -> None:
 
 @pytest.mark.parametrize("text", [text for text, *_ in METRICS if "%" not in text])
 def test_a_template_reads_what_its_lines_say(text: str) -> None:
-    template = learn(text.encode(), None)  # a line without one is read by itself
+    template = learn_line(text.encode(), None)  # a line without one is read by itself
     rnd = random.Random(1)
     for _ in range(40 if template is not None else 0):
-        other = re.sub(r"\d+", lambda run: "".join(rnd.choice("0123456789") for _ in run[0]), text)
+        other = with_other_digits(text, rnd)
         (found,), expected = template.read([other.encode()]), read(other)
         if found is not None:
             assert expected is not None, other
             assert replace(found, fields=()) == replace(expected, fields=()), other
             assert repr(found.fields) == repr(expected.fields), other  # with NaN
+
+
+def with_other_digits(text: str, rnd: random.Random) -> str:
+    return re.sub(r"\d+", lambda run: "".join(rnd.choice("0123456789") for _ in run[0]), text)
+
+
+@pytest.mark.parametrize("text", [text for text, *_ in METRICS])
+def test_a_text_read_by_a_template_has_the_same_numbers(text: str) -> None:
+    read, rnd = TemplateReader(from_text), random.Random(1)
+    for _ in range(150):  # at first, no template is known
+        other = with_other_digits(text, rnd)
+        assert repr(read(other)) == repr(from_text(other)), other  # with NaN, and in the same order
+
+
+def test_texts_with_a_template_are_not_parsed_again() -> None:
+    parsed: list[str] = []
+    read = TemplateReader(lambda text: parsed.append(text) or from_text(text))
+    for step in range(1000):
+        found = read(f"[Rank 3] step={step} loss={1 / (step + 1):.5f} tokens/s={9000 + step}")
+    assert found == Found(999, None, {"loss": 0.001, "tokens_per_second": 9999.0}, "text Rankstep")
+    assert len(parsed) < 100
 
 
 LOSS_SCALES = [
