@@ -34,8 +34,7 @@ class DatabaseStore:
             _loaded[key] = disk_cache.load_or_make(
                 self.folder,
                 "*.hsdb",
-                # type: ignore[attr-defined]
-                (hyperscan.__version__, hyperscan_flags(), _processor(), patterns, texts),
+                (hyperscan.__version__, hyperscan_flags(), _processor(), patterns, texts),  # type: ignore[attr-defined]
                 _KEPT,
                 load=_load,
                 make=lambda: compile_hyperscan(patterns, texts),

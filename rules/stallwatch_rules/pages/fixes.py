@@ -203,8 +203,7 @@ def with_page_words(primary: Primary, page: RulePage) -> Primary:
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
-    # type: ignore[misc]
-    words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]
+    words += [fix.params["fix"] for fix in words if isinstance(fix, Message) and "fix" in fix.params]  # type: ignore[misc]
     known = {
         text: one
         for one in words

@@ -135,8 +135,7 @@ def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
     if odd:
         what = message("diagnosis.waited-for")
         lines = [_digest_line(sorted(odd), what, None, None, hosts)]
-        # type: ignore[misc]
-        ends = [([rank for rank in ranks if rank not in odd], *end) for ranks, *end in ends]
+        ends = [([rank for rank in ranks if rank not in odd], *end) for ranks, *end in ends]  # type: ignore[misc]
     for ranks, title, time, _ in ends[:MAX_DIGEST]:
         if ranks:
             lines.append(_digest_line(ranks, title, time, began, hosts))
