@@ -43,7 +43,18 @@ _DEADMAN_SECONDS = 5.0
 _WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
 _PRELOAD_SECONDS = 3.0
-_WORDS = ("alerts", "checkpoints", "cli", "concern", "diagnosis", "report", "run", "span", "stacks")
+_WORDS = (
+    "alerts",
+    "checkpoints",
+    "cli",
+    "concern",
+    "diagnosis",
+    "endings",
+    "report",
+    "run",
+    "span",
+    "stacks",
+)
 _PRELOADED = (
     "rich.console",
     "stallwatch_alerts.orphans",

@@ -276,8 +276,8 @@ def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
         ("waiting", "Waiting: no sign of progress for 3 s"),
         ("finished", "Finished"),
         ("failed", "Failed"),
-        ("unwatched", "No longer watched"),
-        ("interrupted", "Stopped by hand"),
+        ("unwatched", "Not watched"),
+        ("interrupted", "Interrupted"),
     ],
 )
 def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> None:
@@ -285,10 +285,10 @@ def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> Non
 
 
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
-    assert told(row("stale", seen=NOW - 95)).headline == "No word from the agent for 1 min 35 s"
+    assert told(row("stale", seen=NOW - 95)).headline == "Agent gone: no report for 1 min 35 s"
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
-    assert found.headline.startswith("No longer watched since ")
-    assert found.headline.endswith("; it was stalled when last seen")
+    assert found.headline.startswith("Agent gone since ")
+    assert found.headline.endswith(": the run was stalled when last seen")
     assert found.facts[0].startswith("The numbers below are from then.") and found.fixes
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
@@ -313,7 +313,7 @@ def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable
     [
         ("finished", "good", "Finished at step 57 / 900"),
         ("failed", "critical", "Failed at step 57 / 900"),
-        ("unwatched", "quiet", "No longer watched: last seen at step 57 / 900"),
+        ("unwatched", "quiet", "Not watched: last seen at step 57 / 900"),
         ("starting", "quiet", "Starting: no step yet"),
         ("degraded", "warning", "Slower than before"),
     ],
@@ -361,9 +361,9 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
         ending=Ending("interrupted", 130, "SIGINT", "It was interrupted (Ctrl-C, SIGINT)."),
     )
     found = told(stopped)
-    assert (found.level, found.headline) == ("quiet", "Stopped by hand at step 57 / 900")
+    assert (found.level, found.headline) == ("quiet", "Interrupted by Ctrl-C at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
-    assert told(stopped, language="zh").headline == "已手动中断，停在第 57 / 900 步"
+    assert told(stopped, language="zh").headline == "被 Ctrl-C 中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
     assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
@@ -371,13 +371,13 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
 @pytest.mark.parametrize(
     ("ending", "step", "headline"),
     [
-        (Ending("killed", 143, "SIGTERM"), 57, "Stopped from outside (SIGTERM) at step 57 / 900"),
-        (Ending("killed", 143, "SIGTERM"), None, "Stopped from outside (SIGTERM)"),
-        (Ending("time-limit", 124), 57, "Stopped from outside (time limit) at step 57 / 900"),
-        (Ending("interrupted", 130, "SIGINT"), None, "Stopped by hand"),
+        (Ending("killed", 143, "SIGTERM"), 57, "Interrupted by SIGTERM at step 57 / 900"),
+        (Ending("killed", 143, "SIGTERM"), None, "Interrupted by SIGTERM"),
+        (Ending("time-limit", 124), 57, "Interrupted by its time limit at step 57 / 900"),
+        (Ending("interrupted", 130, "SIGINT"), None, "Interrupted by Ctrl-C"),
     ],
 )
-def test_only_ctrl_c_is_by_hand_and_an_unknown_step_is_left_out(
+def test_the_headline_names_what_interrupted_a_run_and_leaves_an_unknown_step_out(
     ending: Ending, step: int | None, headline: str
 ) -> None:
     assert told(row("interrupted", ended_at=NOW - 5, ending=ending, step=step)).headline == headline
@@ -404,8 +404,8 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     ("resolution", "english", "chinese"),
     [
         ("run-failed", "ended with the run: failed", "任务失败，随之结束"),
-        ("run-stopped", "ended with the run: stopped from outside", "任务被外部终止，随之结束"),
-        ("unknown", "no longer watched", "监控已停止"),
+        ("run-stopped", "ended with the run: interrupted", "任务被中断，随之结束"),
+        ("unknown", "agent gone", "agent 失联"),
         ("recovered", "resolved", "已结束"),
     ],
 )
@@ -421,11 +421,12 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
         assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
 
 
-@pytest.mark.parametrize(("language", "state"), [("en", "stopped from outside"), ("zh", "外部终止")])
+@pytest.mark.parametrize(("language", "state"), [("en", "interrupted by SIGTERM"), ("zh", "被 SIGTERM 中断")])
 def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
-    stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
+    ending = Ending("killed", 143, "SIGTERM")
+    stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW, ending=ending)
     states = incident_table([stall], Reader(language, timezone.utc, NOW), {}).iloc[0].tolist()
     assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)
 
