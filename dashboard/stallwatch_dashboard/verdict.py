@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +18,7 @@ from stallwatch_rules.messages import Text, message, with_params, without_senten
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline as report_headline
-from stallwatch_rules.report.phrases import primary_note, where
+from stallwatch_rules.report.phrases import next_steps, primary_note, where
 from stallwatch_rules.stacks.concluding import advises_stacks
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
@@ -79,8 +80,8 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
             level = "warning"
         if found.verdict != "unknown-failure" or not found.unknown:
             return Verdict(level, headline, facts)
-        exception, advice = reader.render(report_headline(found)), reader.render(found.unknown[0].advice)
-        return Verdict(level, headline, (exception, *facts), fixes=(advice,) if advice else ())
+        fixes = tuple(map(reader.render, next_steps(found.unknown[0])))
+        return Verdict(level, headline, facts, cause=reader.render(report_headline(found)), fixes=fixes)
     return Verdict(
         level=level,
         headline=headline,
@@ -191,6 +192,8 @@ def _with_incident(
     page = pages.get(incident.rule)
     cause = cause_of(incident, page)
     fixes = list(cause.fixes)
+    if incident.rule == UNKNOWN_FAILURE and incident.folder:
+        fixes.append(message("alerts.unknown-fix", folder=shlex.quote(incident.folder)))
     note = _note(incident, since, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):

@@ -65,6 +65,7 @@ class Incident(msgspec.Struct, kw_only=True):
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
     exception: str = ""  #: short form, if no rule matches the cause: ``ValueError: message (train.py:8)``
+    next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at that time
     ending: Ending | None = None

@@ -171,6 +171,17 @@ def test_a_failure_without_a_known_cause_names_its_exit_code(stall: Stall, langu
     assert render(failed(stall, None, rule="unknown-failure"), language, None).title == f"[myrun] {title}"
 
 
+def test_an_unknown_failure_has_next_steps(stall: Stall) -> None:
+    steps = [message("report.next-own-line", frame="train.py:8 in load")]
+    about = {"rule": "unknown-failure", "exception": "ValueError: bad (train.py:8)", "rank": 3}
+    died = failed(stall, None, next_steps=steps, folder="/runs/a b", **about)
+    shown = render(died, "en", None)
+    assert shown.title == "[myrun] failed: ValueError: bad (train.py:8) (rank 3)"
+    assert "No rule in the catalogue explains it." in shown.text
+    assert "1. Look at 'train.py:8 in load' first" in shown.text
+    assert shown.text.endswith("    stallwatch diagnose --explain '/runs/a b'")
+
+
 def test_a_failure_names_cause_rank_fixes_and_ending(
     stall: Stall, oom_primary: Primary, oom_page: RulePage
 ) -> None:

@@ -14,7 +14,7 @@ from stallwatch_dashboard.data.overview import RunRow, final_incident, newest, s
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render, rendered, say
@@ -300,6 +300,16 @@ def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
     several = told(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
     assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run it on n2."]
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
+
+
+def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[..., Incident]) -> None:
+    steps = [message("report.next-own-line", frame="train.py:8 in load")]
+    about = {"kind": "ended", "rule": UNKNOWN_FAILURE, "exception": "ValueError: bad (train.py:8)"}
+    died = make_incident(**about, next_steps=steps, folder="/runs/stuck", status="resolved")
+    found = told(row("failed", ended_at=NOW), died)
+    assert (found.cause, found.why) == (about["exception"], say("alerts.unknown-why"))
+    own, explain = found.fixes
+    assert "train.py:8 in load" in own and "stallwatch diagnose --explain /runs/stuck" in explain
 
 
 def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:

@@ -16,7 +16,7 @@ from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
 from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack
 from stallwatch_alerts.neutral import clipped, neutralise
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending import running_sentence
 from stallwatch_rules.endings import Ending, ending_name
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
@@ -233,7 +233,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield ending_line(incident.ending, language)
     note = neutralise(in_words(incident.note, language), 250)
     if not known:  # otherwise the stacks show the cause
-        yield _lines(_likely(incident, language, cause), note, cause.why) if cause.title else note
+        likely = _likely(incident, language, cause) if cause.title else ""
+        yield _lines(likely, note, cause.why)
     if incident.background:
         rules = [neutralise(rule, 80) for rule in incident.background]
         yield say("alerts.also-seen", language, rules=listed(rules, language))
@@ -247,7 +248,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     if cause.fixes:
         numbered = (f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1))
         yield _lines(say("alerts.fixes", language), *numbered)
-    typed = commands(incident.stacks if incident.status == "open" else None, incident.folder)
+    stacks = stacks if incident.status == "open" else None
+    typed = commands(stacks, incident.folder, explain=incident.rule == UNKNOWN_FAILURE)
     if typed:
         yield _lines(say("alerts.look", language), *(f"    {command}" for command in typed))
 
