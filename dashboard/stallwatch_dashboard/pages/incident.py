@@ -38,6 +38,8 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
+#: Pixels of the columns whose texts may be long: all columns fit into a window of 1,300.
+_WIDTHS = {"run_column": 130, "rule_title": 350}
 
 
 def incident_table(
@@ -49,7 +51,6 @@ def incident_table(
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
         say("rule_title"): [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents],
-        say("rule"): [cell(i.rule) for i in incidents],
         say("started"): [reader.clock(began(i)) for i in incidents],
         say("duration"): [duration(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
@@ -85,6 +86,7 @@ def draw_incidents(
         on_select=remember,
         selection_mode="single-row",
         height=height,
+        column_config={say(name): st.column_config.Column(width=width) for name, width in _WIDTHS.items()},
     )
     if "open_incident" in st.session_state:
         st.rerun()
@@ -92,7 +94,9 @@ def draw_incidents(
 
 def _state(incident: Incident, reader: Reader) -> str:
     icon = "open" if incident.outlasted or incident.unwatched else incident.status
-    return f"{_ICONS[icon]} {describe_state(incident, reader)}"
+    by_run = incident.resolution in ("run-failed", "run-stopped")
+    shown = reader.render(incident.run_ending) if by_run else describe_state(incident, reader)
+    return f"{_ICONS[icon]} {shown}"
 
 
 def missing() -> bool:
