@@ -38,8 +38,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
-#: Pixels of the columns whose texts may be long: all columns fit into a window of 1,300.
-_WIDTHS = {"run_column": 130, "rule_title": 350}
+_RUN_WIDTH = 150  #: pixels; a longer name is shortened, so that there is room for the titles
 
 
 def incident_table(
@@ -50,7 +49,6 @@ def incident_table(
         say("state"): [_state(i, reader) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
-        say("rule_title"): [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents],
         say("started"): [reader.clock(began(i)) for i in incidents],
         say("duration"): [duration(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
@@ -58,6 +56,8 @@ def incident_table(
     }
     if any(i.hosts for i in incidents):
         columns[say("hosts")] = [_hosts(i) for i in incidents]
+    # The longest text comes last, so that no other column is outside of the window.
+    columns[say("rule_title")] = [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents]
     if not with_run:
         del columns[say("run_column")]
     return pd.DataFrame(columns)
@@ -86,7 +86,7 @@ def draw_incidents(
         on_select=remember,
         selection_mode="single-row",
         height=height,
-        column_config={say(name): st.column_config.Column(width=width) for name, width in _WIDTHS.items()},
+        column_config={say("run_column"): st.column_config.Column(width=_RUN_WIDTH)},
     )
     if "open_incident" in st.session_state:
         st.rerun()
