@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-_MARKS = {"critical": "🔴", "warning": "🟠", "info": "🔵"}
+from stallwatch_alerts.notice import SIGNS
 
 
 @contextmanager
@@ -54,12 +54,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 def render(message: dict[str, Any], width: int = 96) -> str:
     """Return a message as lines with a prefix that distinguishes them from the training's output."""
-    status = str(message.get("status", "?"))
-    stages = [status, str(message["outcome"])] if message.get("outcome") else [status]
+    stage = str(message.get("outcome") or message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
-    ended = {"crashed": "🔴", "ended": "⚪"}.get(str(message.get("outcome")), "🟢")
-    mark = ended if status == "resolved" else _MARKS.get(str(message.get("severity")), "⚪")
-    lines = [f"{mark} {' · '.join([*stages, *facts])}", str(message.get("title", ""))]
+    sign = SIGNS.get(message.get("type", ""), "⚪")  # Apprise's type is the level of the notice
+    lines = [f"{sign} {' · '.join([stage, *facts])}", str(message.get("title", ""))]
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]
     return "\n".join(f"chat │ {line}".rstrip() for line in ["", *lines, ""])

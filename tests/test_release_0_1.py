@@ -116,8 +116,8 @@ def test_its_incidents_acknowledgements_notes_and_silences_survive(upgraded: Cal
     assert (listed.exit_code, listed.stderr) == (0, "")
     rows = {line.split()[0]: line for line in listed.stdout.splitlines()}
     stuck = rows[STUCK]
-    assert "open, its agent is gone" in stuck and stuck.split()[-1] == "yes"
-    assert "stopped from outside" in rows["night-1/stall/silent-hang-no-error/1"]
+    assert "open, agent gone" in stuck and stuck.split()[-1] == "yes"
+    assert "ended with the run: interrupted" in rows["night-1/stall/silent-hang-no-error/1"]
     lines = [line for line in listed.stdout.splitlines() if line.startswith("silence ")]
     silences = [line.partition(": ")[2].split() for line in lines]
     assert silences == [["sweep-*", "cuda-oom", "known"], ["jax-processes-lost", "critical"]]

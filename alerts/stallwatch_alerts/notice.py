@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Fact = str | int | None
 Level = Literal["failure", "warning", "info", "success"]
+#: The emoji before a title, which most chats show.
+SIGNS: dict[Level, str] = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢"}
 _LEVELS: dict[str, Level] = {"critical": "failure", "warning": "warning"}
 
 

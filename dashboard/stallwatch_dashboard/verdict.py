@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,12 +12,13 @@ from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow, began, lasted
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
+from stallwatch_rules.endings import interruption
 from stallwatch_rules.locale import LANGUAGES, render
 from stallwatch_rules.messages import Text, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline as report_headline
-from stallwatch_rules.report.phrases import primary_note, where
+from stallwatch_rules.report.phrases import next_steps, primary_note, where
 from stallwatch_rules.stacks.concluding import advises_stacks
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
@@ -59,7 +61,7 @@ def of_run(
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     """Return the verdict on one incident, without the rest of its run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
-    title = f"{incident.run}: {describe_state(incident, reader.say)}"
+    title = f"{incident.run}: {describe_state(incident, reader)}"
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
     return _with_incident(level, title, row, incident, pages, reader)
 
@@ -77,8 +79,8 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
             level = "warning"
         if found.verdict != "unknown-failure" or not found.unknown:
             return Verdict(level, headline, facts)
-        exception, advice = reader.render(report_headline(found)), reader.render(found.unknown[0].advice)
-        return Verdict(level, headline, (exception, *facts), fixes=(advice,) if advice else ())
+        fixes = tuple(map(reader.render, next_steps(found.unknown[0])))
+        return Verdict(level, headline, facts, cause=reader.render(report_headline(found)), fixes=fixes)
     return Verdict(
         level=level,
         headline=headline,
@@ -110,11 +112,11 @@ _OF_VERDICTS: Mapping[str, Level] = {
 _OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warning", "info": "quiet"}
 
 
-def describe_state(incident: Incident, say: Say) -> str:
+def describe_state(incident: Incident, reader: Reader) -> str:
     """Return whether the incident is open or how it ended; an incident that its run left is unresolved."""
     if incident.outlasted or incident.unwatched:
-        return say(f"resolution_{incident.resolution}")
-    return say("open" if incident.status == "open" else "resolved")
+        return reader.render(incident.closing)
+    return reader.say("open" if incident.status == "open" else "resolved")
 
 
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
@@ -154,8 +156,8 @@ def _headline(
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
         key = f"is_{row.state}" if row.step is not None else f"is_{row.state}_unnumbered"
-        stopped_by = _stopped_by(row, say) if row.state == "interrupted" else ""
-        return say(f"{key}_by" if stopped_by else key, step, stopped_by), "warning" if troubled else level
+        headline = say(key, step, reader.render(interruption(row.ending)))
+        return headline[:1].upper() + headline[1:], "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or now
         if incident is not None and incident.kind == "stall":
@@ -177,13 +179,6 @@ def _headline(
     return say("all_well", step, reader.seconds(ago)), "good"
 
 
-def _stopped_by(row: RunRow, say: Say) -> str:
-    """Return the signal or the limit that stopped the run from outside; empty if a person did by hand."""
-    if row.ending is None or row.ending.kind == "interrupted":
-        return ""
-    return say("time_limit") if row.ending.kind == "time-limit" else row.ending.signal or ""
-
-
 def _with_incident(
     level: Level,
     headline: str,
@@ -197,6 +192,8 @@ def _with_incident(
     page = pages.get(incident.rule)
     cause = cause_of(incident, page)
     fixes = list(cause.fixes)
+    if incident.rule == UNKNOWN_FAILURE and incident.folder:
+        fixes.append(message("alerts.unknown-fix", folder=shlex.quote(incident.folder)))
     note = _note(incident, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
     if stacks is not None and _located(stacks):

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from stallwatch_rules.endings import Ending, Outcome
-from stallwatch_rules.messages import Text
+from stallwatch_rules.endings import Ending, Outcome, ending_name, interruption
+from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
@@ -66,6 +66,7 @@ class Incident(msgspec.Struct, kw_only=True):
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
     exception: str = ""  #: short form, if no rule matches the cause: ``ValueError: message (train.py:8)``
+    next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
     primary: Primary | None = None  #: cause in the diagnosis at that time
     ending: Ending | None = None
@@ -104,6 +105,18 @@ class Incident(msgspec.Struct, kw_only=True):
         if self.ending is not None:
             return self.ending.outcome
         return "crashed" if self.resolution == "run-failed" else "ended"
+
+    @property
+    def run_ending(self) -> Message:
+        """Name of the end of the run that closed the incident."""
+        if self.resolution == "run-failed":
+            return ending_name(self.ending or Ending("failed", None))
+        return interruption(self.ending)
+
+    @property
+    def closing(self) -> Message:
+        """How the closed incident ended, in words: ``recovered``, ``ended with the run: failed``."""
+        return message(f"endings.{'-'.join(filter(None, ('over', self.resolution)))}", ending=self.run_ending)
 
     @property
     def stage(self) -> str:

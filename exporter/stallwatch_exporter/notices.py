@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import TextIO
 
 from stallwatch_rules.text.controls import printable
+
+
+class OutputLine:
+    """The last line of a file or terminal to which the command's output is passed on."""
+
+    ended = True
+
+
+_LINES: dict[tuple[int, int], OutputLine] = {}
+
+
+def line_of(descriptor: int) -> OutputLine:
+    """Return the last line of the file behind a descriptor; stdout and stderr may be the same file."""
+    try:
+        file = os.fstat(descriptor)
+    except OSError:
+        return OutputLine()
+    return _LINES.setdefault((file.st_dev, file.st_ino), OutputLine())
+
+
+def begin_line(stream: TextIO) -> None:
+    """End the command's last line if it has no end, such as the line of a progress bar."""
+    try:
+        line = line_of(stream.fileno())
+    except (OSError, ValueError, AttributeError):  # no file: nothing of the command is passed on to it
+        return
+    if not line.ended:
+        line.ended = True
+        stream.write("\n")
 
 
 def print_notice(text: str) -> None:
@@ -18,6 +49,7 @@ def print_notice(text: str) -> None:
     """
     lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
     try:
+        begin_line(sys.stderr)
         sys.stderr.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):  # AttributeError: there is no stderr

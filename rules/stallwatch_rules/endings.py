@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from stallwatch_rules.messages import Text
+from stallwatch_rules.messages import Message, Text, message
 
 GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
 NEAR, FAR = 0.9, 0.7  #: shares of the memory limit: above NEAR, memory ran out; below FAR, it did not
@@ -116,3 +116,24 @@ class Ending(msgspec.Struct, frozen=True):
         if self.kind == "unknown":
             return None
         return "ended" if self.stopped or self.kind == "finished" else "crashed"
+
+
+def ending_name(ending: Ending | None) -> Message:
+    """Return the name of an ending, which terminal, chats, pages and lists share."""
+    if ending is None:
+        return message("endings.unknown")
+    if ending.stopped:
+        return interruption(ending)
+    kind = "failed" if ending.kind == "killed" and not ending.signal else ending.kind
+    return message(f"endings.{kind}", signal=ending.signal or "")
+
+
+def interruption(ending: Ending | None) -> Message:
+    """Return the name of a run's end by a person, a scheduler or a time limit, as far as it is known."""
+    if ending is None or not ending.stopped:
+        return message("endings.interrupted")
+    if ending.kind == "time-limit":
+        return message("endings.by-time-limit")
+    if ending.kind == "interrupted" or ending.signal == "SIGINT":
+        return message("endings.by-user")
+    return message("endings.by-signal", signal=ending.signal or "")

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from stallwatch_alerts.store import IncidentStore
+    from stallwatch_rules.messages import Message
     from stallwatch_rules.pages.catalogue import Catalogue
 
 __all__ = ["print_notice"]
@@ -245,7 +246,7 @@ def write_text(path: Path, text: str) -> None:
         file.write(text)
 
 
-def say(key: str, language: str, **params: str | int) -> str:
+def say(key: str, language: str, **params: str | int | Message) -> str:
     """Return the text of the message ``cli.<key>`` in this language."""
     from stallwatch_rules import locale
 

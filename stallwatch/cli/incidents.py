@@ -229,14 +229,15 @@ def _acknowledged(incident: Incident, language: str) -> str:
 def _over(key: str, incident: Incident, language: str) -> str:
     """Return a text that describes how and when an incident ended."""
     when = local_time(incident.resolved_at or incident.updated_at)
-    how = say(incident.resolution or "ended", language)
-    return say(key, language, incident=incident.id, how=how, when=when)
+    return say(key, language, incident=incident.id, how=incident.closing, when=when)
 
 
 def _state(incident: Incident, home: Path, language: str) -> str:
     if incident.status == "open":
         return say("unwatched" if _is_unwatched(incident, home) else "open", language)
-    return say(incident.resolution or "ended", language)
+    from stallwatch_rules.locale import render
+
+    return render(incident.closing, language)
 
 
 def _is_unwatched(incident: Incident, home: Path) -> bool:

@@ -20,7 +20,7 @@ _COLUMNS = ("state", "started", "lasted", "ended", "metrics", "hosts")
 #: The state of a run is the first of these states that one of its hosts has.
 _SILENT = ("gone", "stale")
 _WORST = ("failed", "stalled", *_SILENT, "interrupted", "training", "starting", "unwatched", "finished")
-_SHOWN = {"gone": "agent gone", "unwatched": "not watched"}
+_SHOWN = {"gone": "agent gone", "stale": "agent gone", "unwatched": "not watched"}
 
 
 @click.command()
@@ -101,12 +101,16 @@ def _row(name: str, infos: list[AgentInfo]) -> tuple[str, ...]:
 
 
 def _ending(info: AgentInfo) -> str:
+    from stallwatch_rules.endings import ending_name
+    from stallwatch_rules.locale import render
+
     ending = info.ending
     if ending is None:
         return "-"
-    details = [ending.signal or "", f"exit code {ending.exit_code}" if ending.exit_code else ""]
+    details = [f"exit code {ending.exit_code}" if ending.exit_code else ""]
     text = ", ".join(detail for detail in details if detail)
-    return f"{ending.kind} ({text})" if text else ending.kind
+    name = ending.kind if ending.kind == "unknown" else render(ending_name(ending))
+    return f"{name} ({text})" if text else name
 
 
 @click.command()

@@ -21,7 +21,7 @@ from stallwatch_alerts.messages.compose import Message, ending_line
 from stallwatch_alerts.notice import incident_notice
 from stallwatch_alerts.worker import Worker
 from stallwatch_exporter.incident import Incident, optional_methods
-from stallwatch_exporter.notices import at_the_end
+from stallwatch_exporter.notices import at_the_end, begin_line
 from stallwatch_rules.locale import render, templates
 
 if TYPE_CHECKING:
@@ -43,7 +43,18 @@ _DEADMAN_SECONDS = 5.0
 _WARNING_SECONDS = 60.0
 _ORPHANS_SECONDS = 60.0
 _PRELOAD_SECONDS = 3.0
-_WORDS = ("alerts", "checkpoints", "cli", "concern", "diagnosis", "report", "run", "span", "stacks")
+_WORDS = (
+    "alerts",
+    "checkpoints",
+    "cli",
+    "concern",
+    "diagnosis",
+    "endings",
+    "report",
+    "run",
+    "span",
+    "stacks",
+)
 _PRELOADED = (
     "rich.console",
     "stallwatch_alerts.orphans",
@@ -312,6 +323,7 @@ class TerminalSink:
             self._panel(*item)
 
     def _panel(self, message: Message, colour: str) -> None:
+        begin_line(self._stream)
         if not self._stream.isatty():
             lines = [message.title, *("  " + line if line else "" for line in message.text.splitlines())]
             self._stream.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
@@ -322,8 +334,6 @@ class TerminalSink:
         from rich.text import Text
 
         console = Console(file=self._stream)
-        # The cursor may be in the line of a progress bar.
-        self._stream.write("\n")
         title = Text(message.title, style="bold")
         width = min(console.width, 110)
         console.print(

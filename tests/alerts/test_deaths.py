@@ -111,10 +111,10 @@ def test_a_warning_that_turns_critical_is_sent_once_more(
         (
             "en",
             "run-stopped",
-            "[myrun] ended with the run (stopped from outside): CUDA out of memory (rank 1)",
+            "[myrun] ended with the run (interrupted): CUDA out of memory (rank 1)",
         ),
         ("zh", "run-failed", "[myrun] 任务失败，随之结束："),
-        ("zh", "run-stopped", "[myrun] 任务被外部终止，随之结束："),
+        ("zh", "run-stopped", "[myrun] 任务被中断，随之结束："),
     ],
 )
 def test_what_ends_with_its_run_is_not_over_or_well(

@@ -116,12 +116,12 @@ def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -
 def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_page: RulePage) -> None:
     gone = {"status": "resolved", "resolution": "unknown", "resolved_at": 1190.0, "updated_at": 1190.0}
     message = render(stall(**gone), "en", None)
-    assert message.title == "[myrun] no longer watched: stalled when last seen"
+    assert message.title == "[myrun] agent gone: stalled when last seen"
     assert "unknown" in message.text and "3 min 10 s after" in message.text
     assert "recovered" not in message.text and "over" not in message.text
-    assert render(stall(**gone), "zh", None).title == "[myrun] 监控已中断：失联前处于卡住状态"
+    assert render(stall(**gone), "zh", None).title == "[myrun] agent 失联：失联前处于卡住状态"
     found = render(stall(kind="finding", rule="cuda-oom", **gone), "en", oom_page)
-    assert found.title == "[myrun] no longer watched: fatal: CUDA out of memory (rank 1)"
+    assert found.title == "[myrun] agent gone: fatal: CUDA out of memory (rank 1)"
     assert incident_notice(stall(**gone), "en", None).level == "warning"
 
 
@@ -139,11 +139,12 @@ def test_a_stall_in_an_episode_that_began_with_a_warning_counts_from_the_last_st
 
 def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> None:
     """An interrupted run is not an incident, so its end is not sent."""
-    stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0)
+    ending = Ending("interrupted", 130, "SIGINT")
+    stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0, ending=ending)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] stopped from outside, after a stall of 48 s"
-    assert chinese.title == "[myrun] 卡住 48 秒后，任务被外部终止"
-    assert "stopped from outside" in english.text and "被外部终止" in chinese.text
+    assert english.title == "[myrun] interrupted by Ctrl-C, after a stall of 48 s"
+    assert chinese.title == "[myrun] 卡住 48 秒后，任务被 Ctrl-C 中断"
+    assert "interrupted by Ctrl-C" in english.text and "被 Ctrl-C 中断" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text
     assert incident_notice(stopped, "en", None).level == "info"
@@ -168,6 +169,17 @@ def failed(stall: Stall, primary: Primary | None, **changes: object) -> Incident
 @pytest.mark.parametrize(("language", "title"), [("en", "failed with exit code 1"), ("zh", "失败，退出码 1")])
 def test_a_failure_without_a_known_cause_names_its_exit_code(stall: Stall, language: str, title: str) -> None:
     assert render(failed(stall, None, rule="unknown-failure"), language, None).title == f"[myrun] {title}"
+
+
+def test_an_unknown_failure_has_next_steps(stall: Stall) -> None:
+    steps = [message("report.next-own-line", frame="train.py:8 in load")]
+    about = {"rule": "unknown-failure", "exception": "ValueError: bad (train.py:8)", "rank": 3}
+    died = failed(stall, None, next_steps=steps, folder="/runs/a b", **about)
+    shown = render(died, "en", None)
+    assert shown.title == "[myrun] failed: ValueError: bad (train.py:8) (rank 3)"
+    assert "No rule in the catalogue explains it." in shown.text
+    assert "1. Look at 'train.py:8 in load' first" in shown.text
+    assert shown.text.endswith("    stallwatch diagnose --explain '/runs/a b'")
 
 
 def test_a_failure_names_cause_rank_fixes_and_ending(
@@ -243,10 +255,10 @@ def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage)
     ("ending", "english", "chinese"),
     [
         (Ending("oom-killed", 137, "SIGKILL"), "killed by the kernel's OOM killer", "OOM killer"),
-        (Ending("killed", 143, "SIGTERM"), "killed by SIGTERM", "被 SIGTERM 终止"),
-        (Ending("time-limit", 143, "SIGTERM"), "stopped at its time limit", "时间上限"),
-        (Ending("interrupted", 130, "SIGINT"), "interrupted", "被手动中断"),
-        (Ending("finished", 0, None, "", 3900), "finished after 1 h 5 min", "已完成，耗时 1 小时 5 分"),
+        (Ending("killed", 143, "SIGTERM"), "interrupted by SIGTERM", "被 SIGTERM 中断"),
+        (Ending("time-limit", 143, "SIGTERM"), "interrupted by its time limit", "到达时间上限被中断"),
+        (Ending("interrupted", 130, "SIGINT"), "interrupted by Ctrl-C", "被 Ctrl-C 中断"),
+        (Ending("killed", 137, "SIGKILL"), "killed by SIGKILL", "被 SIGKILL 终止"),
         (Ending("unknown", None), "cause unknown", "原因不明"),
     ],
 )
@@ -259,6 +271,7 @@ def test_endings(stall: Stall, ending: Ending, english: str, chinese: str) -> No
 def test_the_exit_code_is_told_once() -> None:
     ending = Ending("failed", 1, detail=message("run.exited", code=1))
     assert ending_line(ending, "en") == "How it ended: failed, exit code 1"
+    assert ending_line(Ending("finished", 0, None, "", 3900), "zh") == "退出情况：已完成，耗时 1 小时 5 分"
 
 
 def test_a_finding_reports_its_impact_and_its_end(stall: Stall, oom_page: RulePage) -> None:

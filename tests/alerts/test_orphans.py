@@ -183,7 +183,7 @@ def test_notified_chats_learn_once_that_the_run_is_unwatched(
         assert len(close_orphans(tmp_path, time.time(), one)) == 1
     assert all(one.close(120) for one in looking)
     titles = [body["title"] for body in chat_server.bodies]
-    assert titles[1:] == ["[dead] no longer watched: stalled when last seen"]
+    assert titles[1:] == ["[dead] agent gone: stalled when last seen"]
     assert chat_server.bodies[1]["status"] == "resolved" and other_chat_server.bodies == []
 
 

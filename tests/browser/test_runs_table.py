@@ -84,6 +84,17 @@ def names(page) -> list[str]:  # type: ignore[no-untyped-def]
     return page.locator("tbody a").all_text_contents()  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_no_state_is_cut(page, language: str) -> None:  # type: ignore[no-untyped-def]
+    page.goto(HOST)
+    page.add_style_tag(content=":root { --st-font: 'Source Sans 3', 'Liberation Sans', sans-serif }")
+    show(page, [RunRow(state, state) for state in runs_table.ICONS], language)  # type: ignore[arg-type]
+    states = page.locator("tbody tr > :first-child")
+    cut = "all => all.filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)"
+    assert states.count() == len(runs_table.ICONS)
+    assert states.evaluate_all(cut) == []
+
+
 def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # type: ignore[no-untyped-def]
     opened(page)
     search = page.get_by_role("searchbox", name="Search runs, hosts, commands, incidents")

@@ -19,6 +19,9 @@ from processes import runs
 from stallwatch.config.loading import load
 from stallwatch.demo import Children, _environment
 from stallwatch.demo_chat import chat_endpoint, render
+from stallwatch_alerts.notice import incident_notice
+from stallwatch_exporter.incident import Incident, Resolution
+from stallwatch_rules.endings import Ending
 
 DEMO = [sys.executable, "-c", "from stallwatch.cli import main; main()", "demo", "--port", "0"]
 
@@ -100,7 +103,7 @@ def test_the_stall_is_in_the_terminal_and_in_the_chat(watched: list[Watched], tm
     heads = [line for line in chat if "demo-zero3-stall · " in line]
     assert [head.split("│ ")[1] for head in heads] == [
         "🔴 open · critical · demo-zero3-stall · silent-hang-no-error",
-        "🔴 resolved · crashed · critical · demo-zero3-stall · gloo-collective-timeout",
+        "🔴 crashed · critical · demo-zero3-stall · gloo-collective-timeout",
     ], chat
     titles = [line for line in chat if "[demo-zero3-stall]" in line]
     assert len(titles) == 2
@@ -198,6 +201,7 @@ def test_a_message_is_one_block_with_its_facts_first() -> None:
         "rule": "cuda-oom",
         "severity": "critical",
         "status": "open",
+        "type": "failure",
         "title": "T",
         "text": "a\n\nb",
     }
@@ -212,7 +216,25 @@ def test_a_message_is_one_block_with_its_facts_first() -> None:
     ]
 
 
-@pytest.mark.parametrize(("outcome", "mark"), [("recovered", "🟢"), ("ended", "⚪"), ("crashed", "🔴")])
-def test_the_outcome_is_shown_by_a_colour(outcome: str, mark: str) -> None:
-    shown = render({"status": "resolved", "outcome": outcome})
-    assert shown.splitlines()[1] == f"chat │ {mark} resolved · {outcome}"
+@pytest.mark.parametrize(
+    ("resolution", "ending", "head"),
+    [
+        ("recovered", None, "🟢 recovered"),
+        ("run-stopped", Ending("interrupted", 130), "🔵 ended"),
+        ("run-failed", Ending("failed", 1), "🔴 crashed"),
+        ("unknown", None, "🟠 resolved"),
+    ],
+)
+def test_a_message_about_an_end_has_the_sign_of_real_chats(
+    resolution: Resolution, ending: Ending | None, head: str
+) -> None:
+    over = Incident(
+        id="r/stall/x/1", run="r", kind="stall", rule="x", severity="critical", status="resolved", episode=1,
+        opened_at=0.0, updated_at=60.0, resolved_at=60.0, resolution=resolution, ending=ending,
+    )  # fmt: skip
+    apprise_channel = pytest.importorskip("stallwatch_alerts.channels.apprise_channel")
+    shown: list[str] = []
+    with chat_endpoint(shown.append) as url:
+        apprise_channel.AppriseChannel(url).send(incident_notice(over, "en", None))
+    (text,) = shown
+    assert text.splitlines()[1] == f"chat │ {head} · critical · r · x"

@@ -114,6 +114,17 @@ def test_output_and_exit_code_are_the_commands_own(process: Process, code: int) 
     assert any("How it ended:" in line for line in lines)
 
 
+@pytest.mark.parametrize("stream", ["stderr", "stdout"])
+def test_a_notice_has_a_line_of_its_own_after_a_progress_bar(process: Process, stream: str) -> None:
+    script = f"import sys; print('begins', file=sys.stderr); sys.{stream}.write('\\r 43%|███ ')"
+    result = process("run", "--no-metrics", "--", *python(script))
+    bar = (
+        "begins\n\n 43%|███ \n" if stream == "stderr" else "begins\n"
+    )  # a carriage return is read as a line's end
+    assert result.stderr.startswith(f"{bar}stallwatch: How it ended: "), result.stderr
+    assert "\n\n" not in result.stderr.removeprefix(bar)
+
+
 def test_a_user_names_the_run_that_several_hosts_are_parts_of(process: Process) -> None:
     address = ("--join", "n1:19402")
     result = process("run", "--run", "sft 7b", *address, "--port", "0", "--", *python("pass"))
@@ -387,7 +398,7 @@ def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float)
         told = child.stderr.read()
     # 143 as a shell reports it; -15 if the second signal came after the report
     assert child.returncode in (143, -15)
-    assert "How it ended: killed by SIGTERM" in told and "INTERRUPTED" in told
+    assert "How it ended: interrupted by SIGTERM" in told and "INTERRUPTED" in told
     (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None
 

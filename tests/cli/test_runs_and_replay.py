@@ -77,13 +77,13 @@ def test_runs_with_their_states(stallwatch: Stallwatch, home: Path) -> None:
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now - 9000))
     here = socket.gethostname()
     assert rows[2][4:] == [f"not heard of since {since}", "-", here]
-    assert rows[1][3:] == ["1 h 5 min", "killed (SIGKILL, exit code 137)", "-", here]
+    assert rows[1][3:] == ["1 h 5 min", "killed by SIGKILL (exit code 137)", "-", here]
 
 
 @pytest.mark.parametrize(
     ("silent", "state", "told"),
     [
-        ({"n1": 130, "n2": 120}, "stale", "not heard of since {n2}"),
+        ({"n1": 130, "n2": 120}, "agent gone", "not heard of since {n2}"),
         ({"n1": 600, "n2": 120}, "agent gone", "not heard of since {n2}"),
         ({"n1": 130, "n2": 0}, "stalled", "n1 not heard of since {n1}"),
         ({"n1": 90, "n2": -30}, "stalled", "-"),  # their clocks differ from ours, and NFS caches the record
@@ -176,7 +176,7 @@ def test_a_run_that_was_interrupted_did_not_fail(stallwatch: Stallwatch, home: P
     folder = RunFolder.create("stopped", ["train.py"], home=home, now=1000.0)
     folder.write_info(state="failed", ended_at=1060.0, ending=Ending("interrupted", 130, "SIGINT"))
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
-    assert (row[1], row[4]) == ("interrupted", "interrupted (SIGINT, exit code 130)")
+    assert (row[1], row[4]) == ("interrupted", "interrupted by Ctrl-C (exit code 130)")
     folder.write_info(state="finished", ending=Ending("unknown", None))  # the agent was stopped
     row = stallwatch("runs").stdout.splitlines()[0].split("\t")
     assert (row[1], row[4]) == ("not watched", "unknown")

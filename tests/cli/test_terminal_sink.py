@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stallwatch.cli.watching import TerminalSink
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.notices import line_of
 from stallwatch_rules.pages.catalogue import Catalogue
 
 
@@ -55,9 +57,18 @@ def test_in_a_log_every_line_has_the_prefix() -> None:
 
 def test_on_a_terminal_it_is_a_panel_and_log_text_is_no_markup() -> None:
     text = shown(Terminal(), stall())
-    assert text.startswith("\n") and "╭" in text
+    assert text.startswith("\x1b[31m╭")  # without an empty line before it
     assert "[bold]not markup[/bold]" in text
     assert "\x1b[2J" not in text
+
+
+def test_a_panel_ends_the_line_of_a_progress_bar_once(tmp_path: Path) -> None:
+    with (tmp_path / "terminal").open("w") as file:
+        screen = Terminal()
+        screen.fileno = file.fileno  # type: ignore[method-assign]
+        line_of(file.fileno()).ended = False
+        assert shown(screen, stall()).startswith("\n\x1b[31m╭")
+        assert line_of(file.fileno()).ended
 
 
 @pytest.mark.parametrize(("language", "words"), [("en", "recovered after 1 min"), ("zh", "已恢复")])

@@ -14,7 +14,7 @@ from stallwatch_dashboard.data.overview import RunRow, final_incident, newest
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
 from stallwatch_dashboard.words import Reader
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
 from stallwatch_rules.endings import Ending
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import render, rendered, say
@@ -277,8 +277,8 @@ def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
         ("waiting", "Waiting: no sign of progress for 3 s"),
         ("finished", "Finished"),
         ("failed", "Failed"),
-        ("unwatched", "No longer watched"),
-        ("interrupted", "Stopped by hand"),
+        ("unwatched", "Not watched"),
+        ("interrupted", "Interrupted"),
     ],
 )
 def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> None:
@@ -286,10 +286,10 @@ def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> Non
 
 
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
-    assert told(row("stale", seen=NOW - 95)).headline == "No word from the agent for 1 min 35 s"
+    assert told(row("stale", seen=NOW - 95)).headline == "Agent gone: no report for 1 min 35 s"
     found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
-    assert found.headline.startswith("No longer watched since ")
-    assert found.headline.endswith("; it was stalled when last seen")
+    assert found.headline.startswith("Agent gone since ")
+    assert found.headline.endswith(": the run was stalled when last seen")
     assert found.facts[0].startswith("The numbers below are from then.") and found.fixes
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
@@ -303,6 +303,16 @@ def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
 
 
+def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[..., Incident]) -> None:
+    steps = [message("report.next-own-line", frame="train.py:8 in load")]
+    about = {"kind": "ended", "rule": UNKNOWN_FAILURE, "exception": "ValueError: bad (train.py:8)"}
+    died = make_incident(**about, next_steps=steps, folder="/runs/stuck", status="resolved")
+    found = told(row("failed", ended_at=NOW), died)
+    assert (found.cause, found.why) == (about["exception"], say("alerts.unknown-why"))
+    own, explain = found.fixes
+    assert "train.py:8 in load" in own and "stallwatch diagnose --explain /runs/stuck" in explain
+
+
 def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
     found = told(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
     assert found.cause == say("alerts.rank-gone") and found.why == say("alerts.rank-gone-why")
@@ -314,7 +324,7 @@ def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable
     [
         ("finished", "good", "Finished at step 57 / 900"),
         ("failed", "critical", "Failed at step 57 / 900"),
-        ("unwatched", "quiet", "No longer watched: last seen at step 57 / 900"),
+        ("unwatched", "quiet", "Not watched: last seen at step 57 / 900"),
         ("starting", "quiet", "Starting: no step yet"),
         ("degraded", "warning", "Slower than before"),
     ],
@@ -362,9 +372,9 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
         ending=Ending("interrupted", 130, "SIGINT", "It was interrupted (Ctrl-C, SIGINT)."),
     )
     found = told(stopped)
-    assert (found.level, found.headline) == ("quiet", "Stopped by hand at step 57 / 900")
+    assert (found.level, found.headline) == ("quiet", "Interrupted by Ctrl-C at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
-    assert told(stopped, language="zh").headline == "已手动中断，停在第 57 / 900 步"
+    assert told(stopped, language="zh").headline == "被 Ctrl-C 中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
     assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
@@ -372,13 +382,13 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
 @pytest.mark.parametrize(
     ("ending", "step", "headline"),
     [
-        (Ending("killed", 143, "SIGTERM"), 57, "Stopped from outside (SIGTERM) at step 57 / 900"),
-        (Ending("killed", 143, "SIGTERM"), None, "Stopped from outside (SIGTERM)"),
-        (Ending("time-limit", 124), 57, "Stopped from outside (time limit) at step 57 / 900"),
-        (Ending("interrupted", 130, "SIGINT"), None, "Stopped by hand"),
+        (Ending("killed", 143, "SIGTERM"), 57, "Interrupted by SIGTERM at step 57 / 900"),
+        (Ending("killed", 143, "SIGTERM"), None, "Interrupted by SIGTERM"),
+        (Ending("time-limit", 124), 57, "Interrupted by its time limit at step 57 / 900"),
+        (Ending("interrupted", 130, "SIGINT"), None, "Interrupted by Ctrl-C"),
     ],
 )
-def test_only_ctrl_c_is_by_hand_and_an_unknown_step_is_left_out(
+def test_the_headline_names_what_interrupted_a_run_and_leaves_an_unknown_step_out(
     ending: Ending, step: int | None, headline: str
 ) -> None:
     assert told(row("interrupted", ended_at=NOW - 5, ending=ending, step=step)).headline == headline
@@ -405,8 +415,9 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     ("resolution", "english", "chinese"),
     [
         ("run-failed", "ended with the run: failed", "任务失败，随之结束"),
-        ("run-stopped", "ended with the run: stopped from outside", "任务被外部终止，随之结束"),
-        ("unknown", "no longer watched", "监控已停止"),
+        ("run-stopped", "ended with the run: interrupted", "任务被中断，随之结束"),
+        ("unmended", "not fixed when the run ended", "任务结束时仍未解决"),
+        ("unknown", "agent gone", "agent 失联"),
         ("recovered", "resolved", "已结束"),
     ],
 )
@@ -418,17 +429,19 @@ def test_an_incident_of_a_dead_run_is_not_called_resolved(
         reader = Reader(language, timezone.utc, NOW)
         about = of_incident(found, {}, reader)
         assert about.headline == f"stuck: {state}"
-        shown = str(incident_table([found], reader, {}).iloc[0, 0])
-        assert (shown.startswith("✔"), state in shown) == (resolution == "recovered", True)
+        icon, shown = str(incident_table([found], reader, {}).iloc[0, 0]).split(maxsplit=1)
+        assert (icon == "✔", shown in state) == (resolution == "recovered", True)
 
 
-@pytest.mark.parametrize(("language", "state"), [("en", "stopped from outside"), ("zh", "外部终止")])
+@pytest.mark.parametrize(("language", "state"), [("en", "interrupted by SIGTERM"), ("zh", "被 SIGTERM 中断")])
 def test_a_stall_that_a_stop_from_outside_ended_did_not_recover(
     make_incident: Callable[..., Incident], language: str, state: str
 ) -> None:
-    stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW)
-    states = incident_table([stall], Reader(language, timezone.utc, NOW), {}).iloc[0].tolist()
-    assert any(state in str(cell) for cell in states) and not any("✔" in str(cell) for cell in states)
+    ending = Ending("killed", 143, "SIGTERM")
+    stall = make_incident(status="resolved", resolution="run-stopped", resolved_at=NOW, ending=ending)
+    table = incident_table([stall], Reader(language, timezone.utc, NOW), {})
+    assert table.iloc[0, 0] == f"■ {state}"  # short: all columns but the last one fit into the window
+    assert table.columns[-1] in ("Title", "标题")
 
 
 @pytest.mark.parametrize("spoken", ["en", "zh"])

@@ -44,5 +44,8 @@ def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> Non
     unknown = UnknownException("KeyError", "'label'", [0], 1, place, frames, advice=advice)
     found = of_diagnosis(Diagnosis("unknown-failure", unknown=[unknown]), {}, Reader("en"))
     assert found.headline == "Failed, cause unknown"
-    assert found.facts[0].startswith("KeyError: 'label' (data.py:7)")
-    assert len(found.fixes) == 1 and "The key 'label' is missing" in found.fixes[0]
+    assert found.cause.startswith("KeyError: 'label' (data.py:7)")
+    own, key = found.fixes
+    assert (
+        own.startswith("Look at `~/data.py:7 in __getitem__` first") and "The key 'label' is missing" in key
+    )

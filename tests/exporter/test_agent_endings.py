@@ -151,7 +151,7 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
     diagnosis = run.end("interrupted", 130)
     assert (run.told, diagnosis.verdict) == ([], "interrupted")
     assert rendered(diagnosis.notes) == [
-        "The run was stopped by hand, 25 s after its last step; a step had taken 1 s:"
+        "The run was interrupted (Ctrl-C), 25 s after its last step; a step had taken 1 s:"
         " it may have been stalled."
     ]
 
@@ -159,11 +159,11 @@ def test_ctrl_c_long_after_the_last_step_is_told_as_that(run: Any) -> None:
 def test_ctrl_c_among_the_steps_is_told_as_no_more(run: Any) -> None:
     run.steps(1, 30, seconds=8.0)
     run.wait(20)
-    assert rendered(run.end("interrupted", 130).notes) == ["The run was stopped by hand."]
+    assert rendered(run.end("interrupted", 130).notes) == ["The run was interrupted (Ctrl-C)."]
 
 
 @pytest.mark.parametrize(
-    ("before", "note"), [(4.0, "The run was stopped by hand."), (25.0, "25 s after its")]
+    ("before", "note"), [(4.0, "The run was interrupted (Ctrl-C)."), (25.0, "25 s after its")]
 )
 def test_what_a_run_does_after_ctrl_c_is_no_wait_before_it(
     run: Any, catalogue: Catalogue, before: float, note: str

@@ -70,6 +70,7 @@ def test_an_unknown_exception_that_was_the_last_word_is_told(run: Any) -> None:
     (finding,) = run.told
     assert (finding.kind, finding.rule, finding.severity) == ("finding", "unknown-failure", "critical")
     assert finding.evidence[-1] == "ValueError: the tokenizer has no chat template"
+    assert "Look at `/w/train.py:7 in <module>` first" in render(finding.next_steps[0])
     run.wait(100)
     assert len(run.changes) == 1
     run.end("unknown", None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stallwatch_exporter.incident import RANK_GONE, Incident
+from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
 from stallwatch_rules.messages import Text, bilingual, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.stacks.concluding import advises_stacks
@@ -48,6 +48,8 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
     elif primary is None and incident.rule == RANK_GONE:
         title, why = message("alerts.rank-gone"), message("alerts.rank-gone-why")
         fixes = [message(f"alerts.{fix}") for fix in _RANK_GONE_FIXES]
+    elif primary is None and incident.rule == UNKNOWN_FAILURE:
+        why, fixes = message("alerts.unknown-why"), incident.next_steps
     if incident.kind == "stall" and incident.stacks is not None and title:
         title = with_title_prefix(title, incident.stacks)
     return Cause(title, why, tuple(_on_its_host(fix, incident) for fix in fixes))

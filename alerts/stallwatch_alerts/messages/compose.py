@@ -16,9 +16,9 @@ from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
 from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack
 from stallwatch_alerts.neutral import clipped, neutralise
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending import running_sentence
-from stallwatch_rules.endings import Ending
+from stallwatch_rules.endings import Ending, ending_name
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
@@ -95,10 +95,10 @@ def listed(parts: Sequence[str], language: str) -> str:
 
 def ending_line(ending: Ending, language: str) -> str:
     """Return one or two lines that describe how a command ended, for the terminal."""
-    facts = [_ending_title(ending, language)]
     if ending.kind == "finished":
-        line = say("alerts.ended", language, ending=facts[0])
+        line = say("alerts.ended-well", language, duration=ending.seconds)
         return _lines(line, in_words(running_sentence(ending.running) or "", language))
+    facts = [in_words(ending_name(ending), language)]
     if ending.exit_code is not None:
         facts.append(say("alerts.exit-code", language, code=ending.exit_code))
     if ending.seconds:
@@ -108,11 +108,11 @@ def ending_line(ending: Ending, language: str) -> str:
     return _lines(line, neutralise(in_words(detail, language), 250))
 
 
-def _named(kind: str, name: str, language: str, **params: str | float) -> str:
+def _named(kind: str, name: str, language: str) -> str:
     """Return the translated term for a value of a kind, such as a phase; its own name if there is no term."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
-    return say(f"alerts.{key}", language, **params) if known else neutralise(name, 40)
+    return say(f"alerts.{key}", language) if known else neutralise(name, 40)
 
 
 # ---------------------------------------------------------------- the cause, in the reader's language
@@ -168,11 +168,12 @@ def _title(incident: Incident, language: str, known: _Cause) -> str:
         named = say("alerts.in-rank", language, title=named, rank=of)
     if incident.kind == "finding":
         if not _is_news(incident) and not incident.unwatched:
-            return say(_by_resolution("finding-over", incident), language, title=named)
+            key = _by_resolution("finding-over", incident)
+            return say(key, language, title=named, ending=incident.run_ending)
         harm = _named("harm", incident.harm, language)
         return say("alerts.finding", language, harm=harm, title=named)
     ending = incident.ending
-    title = _ending_title(ending, language)
+    title = in_words(ending_name(ending), language)
     if incident.stalled_seconds is not None and ending is not None and ending.failed:
         title = say("alerts.after-stall", language, title=title, duration=incident.stalled_seconds)
     if cause:
@@ -187,7 +188,8 @@ def _stall_title(incident: Incident, language: str) -> str:
     if incident.status == "resolved":
         if incident.resolution == "recovered":
             return say("alerts.recovered", language, duration=duration)
-        return say(_by_resolution("stall-over", incident), language, duration=duration)
+        key = _by_resolution("stall-over", incident)
+        return say(key, language, duration=duration, ending=incident.run_ending)
     if incident.phase != "train":
         phase = _named("phase", incident.phase, language)
         return say("alerts.stalled-in-phase", language, duration=duration, phase=phase)
@@ -198,12 +200,6 @@ def _stall_title(incident: Incident, language: str) -> str:
 def _by_resolution(kind: str, incident: Incident) -> str:
     key = f"{kind}-{incident.resolution.removeprefix('run-')}"
     return f"alerts.{key if key in templates('en', 'alerts') else kind}"
-
-
-def _ending_title(ending: Ending | None, language: str) -> str:
-    ending = ending or Ending("unknown", None)
-    kind = "failed" if ending.kind == "killed" and not ending.signal else ending.kind
-    return _named("ending", kind, language, signal=ending.signal or "", duration=ending.seconds)
 
 
 # ---------------------------------------------------------------- text
@@ -237,7 +233,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
         yield ending_line(incident.ending, language)
     note = neutralise(in_words(incident.note, language), 250)
     if not known:  # otherwise the stacks show the cause
-        yield _lines(_likely(incident, language, cause), note, cause.why) if cause.title else note
+        likely = _likely(incident, language, cause) if cause.title else ""
+        yield _lines(likely, note, cause.why)
     if incident.background:
         rules = [neutralise(rule, 80) for rule in incident.background]
         yield say("alerts.also-seen", language, rules=listed(rules, language))
@@ -251,7 +248,8 @@ def _whole(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     if cause.fixes:
         numbered = (f"{number}. {fix}" for number, fix in enumerate(cause.fixes, 1))
         yield _lines(say("alerts.fixes", language), *numbered)
-    typed = commands(incident.stacks if incident.status == "open" else None, incident.folder)
+    stacks = stacks if incident.status == "open" else None
+    typed = commands(stacks, incident.folder, explain=incident.rule == UNKNOWN_FAILURE)
     if typed:
         yield _lines(say("alerts.look", language), *(f"    {command}" for command in typed))
 

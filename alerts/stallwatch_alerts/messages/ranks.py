@@ -78,7 +78,7 @@ def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
     return stacks.pids.get(rank) if stacks is not None and rank is not None else None
 
 
-def commands(stacks: StallStacks | None, folder: str) -> list[str]:
+def commands(stacks: StallStacks | None, folder: str, *, explain: bool = False) -> list[str]:
     """Return commands that show further stacks and the folder of all stacks."""
     found: list[str] = []
     for group in suspects(stacks) if stacks is not None else ():
@@ -93,7 +93,7 @@ def commands(stacks: StallStacks | None, folder: str) -> list[str]:
     if folder:
         if stacks is not None and stacks.file:
             found.append(f"less {_path(f'{folder}/{stacks.file}')}")
-        found.append(f"stallwatch diagnose {_path(folder)}")
+        found.append(f"stallwatch diagnose {'--explain ' * explain}{_path(folder)}")
     return found
 
 

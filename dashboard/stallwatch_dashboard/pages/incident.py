@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import pandas as pd
 import streamlit as st
+from msgspec.structs import replace
 
 from stallwatch_dashboard import formats, verdict
 from stallwatch_dashboard.data.incident_store import NotKept
@@ -29,14 +30,15 @@ from stallwatch_dashboard.pages.common import (
 from stallwatch_dashboard.pages.signin import may_operate
 from stallwatch_dashboard.safetext import cell, markdown, verbatim
 from stallwatch_dashboard.verdict import describe_state, title_of
-from stallwatch_dashboard.words import Reader, Say
-from stallwatch_exporter.incident import Event, Incident
+from stallwatch_dashboard.words import Reader
+from stallwatch_exporter.incident import Event, Incident, Resolution
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.report.stacks import folded
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
+_RUN_WIDTH = 150  #: pixels; a longer name is shortened, so that there is room for the titles
 
 
 def incident_table(
@@ -44,11 +46,9 @@ def incident_table(
 ) -> pd.DataFrame:
     say = reader.say
     columns = {
-        say("state"): [_state(i, say) for i in incidents],
+        say("state"): [_state(i, reader) for i in incidents],
         say("severity"): [say(f"severity_{i.severity}") for i in incidents],
         say("run_column"): [cell(i.run) for i in incidents],
-        say("rule_title"): [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents],
-        say("rule"): [cell(i.rule) for i in incidents],
         say("started"): [reader.clock(began(i)) for i in incidents],
         say("duration"): [duration(lasted(i, reader.now)) for i in incidents],
         say("step"): [formats.integer(i.step) for i in incidents],
@@ -56,6 +56,8 @@ def incident_table(
     }
     if any(i.hosts for i in incidents):
         columns[say("hosts")] = [_hosts(i) for i in incidents]
+    # The longest text comes last, so that no other column is outside of the window.
+    columns[say("rule_title")] = [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents]
     if not with_run:
         del columns[say("run_column")]
     return pd.DataFrame(columns)
@@ -84,14 +86,17 @@ def draw_incidents(
         on_select=remember,
         selection_mode="single-row",
         height=height,
+        column_config={say("run_column"): st.column_config.Column(width=_RUN_WIDTH)},
     )
     if "open_incident" in st.session_state:
         st.rerun()
 
 
-def _state(incident: Incident, say: Say) -> str:
+def _state(incident: Incident, reader: Reader) -> str:
     icon = "open" if incident.outlasted or incident.unwatched else incident.status
-    return f"{_ICONS[icon]} {describe_state(incident, say)}"
+    by_run = incident.resolution in ("run-failed", "run-stopped")
+    shown = reader.render(incident.run_ending) if by_run else describe_state(incident, reader)
+    return f"{_ICONS[icon]} {shown}"
 
 
 def missing() -> bool:
@@ -155,13 +160,17 @@ def _timeline(incident: Incident) -> None:
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
         if not changes or change.what not in ("open", "worse", "better", "resolved"):
-            texts = (_what(change.what, change.text), change.who, _outcome(change.what, change.text))
+            texts = (
+                _what(change.what, change.text),
+                change.who,
+                _outcome(incident, change.what, change.text),
+            )
             changes.append((change.at, *texts))
     if not incident.history and not kept:
         changes.append((incident.opened_at, say("what_open"), "", ""))
         if incident.resolved_at is not None:
-            how = incident.resolution
-            changes.append((incident.resolved_at, _what("resolved", how), "", _outcome("resolved", how)))
+            how = _what("resolved", incident.resolution)
+            changes.append((incident.resolved_at, how, "", render(incident.closing)))
     changes.sort(key=lambda entry: entry[0])
     clock = reader().clock
     st.markdown(f"#### {say('timeline')}")
@@ -180,8 +189,8 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
     named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
     about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
     if event.what == "closed":
-        how = _outcome("resolved", incident.resolution)
-        return event.at, _what("resolved", incident.resolution), "", f"{how}: {about}"
+        how = _what("resolved", incident.resolution)
+        return event.at, how, "", f"{render(incident.closing)}: {about}"
     what = "stalled" if (event.what, event.kind) == ("opened", "stall") else f"what_{event.what}"
     return event.at, say("what_open" if event is incident.history[0] else what), "", about
 
@@ -201,8 +210,10 @@ def _what(what: str, text: str) -> str:
     return say_or(f"what_{what}", what)
 
 
-def _outcome(what: str, text: str) -> str:
-    return text if what == "note" else say_or(f"resolution_{text}", text)
+def _outcome(incident: Incident, what: str, text: str) -> str:
+    if what != "resolved" or not text or text not in get_args(Resolution):
+        return text
+    return render(replace(incident, resolution=text).closing)
 
 
 def _deliveries(incident: Incident) -> None:

@@ -76,17 +76,17 @@ class Column:
 
 
 COLUMNS = (
-    Column("state", 96, "urgency", rising=True),
-    Column("run", 160, "run", rising=True, long=True),
+    Column("state", 118, "urgency", rising=True),
+    Column("run", 158, "run", rising=True, long=True),
     Column("open_incidents", 150, "incident", rising=True, long=True),
     Column("phase", 84, "phase", rising=True, long=True),
     Column("step", 72, "step", "step", formats.integer),
     Column("total", 76, "total", "total_steps", formats.integer),
-    Column("time_left", 96, "left", "seconds_left", formats.seconds, True),
+    Column("time_left", 86, "left", "seconds_left", formats.seconds, True),
     Column("step_time", 84, "seconds", "step_seconds", formats.seconds, True),
     Column("against_baseline", 88, "step_time", "pace", "× {:.2f}".format, help="help_baseline"),
     Column("loss", 72, "loss", "loss"),
-    Column("loss_course", 94),
+    Column("loss_course", 80),
     Column("memory", 84, "memory", "memory_bytes", formats.byte_size),
     Column("headroom", 88, "headroom", "headroom", formats.byte_size, rising=True, help="help_headroom"),
     Column("invalidations_a_step", 100, "invalidations", "invalidations_per_step"),

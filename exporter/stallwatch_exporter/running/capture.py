@@ -25,12 +25,14 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from stallwatch_exporter import steady
+from stallwatch_exporter.notices import line_of
 from stallwatch_exporter.private import usual_umask
 from stallwatch_exporter.running.keeper import Keeper
 from stallwatch_exporter.running.signals import SignalRelay
 
 MAX_BYTES = 64 * 1024 * 1024  #: maximum bytes of output that were passed through but not read yet
 _PORTION = 65536
+_NEWLINE = ord("\n")
 _LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 _NO_MEMORY_SECONDS = 0.05  # seconds between two attempts
@@ -142,6 +144,7 @@ class Pump:
         self._target: int | None = target
         self._queue = queue
         self._clock = clock
+        self._line = line_of(target)
         self._portion = memoryview(bytearray(_PORTION))
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name=f"pump {name}", daemon=True)
@@ -208,6 +211,7 @@ class Pump:
                 if error.errno in (errno.EPIPE, errno.EIO, errno.EBADF):
                     self._target = None
                 return  # for example, a full disk behind stdout: the next bytes may fit again
+        self._line.ended = self._portion[count - 1] == _NEWLINE
 
 
 def _patiently(work: Callable[[], _Made]) -> _Made:

@@ -23,7 +23,7 @@ from stallwatch_rules.locale import contains_message
 from stallwatch_rules.messages import Text
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.records import Diagnosis, Finding, Match, Phase, Primary, Progress, UnknownException
-from stallwatch_rules.report.phrases import exception_in_short
+from stallwatch_rules.report.phrases import exception_in_short, next_steps
 from stallwatch_rules.stacks.concluding import background_rules
 from stallwatch_rules.stacks.records import StallStacks
 
@@ -449,6 +449,7 @@ def _cause(
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),
         "exception": "" if primary else exception_in_short(unknown),
+        "next_steps": [] if primary or unknown is None else next_steps(unknown),
         "note": finding.note if finding else "",
         "count": finding.count if finding else 1,
         "primary": primary,

@@ -52,6 +52,7 @@ class IncidentUpdate(TypedDict, total=False):
     count: int
     evidence: list[Text]
     exception: str
+    next_steps: list[Text]
     note: Text
     primary: Primary | None
     ending: Ending | None

@@ -216,6 +216,14 @@ def exception_where(unknown: UnknownException, language: str) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def next_steps(unknown: UnknownException) -> list[Text]:
+    """Return what to do about an exception that no rule knows, most specific first."""
+    frame, near = own_frame(unknown.frames), unknown.nearest[:1]
+    steps: list[Text] = [message("report.next-own-line", frame=frame)] if frame else []
+    steps += [unknown.advice] if unknown.advice else []
+    return steps + [message("report.next-nearest", rule=page.rule) for page in near]
+
+
 def nearest_line(unknown: UnknownException, language: str) -> str:
     """Return ``looks most like: cuda-oom``; empty if no page is near."""
     pages = ", ".join(page.rule for page in unknown.nearest)

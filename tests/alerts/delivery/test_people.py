@@ -156,7 +156,7 @@ def test_that_its_agent_is_gone_does_not_keep_others_from_being_called(desk: Any
     at.pass_time(60)
     at.tell(over(stall, resolution="unknown"))
     at.pass_time(1200)
-    assert "no longer watched" in at.heard[FIRST][1]
+    assert "agent gone" in at.heard[FIRST][1]
     (called,) = at.heard[BOSS]
     assert "not acknowledged for 10 min" in called
 

@@ -295,7 +295,7 @@ def test_a_run_that_was_stopped_long_after_its_last_step_says_so(
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, "ended_at": last + quiet}))
     (note,) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
-    assert note.startswith("The run was stopped by hand")
+    assert note.startswith("The run was interrupted (Ctrl-C)")
     assert ("57 s after its last step; a step had taken 1 s" in note) == late
 
 

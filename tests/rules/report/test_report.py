@@ -309,9 +309,9 @@ def test_an_exception_in_short_keeps_its_place_where_it_is_cut() -> None:
 def test_a_run_that_was_stopped_by_hand_says_so() -> None:
     known = {"verdict": "interrupted", "interrupted_by": "user"}
     found = diagnosis(**known, primary=None, findings=[], unknown=[], notes=[])
-    assert "INTERRUPTED   The run was stopped by hand" in printed(found).splitlines()[0]
+    assert "INTERRUPTED   The run was interrupted (Ctrl-C, SIGINT)" in printed(found).splitlines()[0]
     assert "HEALTHY" not in printed(found)
-    assert "已中断   训练被手动中断" in printed(found, "zh").splitlines()[0]
+    assert "已中断   训练被中断" in printed(found, "zh").splitlines()[0]
 
 
 def test_the_brief_report() -> None:

@@ -10,19 +10,17 @@ from typing import Any, ClassVar, TypeVar
 from stallwatch_alerts.channels.errors import ChannelError
 from stallwatch_alerts.channels.http import Answer, Request, retry_after
 from stallwatch_alerts.messages.layout import Block, Code, Links, address, blocks_of, bold_label, fitted
-from stallwatch_alerts.notice import Notice
+from stallwatch_alerts.notice import SIGNS, Notice
 
 Place = Mapping[str, Any]
 """Where a message is: what its chat asks for to edit it, or to answer it."""
 
 Written = TypeVar("Written")
 
-_SIGNS = {"failure": "🔴", "warning": "🟠", "info": "🔵", "success": "🟢"}
-
 
 def headline(notice: Notice) -> str:
     """Return the notice's title with the emoji of its level in front."""
-    return f"{_SIGNS[notice.level]} {notice.message.title}"
+    return f"{SIGNS[notice.level]} {notice.message.title}"
 
 
 class Chat:
