@@ -116,7 +116,7 @@ def test_its_incidents_acknowledgements_notes_and_silences_survive(upgraded: Cal
     assert (listed.exit_code, listed.stderr) == (0, "")
     rows = {line.split()[0]: line for line in listed.stdout.splitlines()}
     stuck = rows[STUCK]
-    assert "open, its agent is gone" in stuck and stuck.split()[-1] == "yes"
+    assert "open, but its agent is gone" in stuck and stuck.split()[-1] == "yes"
     assert "stopped from outside" in rows["night-1/stall/silent-hang-no-error/1"]
     lines = [line for line in listed.stdout.splitlines() if line.startswith("silence ")]
     silences = [line.partition(": ")[2].split() for line in lines]

@@ -148,7 +148,7 @@ def test(app: App, rule: str | None, file: Path) -> None:
     if rule is not None:
         page = _page(catalogue, rule)
         if page.judged:
-            print_notice(f"{rule} has no pattern: it is concluded from a whole run; use stallwatch diagnose")
+            print_notice(f"{rule} has no pattern: it is inferred from an entire run; use stallwatch diagnose")
         catalogue = Catalogue.of([page])
     lines = list(_lines(file))
     hits = Matcher(catalogue).match_stream(lines)

@@ -110,7 +110,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The answer to a request."""
+    """The response to a request."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -129,7 +129,10 @@ class Gate(Protocol):
 
 
 class OtherHosts:
-    """Gate for other hosts: every request needs a proof, and every answer to a proof is signed."""
+    """Gate for other hosts: every request must prove that its sender belongs to the run.
+
+    Every response to such a request is signed.
+    """
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ def is_quiet(quiet: float, threshold: float | None) -> bool:
 
 
 def beat_of(quiet: float, threshold: float | None) -> float:
-    """Return the seconds between two posts, which decrease as a quiet spell approaches the threshold."""
+    """Return the seconds between two posts, which decrease as a quiet period approaches the threshold."""
     if threshold is None or not is_quiet(quiet, threshold):
         return BEAT_SECONDS
     return min(BEAT_SECONDS, max(QUIET_BEAT_SECONDS, abs(threshold - quiet) / _BEATS_BEFORE))
@@ -74,7 +74,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     step: int | None = None
     quiet: float = 0.0  #: seconds since the last sign of life
     threshold: float | None = None  #: learned threshold of the phase, in seconds
-    ruling: Ruling | None = None  #: ruling on the current quiet spell
+    ruling: Ruling | None = None  #: ruling on the current quiet period
     stacks: StallStacks | None = None  #: newest stack snapshot of the ranks in this spell
     stacks_age: float = 0.0
     paces: list[Paces] = []

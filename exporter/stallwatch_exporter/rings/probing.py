@@ -274,7 +274,7 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that make steps; all of them while none makes steps.
+        """Return the processes of a rank that complete steps; all of them while none does.
 
         Processes that started while another one trained are its workers, even after it has ended.
         """

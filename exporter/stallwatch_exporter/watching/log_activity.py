@@ -2,7 +2,7 @@
 
 `MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line counts if it mentions
 batches, files and the like, or a position out of a total, if its template occurred twice before in the same
-quiet spell, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
+quiet period, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
 (``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that also occurs while the run
 trains. `Repeats` counts known messages, which are not signs of life.
 """

@@ -46,7 +46,8 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which may take minutes in the middle of a run.
 
-    torch 2.4 and newer call back when the first of overlapping compilations begins and the last ends.
+    torch 2.4 and later run callbacks when the first of overlapping compilations begins, and when the last one
+    ends.
     """
     doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
