@@ -29,7 +29,7 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNKNOWN_PROTOCOL|HTTP_REQUEST|PACKET_LENGTH",
-        "the port speaks no TLS",
+        "the port does not use TLS",
         "no-tls",
     ),
     (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no answer in time", "timeout"),

@@ -52,7 +52,7 @@ def port() -> Iterator[int]:
         ("json://127.0.0.1:99999/s3cr3t", "no such host or port can be", "65535", "65535"),
         (
             "jsons://127.0.0.1:{port}/s3cr3t",
-            "the port speaks no TLS",
+            "the port does not use TLS",
             "json:// instead of jsons://",
             "改为 json://",
         ),
