@@ -106,7 +106,7 @@ class _Diagnose(click.Command):
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of processes that read files (default: one per processor, at most 8); 1: no further process.",
+    help="Number of processes that read files (default: one per processor, at most 8); 1: only this one.",
 )
 @click.option(
     "--timeout",

@@ -52,7 +52,9 @@ def watch_options(command: _Command) -> _Command:
         ),
         setting_option("join.address", "--join", metavar="HOST:PORT", help=merger),
         setting_option("join.run", "--run", metavar="NAME", help=belongs),
-        click.option("--name", metavar="NAME", help="The run's name (default: the script's name and the time)."),
+        click.option(
+            "--name", metavar="NAME", help="The run's name (default: the script's name and the time)."
+        ),
     ):
         command = option(command)
     return command
@@ -183,7 +185,8 @@ def tail(
     stallwatch tail --name sft-7b slurm-1234.out
 
     GLOB is a file, a folder or a quoted pattern; files that appear later are watched, too. Lines that are
-    already in the files teach the rhythm, but do not open an incident. With --name, a second tail resumes where the first stopped.
+    already in the files teach the rhythm, but do not open an incident. With --name, a second tail resumes
+    where the first stopped.
     """
     from stallwatch_exporter.tailing.follow import tail_files
 

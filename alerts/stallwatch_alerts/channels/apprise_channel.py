@@ -191,7 +191,7 @@ def _failure(captured: DeliveryCapture, chat: str) -> ChannelError:
             return ChannelError(core[0], code=core[1])
         return ChannelError(reason, chat=chat, code=code)
     if wants_tls(refused.text):
-        return ChannelError("the port takes HTTPS only", code="wants-tls")
+        return ChannelError("the port accepts only HTTPS", code="wants-tls")
     return ChannelError(reason, chat=chat, code=f"http-{refused.status}", retry_after=retry_after(refused))
 
 
