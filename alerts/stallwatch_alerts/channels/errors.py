@@ -21,7 +21,11 @@ _CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|[
 _SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
 # The order matters: the message of a proxy error also contains "refused".
 _REASONS: tuple[tuple[str, str, str], ...] = (
-    (r"ProxyError|Tunnel connection failed|Cannot connect to proxy", "the proxy refused the connection", "proxy"),
+    (
+        r"ProxyError|Tunnel connection failed|Cannot connect to proxy",
+        "the proxy refused the connection",
+        "proxy",
+    ),
     (
         r"NameResolutionError|Name or service not known|getaddrinfo|name resolution|nodename nor servname",
         "the host's name cannot be resolved",

@@ -66,7 +66,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Another agent holds the lock and merges."""
+    """Another agent holds the lock and merges the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:

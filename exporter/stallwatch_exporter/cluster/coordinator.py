@@ -42,7 +42,8 @@ from stallwatch_rules.stacks.spans import ranks_in
 
 _LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # shortest and usual silence, in seconds, during a quiet period
 _LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
-_ABSENT_SECONDS = 15.0  # after such a suspension, another agent has merged and this agent's data are old
+# After a suspension of this length, another agent has merged the reports, and this agent's data is old.
+_ABSENT_SECONDS = 15.0
 _FORGET_SECONDS = 900.0  # an agent silent for this long is removed, and its open incidents close in any case
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
@@ -53,7 +54,7 @@ _SKEWS = 32  # number of posts used to compare an agent's clock with the coordin
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
-#: Takes the numbers of expected, reporting and silent hosts; each is ``None`` once another agent merges.
+#: Takes the numbers of expected, reporting, and silent hosts; each is ``None`` once another agent takes over.
 HostCounts = Callable[[int | None, int | None, int | None], None]
 
 

@@ -40,7 +40,7 @@ class Recorded(NamedTuple):
     stall: Incident | None = None  #: the stall that was open when the run or the watching ended
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
     watched: bool = False  #: the agent still watches the run
-    end: Incident | None = None  #: incident of the run's end, if the record itself was cut short before it
+    end: Incident | None = None  #: incident of the run's end, if the record itself was truncated before that
     threshold: float | None = None  #: seconds of quiet after which the run's last phase was a stall
     unheard: float | None = None  #: Unix time of the last report of an agent that stopped before the end
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it

@@ -28,7 +28,7 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # records of one ring in one poll: more records would add nothing
+_MOST_RECORDS = 256  # maximum number of records of one ring in one poll: more records would add nothing
 _ORPHAN_SECONDS = 86400.0
 _FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping may leave the file's time unchanged
 _QUOTES = lazy(r"[\"\n\r\\]")

@@ -17,7 +17,7 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import contains_message
 
-#: A critical trouble that opens this long after the last one, with steps between them, begins a new episode.
+#: A critical problem that opens this long after the last one, with steps between them, begins a new episode.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
 # The worst resolution decides how an episode closed.
@@ -40,7 +40,7 @@ class Episode(msgspec.Struct):
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
     closed: bool = False
-    # Only of a run over several hosts:
+    # These fields are set only for a run over several hosts:
     id: str = ""  # id of the run's incident
     began: float = 0.0  # arrival time of the first incident
     closed_at: float | None = None

@@ -22,7 +22,7 @@ from .reports import own_frame, quietly
 
 _ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are not checkpoints
 _MOST_FRAMES = 200
-_MOST_SAVES = 100  # number of functions that save
+_MOST_SAVES = 100  # maximum number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
 _EVALUATES = (
     "evaluate",
