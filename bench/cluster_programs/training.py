@@ -49,7 +49,7 @@ class Faults:
             return 0
         self._seen = number
         (CONTROL / "began.new").write_text(repr(time.time()))
-        (CONTROL / "began.new").rename(CONTROL / f"began-{number}")  # whoever waits for it reads all of it
+        (CONTROL / "began.new").rename(CONTROL / f"began-{number}")  # its reader finds it complete
         return number
 
 

@@ -382,7 +382,7 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Return the diagnosis made when the run ended, if the copies of its output no longer show the cause.
 
-    Copies are cut short if the disk is full, and missing if they were deleted.
+    Copies are truncated if the disk is full, and missing if they were deleted.
     """
     folder = known.folder
     shown = diagnosis.primary is not None and diagnosis.primary.evidence  # otherwise, only the end is known
