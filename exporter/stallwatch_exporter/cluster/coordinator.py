@@ -349,7 +349,8 @@ class Coordinator:
     def _is_given_up(self, reported_at: float, now: float) -> bool:
         """Return whether a silent host has had enough time to return to its open incidents.
 
-        If the run continues on other hosts, or ends, that host is gone. If all hosts are quiet, the host may be disconnected with the same incident, and may be the last to post once the run continues.
+        If the run continues on other hosts, or ends, that host is gone. If all hosts are quiet, the host may
+        be disconnected with the same incident, and may be the last to post once the run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)

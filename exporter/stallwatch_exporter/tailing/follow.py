@@ -59,9 +59,9 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
 
-    The present content of the files is history: it teaches the thresholds and is reported in one line, but does
-    not open an incident, unless the run is stalled now and watched until Ctrl-C. A second tail with the same
-    `name` continues where the first one stopped.
+    The present content of the files is history: it teaches the thresholds and is reported in one line, but
+    does not open an incident, unless the run is stalled now and watched until Ctrl-C. A second tail with the
+    same `name` continues where the first one stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
