@@ -208,9 +208,7 @@ def adapter_of(name: str, learnt: Sequence[Path], joined: Mapping[str, Sequence[
 )
 @click.option("--only", multiple=True, help="Run only this tool; may be given more than once.")
 @click.option("--wrong", is_flag=True, help="List the open cases that the tools get wrong.")
-@click.option(
-    "--unseal", is_flag=True, help="List those of the sealed half, too: it cannot judge afterwards."
-)
+@click.option("--unseal", is_flag=True, help="List those of the sealed half, too: it cannot judge afterward.")
 @click.option(
     "--write", type=click.Path(path_type=Path, dir_okay=False), help="Write every answer here, as JSON lines."
 )

@@ -5,7 +5,7 @@
 Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
 a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
 the ranks are then folded into groups and judged. Right: exactly the ranks at fault are named, or no rank if
-none is at fault. Wrong: other ranks are named. Any other judgement counts as "cannot tell".
+none is at fault. Wrong: other ranks are named. Any other judgment counts as "cannot tell".
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ def main() -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return the shares of the verdicts, and the longest time that one judgement took."""
+    """Return the shares of the verdicts, and the longest time that one judgment took."""
     shares = Counter(one.verdict for one in results)
     sure = sum(one.verdict == "wrong" and one.confidence >= 0.9 for one in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))

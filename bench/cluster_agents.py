@@ -266,7 +266,7 @@ _RULE = sorted(STANDSTILLS)[0]
 
 
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
-    """Return a host's judgement of its own ranks, by a short form of ``stacks/quiet_periods.py``."""
+    """Return a host's judgment of its own ranks, by a short form of ``stacks/quiet_periods.py``."""
     if stacks is None:
         return None
     for group in stacks.groups:

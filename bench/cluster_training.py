@@ -3,7 +3,7 @@
 Ranks run the same program of computing, collectives and messages between pipeline stages, step after step. A
 collective is complete when all members of its group have joined it. A fault keeps one rank at one operation,
 or makes it skip or swap operations; all ranks then run until none can continue. The places at the end are
-what stack samples show: nothing here depends on the judgement.
+what stack samples show: nothing here depends on the judgment.
 """
 
 from __future__ import annotations

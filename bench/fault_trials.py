@@ -129,7 +129,7 @@ class Trial:
         self.asleep = (math.inf, math.inf)  #: time span in which the agent was stopped, in Unix time
         self.problems: list[str] = []
         self.log: Path | None = None  #: log of the training, which ``stallwatch tail`` follows
-        self.parts: list[Path] | None = []  #: files with the older lines; ``None`` if some were cut off
+        self.parts: list[Path] | None = []  #: files with the older lines; ``None`` if some were truncated
         self.names = ["trial"]  #: names of the runs that watch the training
         self.after: list[Callable[[], None]] = []  #: actions and checks after all faults have ended
         self.closing: list[Callable[[], None]] = []

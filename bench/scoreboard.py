@@ -1,4 +1,4 @@
-"""Measure how often the diagnosis is right, for every labelled corpus on this machine.
+"""Measure how often the diagnosis is right, for every labeled corpus on this machine.
 
     make scoreboard                       # the project's own corpus, and ../shared/corpus if it exists;
                                           # without the latter, docs/scoreboard.md is unchanged
@@ -68,7 +68,7 @@ def cases(corpus: Path) -> Iterator[tuple[str, str, Any]]:
 
 
 def _unseen(row: dict[str, Any]) -> str:
-    """Return the label of a whole log from its labelled verdict."""
+    """Return the label of a whole log from its labeled verdict."""
     if row["benign"] or row["verdict"] in ("finished", "unfinished", "no-evidence"):
         return f"benign:{row['class'] or row['verdict']}"
     return row["class"] or "unknown"
@@ -155,7 +155,7 @@ def levels(claimed: list[Claim]) -> list[str]:
 HEAD = """# Scoreboard
 
 Written by `make scoreboard`, which prints the same. The project's own corpus is what the programs in
-`tests/repro/` printed; the development corpus holds real cases from public issue threads and logs, labelled
+`tests/repro/` printed; the development corpus holds real cases from public issue threads and logs, labeled
 by hand, and is not part of the repository. Neither says how the rules do on logs that were not seen while
 writing them: expect less there.
 """
@@ -179,7 +179,7 @@ def benchmark_claims(console: Console) -> list[Claim]:
     "more",
     multiple=True,
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Another labelled corpus; may be given more than once.",
+    help="Another labeled corpus; may be given more than once.",
 )
 @click.option("--wrong", is_flag=True, help="List the cases that are wrong.")
 @click.option("--levels", "by_level", is_flag=True, help="Print how often each confidence is right, too.")
@@ -189,7 +189,7 @@ def benchmark_claims(console: Console) -> list[Claim]:
     help="Write the tables here, too, if a corpus is given.",
 )
 def main(more: tuple[Path, ...], wrong: bool, by_level: bool, write: Path | None) -> None:
-    """Diagnose every labelled case and print how often the diagnosis is right."""
+    """Diagnose every labeled case and print how often the diagnosis is right."""
     console, catalogue = Console(stderr=True), load_catalogue()
     families = {page.id: page.family for page in catalogue.pages.values()}
     corpora = [("The project's own corpus", list(OWN)), *((DEVELOPMENT, [path]) for path in more)]

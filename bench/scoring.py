@@ -1,4 +1,4 @@
-"""Score diagnoses: pure counting over labelled cases; ``scoreboard.py`` runs the cases and prints the scores.
+"""Score diagnoses: pure counting over labeled cases; ``scoreboard.py`` runs the cases and prints the scores.
 
 A label is a rule's id, ``unknown`` (a failure that no rule should claim), ``failed`` (a failure, whatever its
 name), ``healthy``, or ``benign:…`` (text that looks like trouble but is harmless).

@@ -76,7 +76,7 @@ def main() -> None:
                 partial(slow_downs, noise, sigma, given.hosts, trials, given.seed),
             )
             print(line_of(noise, sigma, found), flush=True)
-    print(f"twin and product agree on {compare_twin(given.hosts, given.seed):,} judgements")
+    print(f"twin and product agree on {compare_twin(given.hosts, given.seed):,} judgments")
     print("false alarms")
     for noise in NOISES:
         for sigma in SIGMAS:
@@ -285,9 +285,9 @@ def middle(values: Array) -> Array:
 
 
 def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
-    """Let `Twin` and ``Comparison`` judge the same runs, some with a slow host; return the judgements.
+    """Let `Twin` and ``Comparison`` judge the same runs, some with a slow host; return the judgments.
 
-    The return value counts equal judgements. Raises `AssertionError` at the first difference.
+    The return value counts equal judgments. Raises `AssertionError` at the first difference.
     """
     draw = np.random.default_rng([seed, 99])
     agreed = 0

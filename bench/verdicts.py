@@ -94,7 +94,7 @@ def _common(command: Callable[..., None]) -> Callable[..., None]:
     command = click.option("--logs", multiple=True, type=folder, help="Folders of runs, at any depth.")(
         command
     )
-    return click.option("--corpus", multiple=True, type=folder, help="Another labelled corpus.")(command)
+    return click.option("--corpus", multiple=True, type=folder, help="Another labeled corpus.")(command)
 
 
 def _rows(corpus: tuple[Path, ...], logs: tuple[Path, ...], jobs: int) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,7 @@ _FASTER = 8.0  #: ratio of times that is reported, for four times the text: line
 _SURE = 0.004  #: seconds that the longer text must take; a linear search takes a tenth of that
 _ENOUGH = 20.0  # elapsed seconds after which a search is given up
 _ENDS = ("", "\0", "\n")
-_MOST_UNITS = 16  # number of texts for one pattern
+_MOST_UNITS = 16  # maximum number of texts for one pattern
 
 
 class Pattern(NamedTuple):

@@ -54,9 +54,7 @@ class Login:
             return f"dashboard.url is no http(s) address: {address}"
         for entry in (*self.viewers, *self.operators):
             if not _is_entry(entry):
-                return (
-                    f"login cannot tell who {entry!r} is; write an e-mail address, @domain, group:name or *"
-                )
+                return f"login cannot tell who {entry!r} is; write an email address, @domain, group:name or *"
         return None
 
 

@@ -15,7 +15,7 @@ import time
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_ACCEPTED = 64  # at a time, before any connection can be closed
+_ACCEPTED = 64  # number of connections accepted at a time, before any can be closed
 _DESCRIPTORS = 4096  # a page takes four, including its Streamlit event loop
 
 

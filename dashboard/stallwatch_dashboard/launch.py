@@ -52,7 +52,8 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
     return {
         "STREAMLIT_SERVER_ADDRESS": settings.host,
         "STREAMLIT_SERVER_PORT": str(settings.port),
-        "STREAMLIT_SERVER_HEADLESS": "true",  # Streamlit opens no browser and prompts for no email address
+        # These two keep Streamlit from opening a browser and from asking for an email address.
+        "STREAMLIT_SERVER_HEADLESS": "true",
         "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
         "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
         "STREAMLIT_SERVER_MAX_UPLOAD_SIZE": str(settings.max_upload_mb),

@@ -24,9 +24,9 @@ _CODE_PARTS = re.compile(r"(```.*?```|~~~.*?~~~|`[^`\n]+`)", re.DOTALL)
 # Matches Streamlit's additions to Markdown (formulas, :red[…], :material/…:, :smile:), and images, which are
 # fetched.
 _ADDED = re.compile(r"(?<!\\)(?:\$|:(?=[\w+-]+[:\[/])|!(?=\[))")
-_MOST_WORDS = 4000  #: characters of one inline text
-_MOST_CELL = 500  #: characters of a table cell
-_MOST_LINE = 2000  #: characters of a line of verbatim text
+_MOST_WORDS = 4000  #: maximum number of characters of one inline text
+_MOST_CELL = 500  #: maximum number of characters of a table cell
+_MOST_LINE = 2000  #: maximum number of characters of a line of verbatim text
 _MOST_LINES = 2000
 _CODE = re.compile(r"`([^`\n]+)`")
 

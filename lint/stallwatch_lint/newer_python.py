@@ -39,7 +39,7 @@ class NewerPython(Exception):
     def __init__(self, file: str, line: int | None, form: str, since: str) -> None:
         own = ".".join(map(str, sys.version_info[:2]))
         super().__init__(
-            f"{file}:{line}: {form} is read by Python {since} and newer, and this is Python {own}:"
+            f"{file}:{line}: {form} is read by Python {since} and later, and this is Python {own}:"
             f" install Stallwatch there to have this script checked"
         )
 

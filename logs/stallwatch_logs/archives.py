@@ -105,7 +105,7 @@ class TarFile:
         self._reported = ""  # error of the whole archive, reported once and not for each member
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """Return the files; if the archive is cut off, the files before the break and the error."""
+        """Return the files; if the archive is truncated, the files before the break and the error."""
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):

@@ -136,7 +136,7 @@ _NUMBERED = lazy(
 )
 _COUNTED = lazy(r"(?P<text>(?:.*[-_.])?)\d{1,3}\.(?:out|err|log)", re.IGNORECASE)
 _ANY_NUMBER = lazy(r"(?<![A-Za-z0-9])[1-9]\d{3,9}(?![A-Za-z0-9])")
-# torchrun creates such a folder on each node; those of one run share one id.
+# torchrun creates a folder of this kind on each node; the folders of one run share one id.
 _TORCHRUN = lazy(r"(?P<run>.+)_[a-z0-9_]{8}")
 _ATTEMPT = lazy(r"attempt_\d{1,4}")
 _POD = lazy(

@@ -12,7 +12,7 @@ from stallwatch_logs.inputs import InputError
 MARKS = ("agent.json", "record.json")  #: files that mark the folder of a run
 _FILES = (*MARKS, "diagnosis.json", "events.jsonl", "incidents.jsonl", "run-incidents.jsonl")
 _MOST_BYTES = 256 << 20  # of all copies
-_LONGEST = 100  # characters of a folder's name
+_LONGEST = 100  # maximum number of characters of a folder's name
 
 
 class RecordCopies:

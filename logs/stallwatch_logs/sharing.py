@@ -17,7 +17,7 @@ from stallwatch_logs.workers import NO_PAGES, Board, Job, Pages, Wanted, read_aw
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.scan.state import ScanSizes
 
-BATCH = 16 * 1024 * 1024  #: bytes on disk of one job, if the files are small
+BATCH = 16 * 1024 * 1024  #: number of bytes on disk that one job reads, if the files are small
 _A_FILE = 32 * 1024  # cost of opening a file, in bytes read
 _PAUSE = 20  # pause between two reports, as a multiple of a report's duration
 _EVERY = 0.1  # seconds between two checks of the other processes, and between two progress reports

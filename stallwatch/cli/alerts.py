@@ -97,7 +97,7 @@ def test(
     STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
-    With --through prometheus the message takes the same path as alerts, and the first broken link is named.
+    With --through prometheus, the message takes the same path as alerts, and the first broken link is named.
     Exit code: 1 if a URL did not accept it, a link is broken, a route names an unknown rule or family, a file
     was ignored because others can write it, or the configuration has another mistake. URLs are shown masked.
     """

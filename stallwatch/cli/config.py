@@ -31,7 +31,7 @@ def config() -> None:
 def show(app: App) -> None:
     """Print every key, its effective value and where it comes from. Secrets are masked.
 
-    Later ones win: default, stallwatch.toml, environment, flags. Exit code 2 if something in it is wrong.
+    Later sources win: default, stallwatch.toml, environment, flags. Exit code 2 if something in it is wrong.
     """
     loaded = app.config()
     table = plain_table("key", "value", "from")

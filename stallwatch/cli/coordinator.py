@@ -31,9 +31,9 @@ def coordinator(app: App) -> None:
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator
     STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
 
-    A run over many hosts does not need one: its first host merges. A coordinator service outlives the
-    cluster's jobs, and only it needs the chats' URLs. If it does not answer, the run's hosts merge by
-    themselves. Stop with Ctrl-C.
+    A run over many hosts does not need one: its first host merges the reports. A coordinator service outlives
+    the cluster's jobs, and only it needs the chats' URLs. If it does not answer, the run's hosts merge the
+    reports themselves. Stop with Ctrl-C.
     """
     from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret

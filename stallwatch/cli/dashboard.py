@@ -28,7 +28,7 @@ from stallwatch.cli.context import (
 def dashboard(app: App, insecure: bool) -> None:
     """Start the web dashboard.
 
-    All runs, a live run, and the post-mortem of uploaded logs.
+    It shows all runs, a live run, and the post-mortem of uploaded logs.
 
     \b
     stallwatch dashboard
@@ -86,13 +86,13 @@ def boards(folder: Path) -> None:
 )
 @click.pass_obj
 def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> None:
-    """Put folder, boards and incidents into a Grafana; run it again to bring them up to date.
+    """Create the folder, boards, and incidents in Grafana; run it again to update them.
 
     \b
     export STALLWATCH_GRAFANA_TOKEN=…
     stallwatch grafana push --url http://localhost:3000 --prometheus http://prometheus:9090
 
-    Exit code: 1 when Grafana did not take something.
+    Exit code: 1 if Grafana rejected something.
     """
     found = _boards()
     from stallwatch_dashboard.grafana.push import Grafana, PushError

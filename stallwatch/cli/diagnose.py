@@ -106,13 +106,13 @@ class _Diagnose(click.Command):
     "--workers",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Number of processes that read files (default: one per processor, at most 8); 1 starts none.",
+    help="Number of processes that read files (default: one per processor, at most 8); 1: only this one.",
 )
 @click.option(
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Stop reading after this time (30s, 5m, 2h), and diagnose what was read until it.",
+    help="Stop reading after this time (30s, 5m, 2h), and diagnose what has been read.",
 )
 @language_option
 @rules_option

@@ -80,7 +80,7 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
 
     \b
     stallwatch alerts ack myrun/stall/silent-hang-no-error/1
-    stallwatch alerts ack myrun      # all open ones of the run, and its end
+    stallwatch alerts ack myrun      # all open incidents of the run, and its end
 
     The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if there is no such
     incident, or it is no longer open.
@@ -156,8 +156,9 @@ def silence(
     comment: str,
     end: int | None,
 ) -> None:
-    """Send no messages of incidents for a while. They are still recorded, and chats that know of an incident
-    are notified when it ends.
+    """Suppress messages about incidents for a while.
+
+    Incidents are still recorded, and chats that know of an incident are notified when it ends.
 
     \b
     stallwatch alerts silence --run 'sweep-*' --for 8h --comment 'known, ends tonight'

@@ -57,8 +57,8 @@ def rules() -> None:
 def show(app: App, rule: str) -> None:
     """Show the page of one rule: what happened, why, what to do, sample lines.
 
-    Off a terminal it is the page's Markdown, as it stands in the file. If its patterns use fragments, they
-    follow in full.
+    If the output is not a terminal, the page's Markdown is printed unchanged. If its patterns use fragments,
+    the full patterns follow.
     """
     config = app.config()
     page = _page(catalogue_of(config), rule)
@@ -98,7 +98,7 @@ def _item(pattern: str) -> str:
 def check(app: App, folder: Path | None) -> None:
     """Check rule pages: their format, their patterns, and that the patterns match their samples.
 
-    Without DIR the packaged rules and the configured folders are checked. Sections not written yet are
+    Without DIR, the packaged rules and the configured folders are checked. Sections not written yet are
     listed. Exit code 2 if a page is wrong.
     """
     from stallwatch_rules.authoring.checking import check_catalogue
@@ -138,7 +138,7 @@ def test(app: App, rule: str | None, file: Path) -> None:
     stallwatch rules test failing.log
     grep -i nccl train.log | stallwatch rules test --rule nccl-watchdog-timeout
 
-    Exit code: 0 when a rule fired, 1 when none did.
+    Exit code: 0 if a rule fired, otherwise 1.
     """
     from stallwatch_rules.matching.matcher import Matcher
     from stallwatch_rules.pages.catalogue import Catalogue
@@ -148,7 +148,7 @@ def test(app: App, rule: str | None, file: Path) -> None:
     if rule is not None:
         page = _page(catalogue, rule)
         if page.judged:
-            print_notice(f"{rule} has no pattern: it is concluded from a whole run; use stallwatch diagnose")
+            print_notice(f"{rule} has no pattern: it is inferred from an entire run; use stallwatch diagnose")
         catalogue = Catalogue.of([page])
     lines = list(_lines(file))
     hits = Matcher(catalogue).match_stream(lines)

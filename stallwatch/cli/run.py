@@ -44,7 +44,7 @@ def watch_options(command: _Command) -> _Command:
     merger = "The agent or service that merges the reports of all hosts (default: the first host)."
     about = "report (default), abort, or 'command LINE': what to do at a stall."
     for option in (
-        click.option("--no-metrics", is_flag=True, help="Serve no /metrics."),
+        click.option("--no-metrics", is_flag=True, help="Do not serve /metrics."),
         setting_option("stall.on_stall", "--on-stall", type=_reaction, metavar="ACTION", help=about),
         setting_option("exporter.sd_dir", "--sd-dir", type=FOLDER, metavar="DIR", help=announce),
         address_options(
@@ -52,7 +52,9 @@ def watch_options(command: _Command) -> _Command:
         ),
         setting_option("join.address", "--join", metavar="HOST:PORT", help=merger),
         setting_option("join.run", "--run", metavar="NAME", help=belongs),
-        click.option("--name", metavar="NAME", help="The run's name (default: the script's and the time)."),
+        click.option(
+            "--name", metavar="NAME", help="The run's name (default: the script's name and the time)."
+        ),
     ):
         command = option(command)
     return command
@@ -66,13 +68,13 @@ def watch_options(command: _Command) -> _Command:
     "--no-probe",
     given=False,
     is_flag=True,
-    help="Load no probe into the ranks: watch only the output.",
+    help="Do not load a probe into the ranks; watch only the output.",
 )
 @setting_option(
     "run.fail_on_finding",
     "--fail-on-finding",
     is_flag=True,
-    help="Exit with 1 if the run failed though the command returned 0.",
+    help="Exit with 1 if the run failed although the command returned 0.",
 )
 @language_option
 @rules_option
@@ -162,7 +164,7 @@ def _unwatched(command: Sequence[str]) -> int:
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
 @click.option("--once", is_flag=True, help="Read what the files hold, report, and exit.")
 @click.option(
-    "--until-idle", type=float, metavar="SECONDS", help="Exit when nothing was written for this long."
+    "--until-idle", type=float, metavar="SECONDS", help="Exit when nothing has been written for this long."
 )
 @watch_options
 @language_option
@@ -176,14 +178,15 @@ def tail(
     name: str | None,
     no_metrics: bool,
 ) -> None:
-    """Watch a run that is already going, from its log files. Stop with Ctrl-C.
+    """Watch a run that is already running, from its log files. Stop with Ctrl-C.
 
     \b
     stallwatch tail 'logs/*.log'
     stallwatch tail --name sft-7b slurm-1234.out
 
-    GLOB is a file, a folder or a quoted pattern; files that appear later are picked up. Lines already in the
-    files teach the rhythm and raise no incident. With --name, a second tail resumes where the first stopped.
+    GLOB is a file, a folder or a quoted pattern; files that appear later are watched, too. Lines that are
+    already in the files teach the rhythm, but do not open an incident. With --name, a second tail resumes
+    where the first stopped.
     """
     from stallwatch_exporter.tailing.follow import tail_files
 

@@ -153,8 +153,8 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
     """Replay a recorded real stall and watch it being found.
 
-    It appears in the terminal, on the dashboard and at a local chat endpoint. RECORDING is a run folder kept
-    by `stallwatch run` (default: the packaged recording).
+    The stall appears in the terminal, on the dashboard, and at a local chat endpoint. RECORDING is a run
+    folder kept by `stallwatch run` (default: the packaged recording).
     """
     from stallwatch.demo import demo as show
 

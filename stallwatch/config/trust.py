@@ -20,7 +20,7 @@ from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
 _MOST_LINKS = 40  # Linux follows the same number
-_MOST_BYTES = 1 << 20  #: bytes of the largest file that can be trusted by its content
+_MOST_BYTES = 1 << 20  #: maximum number of bytes of the largest file that can be trusted by its content
 
 
 class Untrusted(Exception):

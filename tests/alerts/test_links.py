@@ -66,7 +66,7 @@ def test_without_a_page_and_a_dashboard_nothing_is_linked(stall: Stall) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "said"), [("en", "It lasted 3 min 10 s."), ("zh", "持续了 3 分 10 秒。")]
+    ("language", "said"), [("en", "Duration of the incident: 3 min 10 s."), ("zh", "持续了 3 分 10 秒。")]
 )
 def test_the_end_of_a_finding_tells_how_long_it_was(stall: Stall, language: str, said: str) -> None:
     over = stall(

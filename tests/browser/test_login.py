@@ -81,7 +81,7 @@ def test_a_viewer_looks_and_does_not_act(guarded: Stage, newcomer) -> None:  # t
     page.get_by_text("Only operators upload logs").wait_for()
     assert page.locator("input[type=file]").count() == 0
     page.get_by_test_id("stTopNav").get_by_role("link", name="Health").click()
-    page.get_by_text("Only operators send test messages").wait_for()
+    page.get_by_text("Only operators can send test messages").wait_for()
     assert page.get_by_role("button", name="Send a test message").count() == 0
     assert SECRET not in page.content()
 

@@ -86,7 +86,7 @@ def test_a_script_that_cannot_be_read_fails_unless_a_newer_python_may_read_it(
     assert failed.exit_code == 1 and " FAILS " in failed.stdout and "bad.py:2" in failed.stdout
     monkeypatch.setattr("stallwatch_lint.script.newer_syntax", lambda *_: ("type X = …", "3.99"))
     newer: Result = stallwatch("check", "bad.py", "--versions", freeze)
-    assert newer.exit_code == 2 and "bad.py:2: type X = … is read by Python 3.99 and newer" in newer.stderr
+    assert newer.exit_code == 2 and "bad.py:2: type X = … is read by Python 3.99 and later" in newer.stderr
     assert "No verdict" in newer.stdout
 
 

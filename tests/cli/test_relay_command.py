@@ -18,7 +18,7 @@ CHAT = "json://127.0.0.1:1/s3cr3t-hook"
 def test_without_a_chat_no_notification_is_possible(stallwatch: Stallwatch) -> None:
     result = stallwatch("relay")
     assert result.exit_code == 2
-    assert "no chat is configured; write urls" in result.stderr
+    assert "no chat is configured: write urls" in result.stderr
 
 
 def test_a_taken_port_and_a_database_that_is_not_there_are_told(
@@ -67,7 +67,7 @@ def test_a_chat_in_a_route_is_enough(stallwatch: Stallwatch, tmp_path: Path) -> 
             f'[7, "{CHAT}"]',
             "THE RELAY STARTS WITHOUT THE CHATS LEFT OUT ABOVE: it notifies json://127.0.0.1:1/**",
         ),
-        ("[7]", "no chat is configured; write urls"),
+        ("[7]", "no chat is configured: write urls"),
         ("7", "NOBODY WILL BE NOTIFIED"),
     ],
 )

@@ -185,4 +185,4 @@ def test_test_of_a_file_that_is_not_there(stallwatch: Stallwatch) -> None:
 def test_test_of_a_rule_without_patterns_says_why_nothing_fires(stallwatch: Stallwatch) -> None:
     result = stallwatch("rules", "test", "--rule", "silent-hang-no-error", stdin="x\n")
     assert result.exit_code == 1
-    assert "concluded from a whole run" in result.stderr
+    assert "inferred from an entire run" in result.stderr

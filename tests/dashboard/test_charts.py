@@ -79,7 +79,9 @@ def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
     """A drawn threshold would flatten the steps."""
     steps = RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(600, 600))
     chart = draw("step_time", steps, live=False)
-    assert [note.text for note in chart.layout.annotations] == ["stall threshold 10 min: above this picture"]
+    assert [note.text for note in chart.layout.annotations] == [
+        "stall threshold 10 min: above the range of this chart"
+    ]
     near = draw("step_time", RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(1, 1)), live=False)
     assert not near.layout.annotations and len(near.data) == 2
 

@@ -45,7 +45,7 @@ def test_a_warning_is_an_incident_before_anything_fails(probed: Any) -> None:
         "degrading",
     )
     assert "trl/trainer/ppo_trainer.py:332" in incident.evidence[0]
-    assert render(incident.note) == "It will fail at the first checkpoint (save strategy: step 500)."
+    assert render(incident.note) == "The run will fail at the first checkpoint (save strategy: step 500)."
     assert incident.primary is not None and incident.primary.fixes
     assert incident.primary.file == "events.jsonl"
     assert run.metric(f"stallwatch_rule_matches_total{{rule={SAVES}}}") == 2

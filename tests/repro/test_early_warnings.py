@@ -33,7 +33,7 @@ def watched(tmp_path: Path, catalogue: Catalogue) -> Watched:
 
 
 def test_a_model_that_trains_in_evaluation_mode_is_reported(watched: Watched) -> None:
-    """DeepSpeed 0.15.4 and newer print nothing about it, and the run ends well."""
+    """DeepSpeed 0.15.4 and later print nothing about it, and the run ends well."""
     assert watched.run("backward_in_eval_mode.py", "--hold", str(watched.hold), ranks=2) == 0
     opened = watched.told[0]
     assert (opened.rule, opened.severity, opened.status) == (EVAL, "warning", "open")

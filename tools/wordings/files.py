@@ -16,8 +16,8 @@ from wordings.search import COMPILED
 
 BINARY = (".so", ".dylib", ".pyd")
 SUFFIXES = (".py", *COMPILED, *BINARY)
-MAX_FILE = 20 << 20  #: bytes of source; a larger file is generated and holds no messages
-MAX_ARCHIVE = 512 << 20  #: bytes of source read into memory from a source archive
+MAX_FILE = 20 << 20  #: maximum number of bytes of source; a larger file is generated and holds no messages
+MAX_ARCHIVE = 512 << 20  #: maximum number of bytes of source read into memory from a source archive
 LIMITS = Limits(members=100_000, expanded=16 << 30)  #: limits of an archive; torch's wheel holds 12,000 files
 
 

@@ -24,7 +24,7 @@ from wordings.files import SourceError
 
 INDEX = "https://pypi.org/simple"
 ACCEPT = "application/vnd.pypi.simple.v1+json, text/html;q=0.5"
-MAX_PAGE = 64 << 20  #: bytes of an index page
+MAX_PAGE = 64 << 20  #: maximum number of bytes of an index page
 MAX_SDIST = 256 << 20
 SECONDS = 600  #: seconds for a complete download
 _PAUSE = 60  # seconds without a response

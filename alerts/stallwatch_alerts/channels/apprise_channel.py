@@ -40,7 +40,7 @@ _PRIORITIES = {
 _NTFY_BYTES = 4096  # docs.ntfy.sh, "Limitations": a longer message becomes an attachment
 _NTFY_REST = 300  # bytes for the topic, the tags and the names of all fields
 _LONGEST_REASON = 500
-_MOST_PLACES = 500  # open incidents whose messages a channel remembers
+_MOST_PLACES = 500  # maximum number of open incidents whose messages a channel remembers
 
 
 class AppriseChannel:
@@ -191,7 +191,7 @@ def _failure(captured: DeliveryCapture, chat: str) -> ChannelError:
             return ChannelError(core[0], code=core[1])
         return ChannelError(reason, chat=chat, code=code)
     if wants_tls(refused.text):
-        return ChannelError("the port takes HTTPS only", code="wants-tls")
+        return ChannelError("the port accepts only HTTPS", code="wants-tls")
     return ChannelError(reason, chat=chat, code=f"http-{refused.status}", retry_after=retry_after(refused))
 
 

@@ -21,7 +21,11 @@ _CERTIFICATE = lazy(r"certificate verify failed:? ?(?P<why>[^'\"]*?)(?: \(_ssl|[
 _SSL = lazy(r"\[SSL: (?P<code>\w+)\]")
 # The order matters: the message of a proxy error also contains "refused".
 _REASONS: tuple[tuple[str, str, str], ...] = (
-    (r"ProxyError|Tunnel connection failed|Cannot connect to proxy", "the proxy refuses", "proxy"),
+    (
+        r"ProxyError|Tunnel connection failed|Cannot connect to proxy",
+        "the proxy refused the connection",
+        "proxy",
+    ),
     (
         r"NameResolutionError|Name or service not known|getaddrinfo|name resolution|nodename nor servname",
         "the host's name cannot be resolved",
@@ -29,22 +33,22 @@ _REASONS: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNKNOWN_PROTOCOL|HTTP_REQUEST|PACKET_LENGTH",
-        "the port speaks no TLS",
+        "the port does not use TLS",
         "no-tls",
     ),
-    (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no answer in time", "timeout"),
+    (r"ConnectTimeout|ReadTimeout|timed out|TimeoutError", "no response in time", "timeout"),
     (
         r"Connection refused|Errno 111\b|WinError 10061|actively refused",
         "connection refused",
         "refused",
     ),
-    (r"Network is unreachable|No route to host|Host is down", "no way to the host", "unreachable"),
+    (r"Network is unreachable|No route to host|Host is down", "no route to the host", "unreachable"),
     (
         r"Connection aborted|Connection reset|Remote end closed|RemoteDisconnected|BadStatusLine",
-        "the connection broke before an answer came",
+        "the connection was closed before a response arrived",
         "broken",
     ),
-    (r"Failed to parse|InvalidURL|Port out of range", "no such host or port can be", "address"),
+    (r"Failed to parse|InvalidURL|Port out of range", "the host or the port is invalid", "address"),
 )
 #: Answers of TLS servers to a plain HTTP request: nginx, Go's net/http, Apache.
 _WANTS_TLS = lazy(

@@ -16,7 +16,7 @@ from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
 _MOST_BYTES = 65_536  # of an answer: chats echo the message, and error pages of proxies are useless
-_LONGEST = 30.0  # seconds for the whole answer: the timeout of ``requests`` restarts with every byte
+_LONGEST = 30.0  # maximum seconds for the whole answer: the timeout of ``requests`` restarts with every byte
 
 
 @dataclass(frozen=True)

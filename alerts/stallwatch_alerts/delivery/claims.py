@@ -55,7 +55,7 @@ def _here() -> str:
 LOOKED_AT = 500
 # A message that was refused this many times is sent alone, because the chat may reject this very message. If
 # the chat accepted other messages meanwhile, the refused message delays only news about its own incident.
-# Otherwise other messages are tried only right after it, because the oldest comes first after an outage.
+# Otherwise, other messages are tried only right after it, because the oldest comes first after an outage.
 IN_ORDER = 5
 _RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt of another
 _ONE_BY_ONE = 3  # up to this many messages are sent separately

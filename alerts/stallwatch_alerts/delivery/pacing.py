@@ -77,7 +77,7 @@ def has_room(limits: Sequence[Limit], sent: Sequence[float], now: float) -> bool
 GIVE_UP_AFTER = 86400.0  #: age in seconds at which a message is discarded
 # Minimum number of attempts: after a day without a sender, a message is old before its first attempt.
 _TRIES_AT_LEAST = 30
-LONGEST_PAUSE = 3600.0  #: seconds after which a chat that requested a longer pause is tried again
+LONGEST_PAUSE = 3600.0  #: maximum pause in seconds, even if the chat requested a longer pause
 _FIRST, _LONGEST = 1.0, 60.0
 
 

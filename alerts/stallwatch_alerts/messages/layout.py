@@ -169,7 +169,7 @@ def _taken(lines: Iterable[str], room: int) -> list[str]:
 
 
 def html_page(text: str) -> str:
-    """Return the text as one HTML element for e-mail, with everything escaped."""
+    """Return the text as one HTML element for email, with everything escaped."""
     return f'<div style="{_FONT}">' + "".join(_as_html(block) for block in blocks_of(text)) + "</div>"
 
 

@@ -14,7 +14,7 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
 
-TEXT_LIMIT = 2000  #: characters of a whole message; messages without links and groups are shorter
+TEXT_LIMIT = 2000  #: maximum number of characters of a message with its links and groups
 
 
 @dataclass(frozen=True)

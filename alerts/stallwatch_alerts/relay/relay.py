@@ -40,7 +40,7 @@ _INCIDENTS = 200  # the newest incidents of one run
 _TRIES = 3
 _YOUNG_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
-_MOST_WAITING = 32  # requests that wait for an incident; in a burst, further requests do not wait
+_MOST_WAITING = 32  # maximum number of requests that wait for an incident; further ones do not wait
 
 
 class NotificationIntake:

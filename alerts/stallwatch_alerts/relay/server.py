@@ -147,7 +147,7 @@ class RelayServer(ServerThread):
             self._report(text)
 
     def look(self, path: str, query: str) -> Answer:
-        """Return the answer to a GET request."""
+        """Return the response to a GET request."""
         if path == _HEALTHY:
             wrong = self._healthy()
             return _text(HTTPStatus.SERVICE_UNAVAILABLE, wrong) if wrong else _text(HTTPStatus.OK, "healthy")

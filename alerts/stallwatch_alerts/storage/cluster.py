@@ -66,7 +66,7 @@ class _Posted:
 
 
 class _LockLost(Exception):
-    """Another agent holds the lock and merges."""
+    """Another agent holds the lock and merges the reports."""
 
 
 def is_cluster_engine(url: str) -> bool:
@@ -112,7 +112,10 @@ class PostgresBacking:
         self._skipped: set[str] = set()
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Write the report; return the newest reply if the database answers and an agent merges."""
+        """Write the report; return the merging agent's newest reply.
+
+        Return ``None`` if the database does not answer in time or no agent is merging the reports.
+        """
         encoded = msgspec.json.encode(report)
         if len(encoded) > MOST_BYTES:
             self._skip(report.agent, f"it has {len(encoded)} bytes, more than {MOST_BYTES}")
@@ -138,7 +141,7 @@ class PostgresBacking:
         return posted.reply
 
     def close(self) -> None:
-        """Stop the thread; if this agent merges, another agent takes over immediately."""
+        """Stop the thread; if this agent merges the reports, another agent takes over immediately."""
         with self._mutex:
             self._closed = True
             thread, posted = self._thread, self._posted

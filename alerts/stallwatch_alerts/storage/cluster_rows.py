@@ -206,7 +206,7 @@ class ClusterRows:
         return bool(self._execute(_BEAT, key=self._key, agent=self._agent).rowcount)
 
     def publish(self, reply: bytes) -> bool:
-        """Write the reply to every agent of the run; return whether this agent still merges."""
+        """Write the reply to every agent of the run; return whether this agent still merges the reports."""
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:

@@ -2,7 +2,7 @@
 
 ``STALLWATCH_BENCH_SEED`` chooses the style of the log and the step of the failure. The failures are real: the
 libraries raise the exceptions, the kernel kills the processes. Only failures that need a GPU are raised by
-hand (``raised``, labelled re-enacted).
+hand (``raised``, labeled re-enacted).
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from stallwatch_exporter.incident import Incident
 HEIGHT = 232
 #: Maximum number of band names; maximum and minimum characters of a name.
 _MOST_NAMES, _LONGEST, _SHORTEST = 3, 34, 5
-_LETTERS = 72  #: characters that fit above a chart in a window of 1,280 pixels
+_LETTERS = 72  #: number of characters that fit above a chart in a window of 1,280 pixels
 Json = dict[str, Any]
 
 

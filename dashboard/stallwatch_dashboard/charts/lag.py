@@ -26,8 +26,8 @@ from stallwatch_exporter.incident import Incident
 
 _MOMENTS = 120
 _ROW_PIXELS, _TALLEST = 12, 640
-_MOST_NAMED = 16  #: rows with a name at the axis
-_LONGEST = 24  #: characters of a host's name at the axis
+_MOST_NAMED = 16  #: maximum number of rows with a name at the axis
+_LONGEST = 24  #: maximum number of characters of a host's name at the axis
 
 
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:

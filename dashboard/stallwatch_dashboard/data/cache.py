@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from stallwatch_dashboard.data.frames import Key
 
-_NARROWEST = 2.0**-10  #: seconds
+_NARROWEST = 2.0**-10  #: minimum width of a time span, in seconds
 
 Point = tuple[int, float, float]  #: series, time, value
 
@@ -97,7 +97,7 @@ _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: maximum points of one metric; a longer metric keeps the extremes of each time span
 #: Points of each of many series, for example ranks; and the maximum for all of them.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
-_MOST_FRESH = 16_000  #: points of a metric that are stored as tuples until it is read
+_MOST_FRESH = 16_000  #: maximum number of points of a metric that are stored as tuples until it is read
 
 
 def _enough(series: int) -> int:

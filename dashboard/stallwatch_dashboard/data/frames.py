@@ -75,8 +75,8 @@ _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is 
 #: Numbers that are reported with a step, not between two steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
 _LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
-_POINTS = 1200  #: points of a metric: two per pixel of a chart
-_RANK_POINTS = 20_000  #: points of a metric for few ranks: enough for 80 times of 128 ranks
+_POINTS = 1200  #: maximum number of points of a metric: two per pixel of a chart
+_RANK_POINTS = 20_000  #: maximum number of points of a metric for few ranks: enough for 80 times of 128 ranks
 SILENT_SECONDS = 60.0  #: an agent silent for this much longer than others is gone
 _MEMORY = ("allocated", "reserved", "peak")
 

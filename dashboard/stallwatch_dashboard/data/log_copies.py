@@ -18,11 +18,11 @@ from stallwatch_rules.text.controls import TERMINAL_CODES, without_controls
 from stallwatch_rules.text.digest import fold_ranks
 from stallwatch_rules.text.redact import redact
 
-MOST_BYTES = 512 * 1024  #: bytes of one copy around a time, half before and half after it
-MOST_COPIES = 128  #: ranks whose copies are read for one view
-MOST_LINES = 2000  #: lines of one view
-_END_BYTES = 256 * 1024  #: bytes of one copy for its last lines
-_MOST_CHARACTERS = 2000  #: characters of one line
+MOST_BYTES = 512 * 1024  #: maximum number of bytes of one copy around a time, half before and half after it
+MOST_COPIES = 128  #: maximum number of ranks whose copies are read for one view
+MOST_LINES = 2000  #: maximum number of lines of one view
+_END_BYTES = 256 * 1024  #: number of bytes read from the end of one copy
+_MOST_CHARACTERS = 2000  #: maximum number of characters of one line
 _FOLD_SECONDS = 1.0  #: within this time, the same line of several ranks is shown once
 _NUMBERS = re.compile(r"\d+(\.\d+)?")
 

@@ -19,7 +19,7 @@ PREFIX = "stallwatch_"
 IDENTITY = "stallwatch_run_info"
 MOST_READINGS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
-MOST_SECONDS = 3.0  #: seconds for the whole answer
+MOST_SECONDS = 3.0  #: maximum seconds for the whole answer
 _SOCKET_SECONDS = 1.5
 # Histograms have many buckets, which no chart needs: sum and count give the step time.
 _LEFT_OUT = ("_bucket", "_created")

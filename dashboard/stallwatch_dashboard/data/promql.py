@@ -19,7 +19,7 @@ from stallwatch_dashboard.data.metrics_page import IDENTITY, PREFIX
 from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Text, message
 
-MOST_NAMES = 50  #: runs in one query
+MOST_NAMES = 50  #: maximum number of runs in one query
 _END = "end_timestamp_seconds"
 _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
@@ -151,7 +151,7 @@ FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query,
 
 _LATE_SECONDS = 60.0  #: a number may reach the server this late, so this time span is queried again
 _SAME_SECONDS = 0.5  #: how long an answer is reused: a page repeats a query for many of its lines
-_MOST_KEPT = 256  #: queries, enough for some dozen pages
+_MOST_KEPT = 256  #: maximum number of queries, enough for some dozen pages
 
 
 @dataclass(frozen=True)

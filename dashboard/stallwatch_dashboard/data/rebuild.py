@@ -28,9 +28,9 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
-MOST_BYTES = 128 * 1024 * 1024  #: bytes of one run's copies; the rest is omitted, with a note
+MOST_BYTES = 128 * 1024 * 1024  #: maximum number of bytes of one run's copies; the rest is omitted
 _CHUNK = 1024 * 1024
-_KEPT_FRAMES = 16  #: runs whose frames are cached
+_KEPT_FRAMES = 16  #: number of runs whose frames are cached
 
 Row = tuple[int | None, float, float]  # rank, time, value
 

@@ -79,7 +79,7 @@ class Scraper:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop scraping; the store may be closed afterwards."""
+        """Stop scraping; the store may be closed afterward."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * MOST_SECONDS)

@@ -54,8 +54,8 @@ from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
 _LATE_SECONDS = 5.0  #: seconds after a run's start from which scraping misses its beginning
-_MOST_JOURNAL = 4 * 1024 * 1024  #: bytes read from the end of a run's incidents.jsonl
-_KEPT_JOURNALS = 1000  #: runs whose journals are cached
+_MOST_JOURNAL = 4 * 1024 * 1024  #: maximum number of bytes read from the end of a run's incidents.jsonl
+_KEPT_JOURNALS = 1000  #: number of runs whose journals are cached
 
 
 class Source:

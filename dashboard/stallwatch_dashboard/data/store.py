@@ -28,8 +28,8 @@ from stallwatch_exporter.runs.run_state import ENDINGS
 from stallwatch_rules.messages import Message, Text, message
 
 HEARTBEAT_SECONDS = 60.0  #: an unchanged number is still written at this interval
-POINTS = 1200  #: points of one query: two per pixel of a chart
-_MOST_POINTS = 20_000  #: points of one query of many series
+POINTS = 1200  #: maximum number of points of one query: two per pixel of a chart
+_MOST_POINTS = 20_000  #: maximum number of points of one query of many series
 _LASTING = "stallwatch_end_timestamp_seconds"  #: an agent reports this metric as it exits
 
 _SCHEMA = """

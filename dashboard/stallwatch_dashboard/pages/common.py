@@ -187,7 +187,7 @@ def chosen_row(table: str, rows: Sequence[T]) -> T | None:
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
 
-MOST_EVIDENCE = 3  #: lines
+MOST_EVIDENCE = 3  #: maximum number of lines shown
 _FEW_FIXES = 3
 
 

@@ -19,7 +19,7 @@ from stallwatch_dashboard.pages.incident import draw_incident, draw_incidents, m
 from stallwatch_dashboard.verdict import title_of
 from stallwatch_exporter.incident import Incident
 
-_MOST = 2000  #: incidents in the table
+_MOST = 2000  #: maximum number of incidents in the table
 _STATUSES = ("open", "resolved")
 _SEVERITIES = ("critical", "warning", "info")
 _TALLEST = 18

@@ -25,7 +25,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, folder_of_pack, packs_by
 from stallwatch_rules.pages.fixes import fixes_for, without_placeholder
 from stallwatch_rules.pages.page import RulePage
 
-_ROWS = 8  #: rows of the list while a page is open below it
+_ROWS = 8  #: number of rows of the list while a page is open below it
 
 
 @st.cache_resource(show_spinner=False)

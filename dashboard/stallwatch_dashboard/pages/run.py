@@ -41,7 +41,7 @@ _FRESH_SECONDS = 4.0  #: the age of younger numbers is not shown
 _LAST_WORDS_SECONDS = 15.0  #: a run's last numbers, lines, and incidents may arrive this long after its end
 _FEW_LINES, _MANY_LINES = 15, 1000
 _FEW_HOSTS = 6  #: maximum number of hosts listed by name
-_SPANS = (10, 60, 600)  #: seconds before and after a time
+_SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
 
 def _choose() -> str | None:

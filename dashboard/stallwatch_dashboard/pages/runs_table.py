@@ -49,7 +49,7 @@ ORDERS = (
     "lost",
 )
 _FRONTEND = Path(__file__).with_name("runs_frontend")
-_MOST_FOUND = 2000  #: searchable characters of a run
+_MOST_FOUND = 2000  #: maximum number of searchable characters of a run
 
 
 def _seconds_lost(value: float, language: str) -> str:

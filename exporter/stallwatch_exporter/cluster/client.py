@@ -46,11 +46,11 @@ from stallwatch_exporter.cluster.wire import (
 )
 from stallwatch_exporter.settings import JoinSettings
 
-POST_SECONDS = 4.0  #: seconds that a post may take
+POST_SECONDS = 4.0  #: maximum seconds that a post may take
 FIRST_PORT = 19402
 _PORTS = 200  # number of ports, so that runs on one machine listen on different ports
 _TRIES = 8
-_MOST_OTHERS = 64  # number of agents remembered besides those that may merge
+_MOST_OTHERS = 64  # maximum number of agents remembered besides those that may merge reports
 _STARTING_SECONDS = 30.0  # seconds that the agent at `join.address` may take to start
 _AT_ONCE = 16  # number of concurrent searches for agents
 _SPARE_SECONDS = 0.25  # seconds of a post that are left for hosts that did not answer before
@@ -189,7 +189,7 @@ class HttpBacking:
         return answer
 
     def _learn(self, listed: Sequence[Member]) -> None:
-        """Record the agents that may merge.
+        """Record the agents that may merge the reports.
 
         A new coordinator lists only the hosts that have posted to it. The other hosts stay known, because an
         agent that forgets a host with precedence over its own would merge a part of the run by itself.

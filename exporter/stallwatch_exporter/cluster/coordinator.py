@@ -40,19 +40,21 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # shortest and usual silence, in seconds, during a quiet spell
+_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # shortest and usual silence, in seconds, during a quiet period
 _LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
-_ABSENT_SECONDS = 15.0  # after such a suspension, another agent has merged and this agent's data are old
+# After a suspension of this length, another agent has merged the reports, and this agent's data is old.
+_ABSENT_SECONDS = 15.0
 _FORGET_SECONDS = 900.0  # an agent silent for this long is removed, and its open incidents close in any case
 _MOST_AGENTS = 16_384
 _MOST_ABSENT = 4096
-_PER_SECOND = 48.0  # posts per second that a coordinator takes in a quiet spell: more hosts post less often
-_SLOWEST = BEAT_SECONDS / 2  # longest seconds between posts in a quiet spell, with any number of hosts
+# Maximum total posts per second to a coordinator in a quiet period: with more hosts, each posts less often.
+_PER_SECOND = 48.0
+_SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
 _SKEWS = 32  # number of posts used to compare an agent's clock with the coordinator's
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
-#: Takes the numbers of expected, reporting and silent hosts; each is ``None`` once another agent merges.
+#: Takes the numbers of expected, reporting, and silent hosts; each is ``None`` once another agent takes over.
 HostCounts = Callable[[int | None, int | None, int | None], None]
 
 
@@ -106,7 +108,7 @@ class _Agent:
         return self.report.ending is None and now - self.at > limit
 
     def stacks(self, now: float) -> StallStacks | None:
-        """Return the agent's newest stack snapshot if it belongs to the current quiet spell."""
+        """Return the agent's newest stack snapshot if it belongs to the current quiet period."""
         age = self.report.stacks_age + now - self.at
         return self.report.stacks if age <= self.report.quiet + now - self.at + 1.0 else None
 
@@ -348,7 +350,7 @@ class Coordinator:
         """Return whether a silent host has had enough time to return to its open incidents.
 
         If the run continues on other hosts, or ends, that host is gone. If all hosts are quiet, the host may
-        be cut off with the same incident, and may be the last to post once the run continues.
+        be disconnected with the same incident, and may be the last to post once the run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
@@ -425,7 +427,7 @@ class Coordinator:
         return View(stacks, hosts | {rank: agent.host for agent in up for rank in agent.ranks})
 
     def _ruling(self, now: float) -> Ruling | None:
-        """Return the ruling on the quiet spell, based on the combined reports of all hosts."""
+        """Return the ruling on the quiet period, based on the combined reports of all hosts."""
         up = [agent for agent in self._up() if agent.report.ending is None]
         if len(up) < 2 or not any(is_quiet(one.report.quiet, one.report.threshold) for one in up):
             return None

@@ -334,7 +334,7 @@ def _key(*parts: object) -> str:
 
 def _job(text: str) -> str:
     safe = sanitise(text[: 10 * _LONGEST_JOB])
-    # Two jobs may differ only in the part that is cut off.
+    # Two jobs may differ only in the part that is omitted.
     return safe if len(safe) <= _LONGEST_JOB else f"{safe[: _LONGEST_JOB - 9]}-{_key(text)[:8]}"
 
 

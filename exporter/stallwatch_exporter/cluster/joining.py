@@ -20,7 +20,7 @@ from stallwatch_exporter.runs.runfolder import AgentInfo, RunFolder
 from stallwatch_exporter.settings import ExporterSettings
 from stallwatch_exporter.stacks.local_ranks import rank_environ
 
-#: Opens a transport other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while it merges.
+#: Opens a transport other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while merging.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
 _ENGINE_SECONDS = 8.0  # seconds until another agent finds that the merging agent is frozen
 

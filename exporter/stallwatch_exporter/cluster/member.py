@@ -213,7 +213,7 @@ class Member:
 
     @property
     def ruling(self) -> Ruling | None:
-        """Ruling of all hosts on the current quiet spell; ``None`` if it is unknown."""
+        """Ruling of all hosts on the current quiet period; ``None`` if it is unknown."""
         fresh = self._clock() - self._answered_at < _FRESH_SECONDS + self._beat()
         return self._reply.ruling if self._reply is not None and fresh else None
 

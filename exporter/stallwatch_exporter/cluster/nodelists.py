@@ -12,7 +12,7 @@ _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")
 _RANGE = lazy(r"(\d{1,12})(?:-(\d{1,12}))?")
 _MOST_BRACKETS = 8  # Slurm allows several: rack[0-3]node[1-8]
-_LONGEST = 253  # longest name of a host (RFC 1035 and 1123)
+_LONGEST = 253  # maximum length of a hostname (RFC 1035 and RFC 1123)
 
 
 class BadNodeList(ValueError):

@@ -51,8 +51,8 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, AgentReport, Reply
 from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServer, ServerThread
 from stallwatch_rules.text.controls import printable
 
-MOST_RUNS = 1024  #: number of runs that one server merges at a time
-_MOST_AGENTS = 16_384  # number of agents whose last request number is kept
+MOST_RUNS = 1024  #: maximum number of runs that one server merges at a time
+_MOST_AGENTS = 16_384  # maximum number of agents whose last request number is kept
 _MOST_CONNECTIONS = 4096
 _REPEATED_SECONDS = 600.0  # seconds after which a refusal is reported again
 _MOST_NOTICES = 200
@@ -110,7 +110,7 @@ class Request(NamedTuple):
 
 
 class Response(NamedTuple):
-    """The answer to a request."""
+    """The response to a request."""
 
     status: HTTPStatus
     body: bytes = b""
@@ -129,7 +129,10 @@ class Gate(Protocol):
 
 
 class OtherHosts:
-    """Gate for other hosts: every request needs a proof, and every answer to a proof is signed."""
+    """Gate for other hosts: every request must prove that its sender belongs to the run.
+
+    Every response to such a request is signed.
+    """
 
     def __init__(
         self,

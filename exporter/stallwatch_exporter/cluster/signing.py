@@ -92,7 +92,7 @@ class Signer:
         return hmac.compare_digest(self._of(*_parts(method, path, proof)), proof.signature)
 
     def reply(self, request: Proof, status: int, body: bytes) -> str:
-        """Return the signature of the answer to a request."""
+        """Return the signature of the response to a request."""
         return self._of(b"reply", request.signature.encode(), str(status).encode(), body)
 
     def is_reply(self, request: Proof, status: int, body: bytes, signature: str) -> bool:
@@ -119,14 +119,14 @@ class Hello(msgspec.Struct, kw_only=True):
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """Content of the answer 409: another agent merges the run."""
+    """Content of the response 409: another agent merges the reports of the run."""
 
     host_id: str
     address: str
 
 
 class Answer(msgspec.Struct, kw_only=True):
-    """Content of the answer to a post."""
+    """Content of the response to a post."""
 
     reply: Reply
     refused: dict[str, str] = {}  #: value of `Reply.refused` by agent, if it is not empty

@@ -34,7 +34,7 @@ def is_quiet(quiet: float, threshold: float | None) -> bool:
 
 
 def beat_of(quiet: float, threshold: float | None) -> float:
-    """Return the seconds between two posts, which decrease as a quiet spell approaches the threshold."""
+    """Return the seconds between two posts, which decrease as a quiet period approaches the threshold."""
     if threshold is None or not is_quiet(quiet, threshold):
         return BEAT_SECONDS
     return min(BEAT_SECONDS, max(QUIET_BEAT_SECONDS, abs(threshold - quiet) / _BEATS_BEFORE))
@@ -59,7 +59,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     host: str
     host_id: str  #: hash of hostname and boot id, because hosts may have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
-    members: int = 0  #: `digest_of` those that its host knows
+    members: int = 0  #: `digest_of` the members that its host knows
     node: int | None = None
     run: str  #: name of the run on this host
     attempt: int = 0
@@ -74,8 +74,8 @@ class AgentReport(msgspec.Struct, kw_only=True):
     step: int | None = None
     quiet: float = 0.0  #: seconds since the last sign of life
     threshold: float | None = None  #: learned threshold of the phase, in seconds
-    ruling: Ruling | None = None  #: ruling on the current quiet spell
-    stacks: StallStacks | None = None  #: newest stack snapshot of the ranks in this spell
+    ruling: Ruling | None = None  #: ruling on the current quiet period
+    stacks: StallStacks | None = None  #: newest stack snapshot of the ranks in this quiet period
     stacks_age: float = 0.0
     paces: list[Paces] = []
     #: Open incidents without stacks, and closed ones until the ledger shows the run's incident as closed.
@@ -125,7 +125,7 @@ class Reply(msgspec.Struct, kw_only=True):
     coordinator: str = ""  #: the agent or the service that merges
     acknowledged: dict[str, int] = {}  #: by agent: number of the newest report whose incidents were merged
     beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without news
-    members: list[Member] | None = None  #: null if the host knows them
+    members: list[Member] | None = None  #: null if the host already knows the members
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
     names: dict[str, str] = {}  #: by host id, the names of hosts that share their name with another one
     ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts

@@ -45,7 +45,7 @@ class Recorded(NamedTuple):
     stall: Incident | None = None  #: the stall that is open, or was when the run or the watching ended
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
     watched: bool = False  #: the agent still watches the run
-    end: Incident | None = None  #: incident of the run's end, if the record itself was cut short before it
+    end: Incident | None = None  #: incident of the run's end, if the record itself was truncated before that
     threshold: float | None = None  #: seconds of quiet after which the run's last phase was a stall
     unheard: float | None = None  #: Unix time of the last report of an agent that stopped before the end
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
@@ -412,7 +412,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
     If the copies of the output no longer show the cause, return the diagnosis made when the run ended:
-    copies are cut short if the disk is full, and missing if they were deleted.
+    copies are truncated if the disk is full, and missing if they were deleted.
     """
     if known.folder is None:
         return diagnosis

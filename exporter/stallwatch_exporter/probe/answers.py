@@ -24,25 +24,25 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 64
 INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are reported, from either end
-MOST_ENTRIES = 32  #: number of collectives that are reported
+MOST_ENTRIES = 32  #: maximum number of collectives that are reported
 # NCCL has its own recorder; the second one records gloo, even in a torch that has both (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
-MOST_NAMES = 4  #: number of names of a group
-MOST_RANKS_BYTES = 192 << 10  #: bytes of the ranks of all groups, as text
+MOST_NAMES = 4  #: maximum number of names of a group
+MOST_RANKS_BYTES = 192 << 10  #: maximum number of bytes of the ranks of all groups, as text
 # Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the
 # pipeline module holds the grid of a pipeline.
 _LAYOUTS = ("megatron.core.parallel_state", "deepspeed.utils.groups")
 _PIPELINE = "deepspeed.runtime.pipe.p2p"
 MOST_TASKS = 64
-_MOST_COROUTINES = 40  # coroutines of one task
+_MOST_COROUTINES = 40  # maximum number of coroutines of one task
 _MOST_AWAITED = 16
 _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
 _UNNAMED = re.compile(r"Task-\d+$")  # asyncio's names contain a counter, which differs from rank to rank
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
 _WAITS = ("_try_get_data", "_get_data", "_next_data")  # iterator methods that wait for data workers
-_MOST_FRAMES = 40  # number of frames searched for a data loader
+_MOST_FRAMES = 40  # maximum number of frames searched for a data loader
 _USUAL = 2  # number of saves of a function after which their usual length is known
 _MOST_WORKERS = 64
 

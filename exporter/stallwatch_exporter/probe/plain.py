@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # importing `typing` costs more than this module
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_MOST_ABOVE = 4  #: processes between the agent and the program, such as a shell and ``uv run``
+_MOST_ABOVE = 4  #: maximum number of processes between agent and program, such as a shell
 
 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:

@@ -28,7 +28,7 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # records of one ring in one poll: more records would add nothing
+_MOST_RECORDS = 256  # maximum number of records of one ring in one poll: more records would add nothing
 _ORPHAN_SECONDS = 86400.0
 _FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping may leave the file's time unchanged
 _QUOTES = lazy(r"[\"\n\r\\]")
@@ -274,7 +274,7 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that make steps; all of them while none makes steps.
+        """Return the processes of a rank that complete steps; all of them while none does.
 
         Processes that started while another one trained are its workers, even after it has ended.
         """

@@ -1,9 +1,9 @@
 """Start the command, pass its output through and into a queue of bytes, and wait for its end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
-bars; otherwise, it gets a pipe. The pseudo-terminal is raw: it changes no byte, and the real terminal does
-its usual work. If stdout and stderr are one terminal, they share a pseudo-terminal, so that output stays in
-order.
+bars; otherwise, it gets a pipe. The pseudo-terminal is raw: it does not change any byte, and the real
+terminal does its usual work. If stdout and stderr are one terminal, they share a pseudo-terminal, so that
+output stays in order.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     up: bool = False
     code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None``: not observed
     ended_at: float | None = None  #: steady time, like all times in this class
-    probed: bool = False  #: it was running with a probe that would have reported its end
+    probed: bool = False  #: True if it had a probe that would have reported its end
     left: bool | None = None  #: the interpreter ended without an error (True) or with one; ``None``: unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
@@ -131,8 +131,8 @@ def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
     """Return, for each rank, the process that ended last, not retried processes or helpers.
 
-    Processes that made steps take precedence: a program that runs after the training may have its rank, too.
-    However, a retry that ended well need not make steps: it may have found all steps done.
+    Processes that completed steps take precedence: a program that runs after the training may have its rank,
+    too. However, a retry that ended well need not complete steps: it may have found all steps done.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -157,7 +157,7 @@ def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached
 
 
 def _before_the_end(process: ProcessEnd, reached: Reached) -> bool:
-    """Return whether other processes made steps after this process had ended."""
+    """Return whether other processes completed steps after this process had ended."""
     known = process.run_step if process.step is None else process.step
     if known is not None and reached.step is not None and known < reached.step - GONE_ON:
         return True

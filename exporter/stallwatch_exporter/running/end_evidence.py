@@ -37,7 +37,7 @@ from stallwatch_rules.report.phrases import exception_in_short
 
 _PATIENCE = 1.0  # seconds for ranks to end after the command
 _LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # shorter interval at the command's start, and its duration
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # interval after the command's start, and how long it applies
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # number of characters of an error
 

@@ -16,7 +16,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: number of processes that one search visits; jobs have fewer on one host
+_MOST = 256  #: maximum number of processes that one search visits; jobs have fewer on one host
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 

@@ -53,7 +53,7 @@ _UNSENT_SECONDS = 600.0  # seconds for which notifications may have waited for a
 _AWAITED_SECONDS = 86400.0
 _WRITE_SECONDS = 1.0  # seconds for a write that usually takes no time
 _MOST_RUN_INCIDENTS = 1000
-_MOST_WAITING = 1024 * 1024  # bytes of lines that could not be written yet
+_MOST_WAITING = 1024 * 1024  # maximum number of bytes of lines that could not be written yet
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):

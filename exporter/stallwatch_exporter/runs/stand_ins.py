@@ -20,7 +20,7 @@ from stallwatch_exporter.probe.api import FOLDER_VARIABLE
 from stallwatch_exporter.settings import own_main
 from stallwatch_rules.stacks.records import StallStacks
 
-_MOST = 64  #: ranks of a recording that are replayed
+_MOST = 64  #: maximum number of ranks of a recording that are replayed
 
 
 def is_watched(environ: Mapping[str, str] = os.environ) -> bool:

@@ -62,7 +62,7 @@ _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[
         "rank_up": "1 while the process of a rank is there, by the probe.",
     },
     ("gauge", ("run", "phase")): {
-        "stall_threshold_seconds": "Quiet time after which this phase counts as stalled, learnt from the"
+        "stall_threshold_seconds": "Quiet time after which this phase counts as stalled, learned from the"
         " run.",
     },
     ("counter", _BY_RANK): {

@@ -55,7 +55,7 @@ class Evidence:
         self._number = 0  # number of the current or last snapshot
         self._began: float | None = None  # start of the current snapshot; None: it is over
         self._results: dict[int, LookResult] = {}
-        self._file = ""  # name of the file with the stacks of this quiet spell's newest snapshot
+        self._file = ""  # name of the file with the stacks of this quiet period's newest snapshot
 
     @property
     def possible(self) -> bool:
@@ -68,7 +68,7 @@ class Evidence:
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Start a snapshot and return at once; `progressed`: a rank made steps.
+        """Start a snapshot and return at once; `progressed`: a rank completed steps.
 
         The snapshot writes the stacks to a file. Without a result within `PATIENCE_SECONDS`, it is abandoned.
         """
@@ -93,7 +93,7 @@ class Evidence:
         return found
 
     def drop(self, *, reported: bool) -> None:
-        """Discard the snapshots of a past quiet spell, and their file unless a stall was `reported`."""
+        """Discard the snapshots of a past quiet period, and their file unless a stall was `reported`."""
         self._number += 1
         self._began = None
         self._results.clear()

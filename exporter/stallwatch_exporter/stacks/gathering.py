@@ -143,7 +143,10 @@ def _from_outside(pairs: _Pairs) -> None:
 
 
 def _look(pairs: _Pairs) -> None:
-    """Add the kernel's facts last: which ranks are still blocked, and which wait for a lock."""
+    """Add what the kernel reports about each rank, such as whether it is still blocked or waits for a lock.
+
+    Call this last: a rank that was only briefly blocked continues meanwhile.
+    """
     holders = processes.lock_holders()
     names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
     for rank, record in pairs:

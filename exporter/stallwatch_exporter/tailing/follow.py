@@ -61,8 +61,8 @@ def tail_files(
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
 
     The present content of the files is history: it teaches the thresholds and is reported in one line, but
-    opens no incident, unless the run is stalled now and watched until Ctrl-C. A second tail with the same
-    `name` continues where the first one stopped.
+    does not open an incident, unless the run is stalled now and watched until Ctrl-C. A second tail with the
+    same `name` continues where the first one stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():

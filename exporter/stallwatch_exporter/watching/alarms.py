@@ -174,7 +174,7 @@ class Alarms:
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
         """Open an incident for an unknown exception that was followed by silence and no progress.
 
-        A later guess at its cause, or a second exception, opens no second incident.
+        A later guess at its cause, or a second exception, does not open another incident.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return

@@ -1,8 +1,8 @@
-"""Fold the troubles of a run into one incident per episode, regardless of the number of rules and ranks.
+"""Fold the problems of a run into one incident per episode, regardless of the number of rules and ranks.
 
-A trouble is the state that the ``IncidentManager`` keeps for one kind and rule. While an episode is open,
-further troubles, stacks and causes update its incident. It closes with its critical troubles, or with the
-run.
+A problem (``trouble`` in the code) is the state that the ``IncidentManager`` keeps for one kind and rule.
+While an episode is open, further problems, stacks, and causes update its incident. The incident closes when
+its critical problems are over, or when the run ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stallwatch_exporter.incident import RANKS, Event, Incident, Resolution, Sev
 from stallwatch_rules.judgements.concerns import CHECKPOINT
 from stallwatch_rules.locale import contains_message
 
-#: A critical trouble that opens this long after the last one, with steps between them, begins a new episode.
+#: A critical problem that opens this long after the last one, with steps between them, begins a new episode.
 APART_SECONDS = 600.0
 _MOST_EVENTS = 60
 # The worst resolution decides how an episode closed.
@@ -33,14 +33,14 @@ _RESOLUTIONS: Sequence[Resolution] = (
 
 
 class Episode(msgspec.Struct):
-    """One episode, with the newest state of each of its troubles."""
+    """One episode, with the newest state of each of its problems."""
 
-    troubles: dict[str, Incident] = {}  # troubles by id
+    troubles: dict[str, Incident] = {}  # by id
     history: list[Event] = []
     reported: Incident | None = None  # last state sent to the sinks
     changed: bool = True
     closed: bool = False
-    # Only of a run over several hosts:
+    # These fields are set only for a run over several hosts:
     id: str = ""  # id of the run's incident
     began: float = 0.0  # arrival time of the first incident
     closed_at: float | None = None
@@ -58,7 +58,7 @@ class Episode(msgspec.Struct):
 
 
 class Episodes:
-    """Fold troubles into episodes: ``take`` each change of a trouble, and ``flush`` after each tick.
+    """Fold problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
 
     `report` receives the incidents. `past` holds the changes that earlier agents of this run stored. They are
     reported already; only open incidents are sent again, and destinations ignore known ones.
@@ -156,7 +156,7 @@ class Episodes:
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode, so that changes of its open troubles are not reported."""
+        """Return whether to keep a closed episode, so that changes of its open problems are not reported."""
         return not all(is_over(one) for one in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
@@ -174,7 +174,7 @@ class Episodes:
 
 
 def folded(troubles: Iterable[Incident]) -> list[Incident]:
-    """Return the incidents that result from the troubles in a run's journal, oldest first."""
+    """Return the incidents that result from the problems in a run's journal, oldest first."""
     found: dict[str, Incident] = {}
     Episodes(lambda incident: found.update({incident.id: incident})).replay(troubles)
     return list(found.values())
@@ -189,7 +189,7 @@ def is_over(trouble: Incident) -> bool:
 
 
 def is_done(episode: Episode) -> bool:
-    """Return whether the run or the episode's critical troubles (all if none was critical) are over."""
+    """Return whether the run or the episode's critical problems (all if none was critical) are over."""
     going = [one for one in episode.troubles.values() if not is_over(one)]
     if episode.severity == "critical":
         going = [one for one in going if one.severity == "critical"]
@@ -217,7 +217,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Return the episode as one incident: its leading trouble, completed from the other troubles.
+    """Return the episode as one incident: its leading problem, completed from the other problems.
 
     The trouble with the lowest `precedence` leads.
     """

@@ -1,4 +1,4 @@
-"""Keep the open troubles of one run by kind and rule, and report each change once to the sinks."""
+"""Track the open incidents of one run by kind and rule, and report each change to the sinks once."""
 
 from __future__ import annotations
 
@@ -268,7 +268,7 @@ class Heartbeat:
 
 
 class Reporting:
-    """The `book` of a run's troubles and the `episodes` folded from them; the sinks get the incidents."""
+    """The `book` of a run's problems and the `episodes` folded from them; the sinks get the incidents."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder

@@ -2,7 +2,7 @@
 
 `MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line counts if it mentions
 batches, files and the like, or a position out of a total, if its template occurred twice before in the same
-quiet spell, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
+quiet period, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
 (``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that also occurs while the run
 trains. `Repeats` counts known messages, which are not signs of life.
 """
@@ -33,13 +33,13 @@ _COUNTS = re.compile(
     re.IGNORECASE,
 )
 _AS_USUAL = 3.0  # multiple of the median gap between steps: lines within such gaps are chatter
-_CHATTER = 2  # number of such gaps in which a line is chatter
+_CHATTER = 2  # number of gaps of usual length in which a line is chatter
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # number of matches of a rule since the last step
 _MORE = 3  # multiple of the largest count between two steps
-_LONGEST = 500  # number of characters of a line that are examined
+_LONGEST = 500  # maximum number of characters of a line that are examined
 
 
 class MovingBars:

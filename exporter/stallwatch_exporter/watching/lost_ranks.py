@@ -56,8 +56,8 @@ class RankExits:
     A rank is gone if a process continues that was running at the same time. Therefore a rank is not gone if
     it ended before the others started (a script that prepares something under a rank's number), if its
     launcher continues without it after restarting the others, or if its process was never seen. Once any rank
-    has made a step, only ranks with steps can continue: a launcher may have its own rank number, that of its
-    pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    has completed a step, only ranks with steps can continue: a launcher may have its own rank number, that of
+    its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:

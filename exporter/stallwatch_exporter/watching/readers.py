@@ -14,7 +14,7 @@ _LIKELY_FROM = 64  # lines needed for an uncertain prefix: a few may all be of o
 _SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # maximum bytes kept for a source
-_MOST_HELD = 4 * 1024 * 1024  # bytes kept for all sources
+_MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
 
 
 class PrefixLearning:

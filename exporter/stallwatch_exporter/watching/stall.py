@@ -1,7 +1,7 @@
 """Decide when a run stalls: when it is quiet for clearly longer than this phase ever was before.
 
 The module has no side effects: `StallThresholds` learns from every sign of life how long each phase may be
-quiet. If the ranks' stacks can be read, a quiet spell beyond the learned threshold is a suspicion
+quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is a suspicion
 (`suspicion`), and stack snapshots decide how long the spell may last (`rule`). Otherwise, the thresholds
 alone decide, with more patience for phases that logs omit.
 """
@@ -30,7 +30,7 @@ class StallState(msgspec.Struct, frozen=True):
     phase: Phase
     step: int | None
     since: float  #: time of the last sign of progress
-    seconds: float  #: length of the quiet spell
+    seconds: float  #: length of the quiet period
     threshold: float
     episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
     learning: bool = False  #: the threshold is the default, because the run's own durations are not known yet
@@ -38,7 +38,7 @@ class StallState(msgspec.Struct, frozen=True):
 
 
 class Over(msgspec.Struct, frozen=True):
-    """A quiet spell that ended by itself."""
+    """A quiet period that ended by itself."""
 
     seconds: float
     stalled: bool  #: the spell was reported as a stall
@@ -61,7 +61,7 @@ class StallWatch:
         self._evaluated = False  # an evaluation is over, and no step followed it
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this spell
         self.sighted = False  #: True once stack snapshots gave a result
-        self.spell = 0  #: number of the quiet spell; each sign of life begins another spell
+        self.spell = 0  #: number of the quiet period; each sign of life begins another spell
         self.over: Over | None = None  #: the last spell that was judged or reported, after its end
 
     @property
@@ -106,7 +106,7 @@ class StallWatch:
             self._step = step
 
     def check(self, now: float, *, begin: bool = True) -> StallState:
-        """Return the state at `now`; if `begin` is True, a quiet spell over the threshold begins a stall."""
+        """Return the state at `now`; if `begin` is True, a quiet period over the threshold begins a stall."""
         quiet = max(0.0, now - self.last_sign)
         threshold = self._ruled[0] if self._ruled is not None else self._learnt.alone[self._phase]
         if begin and quiet > threshold and not self._stalled:
@@ -126,7 +126,7 @@ class StallWatch:
         )
 
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
-        """Set the limit of this quiet spell, in seconds, until the next sign of life.
+        """Set the limit of this quiet period, in seconds, until the next sign of life.
 
         If the spell lasts longer than `usual` seconds, its length is not evidence about the run's steps.
         """

@@ -28,7 +28,7 @@ class Suspicion:
     """Take due snapshots of the ranks and pass the ruling to the stall watch; call `look` at every tick."""
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
-        self.ruling: Ruling | None = None  #: ruling on the current quiet spell
+        self.ruling: Ruling | None = None  #: ruling on the current quiet period
         self.own_ruling: Ruling | None = None  #: ruling from the snapshots of this host alone
         self.stacks: StallStacks | None = None  #: stacks of the newest snapshot
         self.seen: tuple[StallStacks, float] | None = None  #: newest snapshot that has stacks, with its time

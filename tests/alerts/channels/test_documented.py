@@ -62,5 +62,5 @@ def test_the_example_of_a_chat_is_what_it_gets(
 
 def test_the_example_of_a_mail_is_what_is_sent(example: Any, root: Path) -> None:
     page = html_page(example("en").message.text).replace("</p><", "</p>\n<").replace("</pre>", "</pre>\n")
-    expected = f"### E-mail\n\n`````html\n{page}\n`````\n"
+    expected = f"### Email\n\n`````html\n{page}\n`````\n"
     assert expected in (root / "docs/chats.md").read_text(encoding="utf-8"), expected

@@ -34,7 +34,7 @@ def test_the_worst_is_shown_whole_and_the_others_by_their_titles(notice: Make) -
     ]
     whole = grouped_message(merged(groups), "en")
     assert whole.message.title.startswith("[strong] stalled") and "2 more" in whole.message.title
-    assert "Total: 1 critical, 1 warnings, 1 ended." in whole.message.text
+    assert "Total: 1 critical, 1 warning, 1 ended." in whole.message.text
     assert "- [weak] stalled" in whole.message.text and "- [gone] recovered" in whole.message.text
     assert (whole.facts["id"], whole.facts["count"]) == ("c", 3)
     assert (whole.facts["incidents"], whole.facts["statuses"]) == ("w,c,r", "open,open,resolved")

@@ -43,10 +43,10 @@ class Language(NamedTuple):
 def start(timeout: float = 60.0) -> int:
     """Join the process group and let accelerate use DeepSpeed on it, although there is no accelerator."""
     rank = tiny.start(timeout)
-    # Without an accelerator, accelerate finds no backend (1.13 and newer: one process), and `use_cpu`
+    # Without an accelerator, accelerate finds no backend (1.13 and later: one process), and `use_cpu`
     # switches DeepSpeed off: accelerate/state.py, PartialState.
     PartialState._prepare_backend = lambda *_, **__: ("gloo", DistributedType.MULTI_CPU)
-    # DeepSpeed before 0.17 drops an empty parameter group that torch 2.9 and newer still count in
+    # DeepSpeed before 0.17 drops an empty parameter group that torch 2.9 and later still count in
     # torch/optim/lr_scheduler.py: zip(strict=True) raises a ValueError there.
     torch.optim.lr_scheduler.zip = lambda *each, **_: builtins.zip(*each, strict=False)  # type: ignore[attr-defined]
     if rank == 0:

@@ -32,5 +32,5 @@ def test_what_fails_in_a_server_is_no_ranks(
         reading.feed(LineReader(name).feed(text.encode()))
     primary = rendered(reading.diagnose()).primary
     assert primary is not None and primary.rule == "cuda-illegal-memory-access"
-    assert primary.fixes[0].startswith("It happened in the vLLM server") == served
+    assert primary.fixes[0].startswith("This happened in the vLLM server") == served
     assert (primary.step is None) == served and (not served or primary.rank is None)

@@ -109,7 +109,7 @@ def test_what_may_be_explained_is_not_told_as_silent(catalogue: Catalogue, text:
 def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS)
     assert found.verdict == "unknown-failure" and len(told(found)) == 1
-    assert found.notes[-1].startswith("No signal ended it and nothing was raised")
+    assert found.notes[-1].startswith("No signal ended the command, and no exception")
 
 
 def test_a_command_that_its_shell_could_not_run_is_not_looked_for_in_the_script(catalogue: Catalogue) -> None:

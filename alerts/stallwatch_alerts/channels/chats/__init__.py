@@ -34,7 +34,7 @@ def chat_of(plugin: Any, url: str) -> Chat | None:
     """Return the chat for the Apprise plugin of a URL; `None` if Apprise itself must send.
 
     Apprise sends to every other service, and to URLs with features that only Apprise supports: a template of
-    the user's own, Slack workflows, Slack users by e-mail address, or the search for the owner of a Telegram
+    the user's own, Slack workflows, Slack users by email address, or the search for the owner of a Telegram
     bot.
     """
     if isinstance(plugin, (NotifyFeishu, NotifyLark)):

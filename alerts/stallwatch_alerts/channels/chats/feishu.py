@@ -26,7 +26,7 @@ from stallwatch_alerts.channels.http import Request
 from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
-_LIMIT = 19_000  # bytes, of the 20 KB allowed; the rest is for the signature
+_LIMIT = 19_000  # maximum number of bytes, of the 20 KB allowed; the rest is for the signature
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})

@@ -51,7 +51,7 @@ class Slack(Chat):
 
     @classmethod
     def of(cls, plugin: Any) -> Slack | None:
-        """Return the chat; `None` if a target is a user's e-mail address, which only Apprise can resolve."""
+        """Return the chat; `None` if a target is a user's email address, which only Apprise can resolve."""
         targets: list[tuple[str | None, str | None]] = []
         for channel in plugin.channels:
             if channel is None:

@@ -21,7 +21,7 @@ from .transformers import notice_event
 
 AGAIN_SECONDS = 30.0  #: minimum seconds between two reports of the same path
 FOLDER_SECONDS = 5.0  #: minimum seconds between reports of a checkpoint's folder while it is written
-MOST_REPORTS = 2000  #: number of reports; later ones are counted as dropped
+MOST_REPORTS = 2000  #: maximum number of reports; later ones are counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: optimizers that made a step
+optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: optimizers that completed a step
 
 _SILENT_FOR = 10  # number of steps of others after which one of them replaces a leader without steps
 

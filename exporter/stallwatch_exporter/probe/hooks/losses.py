@@ -20,7 +20,7 @@ from ..noticing import notice_method
 from .phases import TRAIN, phase_tracker_of
 
 _STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
-_MOST_NODES = 24  # number of nodes of a graph
+_MOST_NODES = 24  # maximum number of nodes of a graph
 # Nodes that pick the value of each token's label, or precede such a node: in ``cross_entropy`` (torch 2.1 to
 # 2.13) and in the log-probabilities of TRL and verl.
 _OF_TOKENS = ("LogSoftmaxBackward", "GatherBackward")

@@ -23,7 +23,7 @@ from .leader import optimizers
 from .phases import phase_tracker_of
 
 _MOST_MODELS = 64
-_MOST_WITHIN = 20_000  # lookups by modules for their submodules: some milliseconds in total
+_MOST_WITHIN = 20_000  # maximum number of lookups by modules for their submodules: some milliseconds in total
 _SWITCHES = INDEX["switches"]
 _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 

@@ -22,7 +22,7 @@ from .reports import own_frame, quietly
 
 _ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are not checkpoints
 _MOST_FRAMES = 200
-_MOST_SAVES = 100  # number of functions that save
+_MOST_SAVES = 100  # maximum number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
 _EVALUATES = (
     "evaluate",
@@ -46,7 +46,8 @@ def install(module: Any, probe: Probe) -> None:
 def watch_compiler(module: Any, probe: Probe) -> None:
     """Observe compilations by torch, which may take minutes in the middle of a run.
 
-    torch 2.4 and newer call back when the first of overlapping compilations begins and the last ends.
+    torch 2.4 and later run callbacks when the first of overlapping compilations begins, and when the last one
+    ends.
     """
     doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))

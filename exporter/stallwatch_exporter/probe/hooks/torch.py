@@ -25,7 +25,7 @@ _MEMORY = {
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 0
 _OPENED = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 _STATM_BYTES = 256  # enough for seven numbers
-_MOST_TRAININGS = 100  # number of training runs in one process
+_MOST_TRAININGS = 100  # maximum number of training runs in one process
 
 
 def install(module: Any, probe: Probe) -> None:

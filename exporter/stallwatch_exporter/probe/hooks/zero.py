@@ -14,8 +14,8 @@ and a bounded number of nodes; no number is read and no device is queried.
 **``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 leaves any ``zero.Init`` context through
 ``zero.partition_parameters`` first, and then asserts that there is a model (``deepspeed/__init__.py``).
 Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. In
-``initialize`` the locals are its arguments, which its caller holds as well; outer frames are read only if it
-is about to fail.
+``initialize`` the locals are its arguments, which its caller holds as well; outer frames are read only if the
+call is about to fail.
 
 **Invalidations of the trace of the modules' order**, with reasons and modules. Newer versions print nothing
 about them unless configured to, and nothing if the cause is outside the forward pass.
@@ -53,7 +53,7 @@ _ARITHMETIC = (
 RULE_MODEL = "deepspeed-initialize-model-none"
 _MODELS = ("model", "ref_model", "ref_policy", "reward_model", "value_model", "policy_model", "teacher_model")
 _MOST_FRAMES = 12
-_MOST_NAMED = 32  # pairs of modules whose names are looked up, which iterates over the model
+_MOST_NAMED = 32  # maximum number of pairs of modules whose names are looked up in the model
 _PRIVATE = "_PartitionedParameterCoordinator__"
 
 
