@@ -213,7 +213,7 @@ def test_two_runs_beside_each_other(stuck: RunFolder, make_run: Callable[..., Ru
 
 def test_the_incidents_page_lists_and_filters(stuck: RunFolder) -> None:
     app = page("incidents")
-    assert not app.exception and list(app.dataframe[0].value["Rule"]) == ["silent-hang-no-error"]
+    assert not app.exception and list(app.dataframe[0].value["Run"]) == ["stuck"]
     assert "No incident matches" in texts(page("incidents", show="resolved"), "info")
     assert len(page("incidents", show="open,critical", q="STUCK").dataframe) == 1
     assert "No incident matches" in texts(page("incidents", q="elsewhere"), "info")
