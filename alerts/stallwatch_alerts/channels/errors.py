@@ -90,7 +90,7 @@ def reason_of(output: str) -> tuple[str, str] | None:
 
 
 def wants_tls(answer: str) -> bool:
-    """Return whether a server answered that its port takes HTTPS only."""
+    """Return whether a server answered that its port accepts only HTTPS."""
     return _WANTS_TLS.search(answer) is not None
 
 
