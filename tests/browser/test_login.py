@@ -78,7 +78,7 @@ def test_a_viewer_looks_and_does_not_act(guarded: Stage, newcomer) -> None:  # t
     sign_in(page, "viewer")
     page.wait_for_url("**/postmortem?report=gone")
     page.get_by_text("· viewer").wait_for()
-    page.get_by_text("Only operators upload logs").wait_for()
+    page.get_by_text("Only operators can upload logs").wait_for()
     assert page.locator("input[type=file]").count() == 0
     page.get_by_test_id("stTopNav").get_by_role("link", name="Health").click()
     page.get_by_text("Only operators can send test messages").wait_for()

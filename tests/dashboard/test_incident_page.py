@@ -48,7 +48,7 @@ def test_the_way_back_leads_to_its_run(incident: Incident, make_run: Callable[..
 def test_a_viewer_learns_that_actions_are_denied(incident: Incident, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stallwatch_dashboard.pages.incident.may_operate", lambda: False)
     app = page("incidents", incident=incident.id)
-    assert "Only operators acknowledge" in texts(app, "caption")
+    assert "Only operators can acknowledge" in texts(app, "caption")
     assert [one.key for one in app.button] == ["all_incidents"] and not app.text_area
     assert "Only operators" not in texts(page("incidents", incident="gone/1"), "caption")
 

@@ -128,8 +128,8 @@ def test_a_jump_at_the_end_is_a_spike_and_a_settled_one_is_history() -> None:
 def test_the_note_tells_whether_it_is_coming_back() -> None:
     there = judge_spike(curve([*falling(40), 8.4, 8.1]))
     back = judge_spike(curve([*falling(40), 8.4, 1.0]))
-    assert there is not None and "step 41" in render(there.note) and "coming back" not in render(there.note)
-    assert back is not None and "coming back" in render(back.note)
+    assert there is not None and "step 41" in render(there.note) and "is recovering" not in render(there.note)
+    assert back is not None and "is recovering" in render(back.note)
 
 
 def test_a_jump_must_be_high_by_ratio_by_difference_and_above_all_before() -> None:

@@ -428,7 +428,7 @@ def test_the_sentence_names_a_host_that_does_not_answer() -> None:
     assert render(sentence(found)).startswith(
         "Host n2 does not answer (ranks 8–15); ranks 0–7 on n1 wait in "
     )
-    assert render(sentence(found), "zh").startswith("主机 n2 没有响应（rank 8–15）；")
+    assert render(sentence(found), "zh").startswith("没有响应的主机：n2（rank 8–15）；")
     quiet = over_hosts(parts, world=16)
     assert quiet.odd == [] and render(sentence(quiet)).endswith("; nothing is known about 8 ranks.")
     many = over_hosts(parts, silent=[f"n{at}" for at in range(2, 9)], world=64)
