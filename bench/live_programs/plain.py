@@ -65,7 +65,7 @@ def inference_mode_evaluation() -> None:
 
 
 def compute_metrics(seconds: float) -> None:
-    """Compute a metric over all predictions on one core."""
+    """Simulate a slow metric over all predictions on one core."""
     time.sleep(seconds)
 
 

@@ -1,8 +1,8 @@
 """Parse text into a configuration, or report the problem with the text and its line.
 
-DeepSpeed reads its file as Hjson (comments, trailing commas) and rejects a key that occurs twice (0.9.0 to
-0.19.8, ``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
-``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last of two equal keys.
+DeepSpeed reads its file as Hjson (comments, trailing commas) and rejects duplicate keys (0.9.0 to 0.19.8,
+``runtime/config.py``); transformers and accelerate read it as strict JSON first (accelerate 1.15.0,
+``utils/deepspeed.py``, ``HfDeepSpeedConfig``) and use the last value of a duplicate key.
 
 accelerate's own YAML is read as the DeepSpeed configuration that accelerate builds from it: accelerate turns
 an entry of ``deepspeed_config`` into an environment variable, and the variable into a value of the

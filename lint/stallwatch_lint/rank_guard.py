@@ -82,7 +82,7 @@ def _compared(operator: ast.cmpop, to: ast.expr) -> bool | None:
 
 
 def check_rank_guard(script: Script, run: Run) -> Iterator[Diagnostic]:
-    """Find collectives, and calls that contain collectives, only below ``if rank == 0:``.
+    """Find collectives, and calls that contain them, that run only under ``if rank == 0:``.
 
     Skip a call if the other branch, or any code for the other ranks, makes the same call: a first rank before
     all others is a common pattern. A collective of a group does not concern the ranks outside the group.

@@ -220,7 +220,7 @@ def _read(
             stats.bytes += read.bytes
             stats.lines += read.lines
         if read.out_of_time:
-            # The number of bytes read of a packed file on disk is unknown.
+            # For a compressed file, it is unknown how many of its bytes on disk were read.
             unsearched += not read.bytes
             left = max(0, file.size - read.bytes) if file.plain or not read.bytes else 0
             if left or not file.plain:

@@ -16,7 +16,7 @@ from typing import Any
 
 from .layout import FIELDS
 
-NUMBER, TIME = 0, 1  #: indexes in ``Draft.cells``; the number is an integer
+NUMBER, TIME = 0, 1  #: indexes in ``Draft.cells`` of the record's number (an integer) and Unix time
 FIRST = 2  #: index of the first field
 INDEX = {name: place for place, name in enumerate(FIELDS, FIRST)}  #: index of each field in ``Draft.cells``
 NAN = float("nan")  #: value of an unknown field

@@ -77,8 +77,8 @@ class Pending:
 _HARMFUL = ("fatal", "degrading")
 _DEGRADING_AFTER = 2  # number of consecutive judgments: one slow step is not worth a report
 _FINE_AFTER = 6
-_COMPARED_STEPS = WINDOWS[1]  # slower steps wait this many steps and seconds for the slow rank to be found
-_COMPARED_SECONDS = 60.0
+_COMPARED_STEPS = WINDOWS[1]  # number of steps for which an alarm about slow steps waits for a slow rank
+_COMPARED_SECONDS = 60.0  # the same, in seconds
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 

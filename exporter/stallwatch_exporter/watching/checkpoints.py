@@ -101,7 +101,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Check each path. Keep an internal error: a thread would print it with its traceback."""
+        """Check each path. Store an unexpected exception, which the thread would otherwise print."""
         for waiting in self.paths:
             try:
                 waiting.look(pids)

@@ -43,7 +43,7 @@ class LostRank(msgspec.Struct, frozen=True):
     step: int | None = None  #: last step that the rank reported
     well: bool = False  #: the rank reported that it ends without an error
     badly: bool = False  #: the rank reported that it ends with an error
-    behind: int = 0  #: number of steps that other ranks made since that report
+    behind: int = 0  #: number of steps that other ranks have completed since this rank ended
     code: int | None = None  #: exit code, or -n for signal n, if observed
 
 

@@ -1,4 +1,4 @@
-"""Pass the events and records of the ranks' probes to the reading of the run and to the alarms."""
+"""Forward events and records of the ranks' probes to the `RunReading` and to the alarms."""
 
 from __future__ import annotations
 

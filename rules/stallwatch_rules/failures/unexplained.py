@@ -1,4 +1,4 @@
-"""Find hints for a reader if no rule knows the cause: the nearest pages, and new lines.
+"""Find hints if no rule matches the cause: rule pages that resemble the error most, and new lines.
 
 New lines are those absent from the run's own healthy part, or from a healthy run. Lines are compared by
 template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates that differ in

@@ -104,7 +104,7 @@ def certain_prefix(head: bytes) -> LinePrefix | None:
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return prefixes of a text without proof: the caller must have a reason to believe one of them.
+    """Return likely but unverified prefixes of a text; the caller needs evidence that one of them is right.
 
     A single line has no likely prefix: a note written by hand looks the same.
     """
