@@ -132,7 +132,7 @@ def retry_after(answer: Answer) -> float | None:
 
 
 def _of_header(value: str, date: str) -> float | None:
-    """Return the wait in seconds that a header requests; a date counts from the response's `Date` header on."""
+    """Return the wait in seconds that a header requests; a date is relative to the response's `Date`."""
     try:
         return _seconds(float(value))
     except ValueError:
