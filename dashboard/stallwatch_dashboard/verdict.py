@@ -160,7 +160,7 @@ def _headline(
         return headline[:1].upper() + headline[1:], "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or now
-        if incident is not None and incident.kind == "stall":
+        if incident is not None and (incident.kind == "stall" or incident.stalled_since is not None):
             since = incident.quiet_since
         return say("is_stalled", reader.seconds(max(0.0, now - since))), "critical"
     if row.state == "degraded":

@@ -92,8 +92,12 @@ class Incident(msgspec.Struct, kw_only=True):
         """Time of the last sign of progress before the stall, from which every length of it is counted."""
         if self.stalled_since is not None:
             return self.stalled_since
-        # A record of version 0.1 or 0.2.0 has only the length.
-        return min(self.opened_at, (self.resolved_at or self.updated_at) - (self.stalled_seconds or 0.0))
+        # Records of versions 0.1 and 0.2.0 have only the threshold and the length, updated at intervals.
+        stalls = [one.at for one in self.history if (one.what, one.kind) == ("opened", "stall")]
+        start = (stalls[-1] if stalls else self.opened_at) - (self.threshold_seconds or 0.0)
+        if self.stalled_seconds is None:
+            return start
+        return min(start, (self.resolved_at or self.updated_at) - self.stalled_seconds)
 
     @property
     def outcome(self) -> Outcome | None:

@@ -134,6 +134,6 @@ def interruption(ending: Ending | None) -> Message:
         return message("endings.interrupted")
     if ending.kind == "time-limit":
         return message("endings.by-time-limit")
-    if ending.kind == "interrupted" or ending.signal == "SIGINT":
+    if ending.signal == "SIGINT" or (ending.kind == "interrupted" and ending.signal != "SIGQUIT"):
         return message("endings.by-user")
     return message("endings.by-signal", signal=ending.signal or "")

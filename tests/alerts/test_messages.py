@@ -142,9 +142,9 @@ def test_a_stall_that_ctrl_c_ends_promises_no_further_message(stall: Stall) -> N
     ending = Ending("interrupted", 130, "SIGINT")
     stopped = stall(status="resolved", resolution="run-stopped", stalled_seconds=48.0, ending=ending)
     english, chinese = (render(stopped, language, None) for language in ("en", "zh"))
-    assert english.title == "[myrun] interrupted by Ctrl-C, after a stall of 48 s"
-    assert chinese.title == "[myrun] 卡住 48 秒后，任务被 Ctrl-C 中断"
-    assert "interrupted by Ctrl-C" in english.text and "被 Ctrl-C 中断" in chinese.text
+    assert english.title == "[myrun] interrupted by Ctrl-C or SIGINT, after a stall of 48 s"
+    assert chinese.title == "[myrun] 卡住 48 秒后，任务被 Ctrl-C 或 SIGINT 中断"
+    assert "interrupted by Ctrl-C or SIGINT" in english.text and "被 Ctrl-C 或 SIGINT 中断" in chinese.text
     assert "message of its own" not in english.text and "另发" not in chinese.text
     assert "failed" not in english.text and "失败" not in chinese.text
     assert incident_notice(stopped, "en", None).level == "info"
@@ -257,7 +257,7 @@ def test_page_texts_lose_their_links_and_marks(stall: Stall, oom_page: RulePage)
         (Ending("oom-killed", 137, "SIGKILL"), "killed by the kernel's OOM killer", "OOM killer"),
         (Ending("killed", 143, "SIGTERM"), "interrupted by SIGTERM", "被 SIGTERM 中断"),
         (Ending("time-limit", 143, "SIGTERM"), "interrupted by its time limit", "到达时间上限被中断"),
-        (Ending("interrupted", 130, "SIGINT"), "interrupted by Ctrl-C", "被 Ctrl-C 中断"),
+        (Ending("interrupted", 130, "SIGINT"), "interrupted by Ctrl-C or SIGINT", "被 Ctrl-C 或 SIGINT 中断"),
         (Ending("killed", 137, "SIGKILL"), "killed by SIGKILL", "被 SIGKILL 终止"),
         (Ending("unknown", None), "cause unknown", "原因不明"),
     ],

@@ -300,11 +300,28 @@ STALL = Event(1060.0, "opened", "stall", "silent-hang-no-error", "critical")
         ({"stalled_seconds": 47.0, "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 47.0),
         ({"stalled_seconds": 30.0, "opened_at": 1030.0, "updated_at": 1030.0}, 100.0),
         ({"history": [FINDING, STALL], "stalled_since": 1050.0, "stalled_seconds": 15.0}, 50.0),
+        (
+            {
+                "history": [FINDING, STALL],
+                "stalled_since": None,  # as in a record of 0.2.0
+                "threshold_seconds": 10.0,
+                "stalled_seconds": 15.0,
+            },
+            50.0,
+        ),
         ({"kind": "finding", "opened_at": 1030.0, "resolved_at": 1047.0, "status": "resolved"}, 17.0),
         ({"kind": "ended", "opened_at": 1030.0, "updated_at": 1030.0}, None),
         ({"id": "stuck/finding/x/1", "kind": "ended", "opened_at": 1030.0, "updated_at": 1035.0}, 5.0),
     ],
-    ids=["stall", "open stall", "stall that joined", "finding", "end", "finding that the run died of"],
+    ids=[
+        "stall",
+        "open stall",
+        "stall that joined",
+        "stall that joined in 0.2.0",
+        "finding",
+        "end",
+        "finding that the run died of",
+    ],
 )
 def test_an_incident_lasts_from_the_last_step_as_its_message_says(
     make_incident: Callable[..., Incident], changes: dict[str, Any], seconds: float | None

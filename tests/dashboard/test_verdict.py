@@ -200,8 +200,9 @@ def test_a_stall_lasts_from_the_last_sign_of_progress_until_now_in_every_text(
     )
     pages = load_catalogue().pages
     assert of_incident(over, pages, Reader(language, now=NOW)).note == noted(306.0)
-    before = msgspec.structs.replace(over, stalled_since=None)  # as version 0.1 stored it
-    assert before.quiet_since == over.quiet_since == NOW - 406
+    assert over.quiet_since == NOW - 406
+    before = msgspec.structs.replace(over, stalled_since=None, stalled_seconds=530.0)  # as in version 0.1
+    assert before.quiet_since == NOW - 630, "it was opened when the threshold was over, or later"
 
 
 def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident]) -> None:
@@ -372,9 +373,9 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
         ending=Ending("interrupted", 130, "SIGINT", "It was interrupted (Ctrl-C, SIGINT)."),
     )
     found = told(stopped)
-    assert (found.level, found.headline) == ("quiet", "Interrupted by Ctrl-C at step 57 / 900")
+    assert (found.level, found.headline) == ("quiet", "Interrupted by Ctrl-C or SIGINT at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
-    assert told(stopped, language="zh").headline == "被 Ctrl-C 中断，停在第 57 / 900 步"
+    assert told(stopped, language="zh").headline == "被 Ctrl-C 或 SIGINT 中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
     assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
@@ -385,7 +386,8 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
         (Ending("killed", 143, "SIGTERM"), 57, "Interrupted by SIGTERM at step 57 / 900"),
         (Ending("killed", 143, "SIGTERM"), None, "Interrupted by SIGTERM"),
         (Ending("time-limit", 124), 57, "Interrupted by its time limit at step 57 / 900"),
-        (Ending("interrupted", 130, "SIGINT"), None, "Interrupted by Ctrl-C"),
+        (Ending("interrupted", 130, "SIGINT"), None, "Interrupted by Ctrl-C or SIGINT"),
+        (Ending("interrupted", 131, "SIGQUIT"), None, "Interrupted by SIGQUIT"),
     ],
 )
 def test_the_headline_names_what_interrupted_a_run_and_leaves_an_unknown_step_out(

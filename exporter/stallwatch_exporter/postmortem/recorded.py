@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -43,6 +42,8 @@ class Recorded(NamedTuple):
     ended_at: float | None = None  #: Unix seconds
     waited: float | None = None  #: seconds without a step in the last stall, or when the user stopped the run
     stall: Incident | None = None  #: the stall that is open, or was when the run or the watching ended
+    stall_continues: bool = False  #: the agent that reported the stall still watches it
+    quiet: tuple[float, float] | None = None  #: seconds of quiet of a watched run, and its stall threshold
     findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
     watched: bool = False  #: the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the record itself was truncated before that
@@ -95,14 +96,19 @@ def _of_agent(given: Path) -> Recorded:
     threshold = stall.threshold_seconds if stall is not None else info.threshold
     if known is not None and known.failed is False:
         stall, findings = None, []
-    if stall is not None and watching:
-        lasted = max(stall.stalled_seconds or 0.0, time.time() - stall.quiet_since)
+    quiet = None
+    if stall is not None and watching:  # both times are of the agent's clock
+        lasted = max(stall.stalled_seconds or 0.0, info.updated_at - stall.quiet_since)
         stall = msgspec.structs.replace(stall, stalled_seconds=lasted)
-    quiet = known.quiet if known is not None else None
+    elif watching and info.quiet_since is not None and info.threshold:
+        quiet = max(0.0, info.updated_at - info.quiet_since), info.threshold
+    waited = known.quiet if known is not None else None
     found = Recorded(
         ending=known,
-        waited=quiet if stall is None else stall.stalled_seconds,
+        waited=waited if stall is None else stall.stalled_seconds,
         stall=stall,
+        stall_continues=stall is not None and watching,
+        quiet=quiet,
         findings=findings,
         threshold=threshold,
         stacks=stacks,
@@ -181,6 +187,8 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         ended_at=when(first) if first.ended_at is not None else None,
         waited=stall.stalled_seconds if stall is not None else first.waited,
         stall=stall,
+        stall_continues=any(one.stall_continues for one in parts if stall is not None and one.stall is stall),
+        quiet=min((one.quiet for one in parts if one.quiet is not None), default=None),
         findings=[*findings.values(), *slow],
         watched=any(one.watched for one in parts),
         end=first.end,
@@ -320,7 +328,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
         diagnosis = _with_stall(diagnosis, known.stall)
         silence = short_duration(known.stall.stalled_seconds or 0.0)
         at = iso(known.stall.opened_at)
-        how = "stall-is-open" if known.watched else "stall-was-open"
+        how = "stall-is-open" if known.stall_continues else "stall-was-open"
         notes.append(message(f"diagnosis.{how}", time=at or "", silence=silence))
     for incident in known.findings:
         if any(one.rule == incident.rule for one in diagnosis.findings):
@@ -341,10 +349,9 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     notes += known.lacking
     if known.watched:
         notes.append(message("diagnosis.still-watched"))
-        info = known.info
-        if known.stall is None and info is not None and info.quiet_since is not None and info.threshold:
-            quiet = max(0.0, time.time() - info.quiet_since)
-            notes.append(message("diagnosis.watched-quiet", silence=quiet, threshold=info.threshold))
+        if known.stall is None and known.quiet is not None:
+            silence_now, threshold = known.quiet
+            notes.append(message("diagnosis.watched-quiet", silence=silence_now, threshold=threshold))
     elif known.unheard is not None:
         notes.append(message("diagnosis.agent-gone", time=iso(known.unheard) or ""))
     return msgspec.structs.replace(diagnosis, notes=notes)
@@ -433,12 +440,14 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
     """Return the diagnosis with the steps and the loss of the diagnosis that was made when the run ended."""
     seen, primary = kept.progress, diagnosis.primary
+    if seen.last_step is None:
+        return diagnosis
     progress = msgspec.structs.replace(
         diagnosis.progress,
         first_step=seen.first_step,
         last_step=seen.last_step,
-        total_steps=seen.total_steps,
-        last_loss=seen.last_loss,
+        total_steps=diagnosis.progress.total_steps if seen.total_steps is None else seen.total_steps,
+        last_loss=diagnosis.progress.last_loss if seen.last_loss is None else seen.last_loss,
         stalled_after_step=None if diagnosis.progress.stalled_after_step is None else seen.last_step,
     )
     if primary is not None and kept.primary is not None and primary.rule == kept.primary.rule:

@@ -106,8 +106,8 @@ def tail_files(
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
             if once or until_idle is not None:  # such a tail may read an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
-            else:
-                notice(outlook(agent))
+            elif line := outlook(agent):
+                notice(line)
         agent.tick()
         follower = Follower(agent, files)
         if not once:

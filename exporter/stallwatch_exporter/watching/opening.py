@@ -223,8 +223,13 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line on how long the run has been quiet, and after how long a stall is reported."""
+    """Return a line on how long the run has been quiet, and after how long a stall is reported.
+
+    The line is empty if the stall is about to be reported.
+    """
     state = agent.stall_state
+    if state.seconds > state.threshold:
+        return ""
     quiet, threshold = short_duration(state.seconds), short_duration(state.threshold)
     until = ", until the rhythm of its steps is known" if state.learning else ""
     return f"{agent.folder.run}: quiet for {quiet}; a stall is reported after {threshold}{until}"

@@ -96,6 +96,8 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
         return None
     changed: list[Outcome] = []
     for token in tokens:
+        if _number(token[0]) == _moved(raw, token):  # it is too small or too large to show what depends on it
+            return None
         other = read(_changed_in(raw, token))
         if other is None or other.keys() != base.keys():
             return None
@@ -117,7 +119,8 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
         if factor is None or (name in _COUNTS and factor != 1.0):
             return None
         wanted[first] = name, factor
-    return Template(*_expression(raw, tokens, wanted, stamp), base)
+    template = Template(*_expression(raw, tokens, wanted, stamp), base)
+    return template if re.fullmatch(template.pattern, raw) else None  # not if a number is too long
 
 
 def _expression(
@@ -155,6 +158,12 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
     return raw[:at] + (b"1" if digit == b"0" else b"%d" % (int(digit) - 1)) + raw[at + 1 :]
 
 
+def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
+    """Return the number in the changed line; ``None`` if the change makes it no number."""
+    moved = _TOKEN.match(_changed_in(raw, token), token.start())
+    return None if moved is None else _number(moved[0])
+
+
 def _same(value: float | None, two: float | None) -> bool:
     """Return whether two values are equal, or both are NaN."""
     return value == two or (value != value and two != two)
@@ -162,10 +171,10 @@ def _same(value: float | None, two: float | None) -> bool:
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
     """Return the factor from number to value that holds in the line and in the changed line, or ``None``."""
-    moved = _TOKEN.match(_changed_in(raw, token), token.start())
+    moved = _moved(raw, token)
     if value is None or other is None or moved is None:
         return None
-    numbers = _number(token[0]), _number(moved[0])
+    numbers = _number(token[0]), moved
     for factor in _FACTORS if all(numbers) else _FACTORS[1:]:
         if [_times(number, factor) for number in numbers] == [value, other]:
             return factor

@@ -278,6 +278,7 @@ def test_a_stall_lasts_until_now_only_if_an_agent_still_watches(
     path, now = recorded(None), time.time()
     info = msgspec.json.decode((path / "agent.json").read_bytes())
     info["started_at"] = now if started == "now" else 1.0  # the process with this id started later
+    info["updated_at"] = info["started_at"]
     (path / "agent.json").write_bytes(msgspec.json.encode(info))
     at = {"opened_at": now - 570, "updated_at": now - 569, "stalled_since": now - 600}
     keep(path, incident(HANG, **at, stalled_seconds=31.0, threshold_seconds=30.0))
@@ -382,6 +383,12 @@ def test_steps_and_versions_are_those_that_the_ranks_reported_to_the_agent(
     steps = (found.progress.first_step, found.progress.last_step, found.progress.total_steps)
     assert steps == ((1, 34, 900) if ended else (10, 29, None))
     assert found.progress.last_loss == (1.25 if ended else 1.5)
+    stepless = Diagnosis(
+        "unknown-failure", stats=Stats(lines=20)
+    )  # by an older release
+    (path / "diagnosis.json").write_bytes(msgspec.json.encode(stepless))
+    found, _ = diagnose_paths([path], Options(catalogue))
+    assert (found.progress.last_step, found.progress.last_loss) == (29, 1.5)
 
 
 def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalogue: Catalogue) -> None:
@@ -394,7 +401,8 @@ def test_a_run_folder_without_an_ending_is_read_as_logs(recorded: Record, catalo
         (path / "agent.json").write_bytes(msgspec.json.encode({**info, "started_at": started}))
         found, _ = rendered(diagnose_paths([path], Options(catalogue)))
         assert found.ending == "" and any(what in note for note in found.notes)
-    quiet = {"started_at": time.time(), "quiet_since": time.time() - 1500, "threshold": 1800.0}
+    now = time.time()
+    quiet = {"started_at": now, "updated_at": now, "quiet_since": now - 1500, "threshold": 1800.0}
     (path / "agent.json").write_bytes(msgspec.json.encode({**info, **quiet}))
     (_, note) = rendered(diagnose_paths([path], Options(catalogue)))[0].notes
     assert note == "No sign of progress for 25 min; a stall is reported after 30 min."

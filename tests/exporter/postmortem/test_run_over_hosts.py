@@ -15,6 +15,7 @@ import pytest
 
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.postmortem import recorded as recorded_facts
 from stallwatch_exporter.postmortem.diagnose import Options, diagnose_paths
 from stallwatch_exporter.postmortem.jobs import diagnose_jobs
 from stallwatch_exporter.runs.runfolder import RunFolder
@@ -485,3 +486,11 @@ def test_a_file_beside_a_run_folder_in_an_archive_is_not_part_of_the_run(
     for path in (folder.parent, packed(folder.parent, "tar")):
         found, _ = diagnose_paths([path], Options(catalogue))
         assert found.verdict != "interrupted", "the record is not that of both"
+
+
+def test_only_a_watched_host_says_how_long_the_run_is_quiet() -> None:
+    gone = recorded_facts.Recorded(unheard=1.0, threshold=30.0)
+    watched = recorded_facts.Recorded(watched=True, quiet=(2.0, 1800.0))
+    slower = recorded_facts.Recorded(watched=True, quiet=(9.0, 1800.0))
+    found = recorded_facts._of_run([], [gone, slower, watched], {})
+    assert found.watched and found.quiet == (2.0, 1800.0) and not found.stall_continues

@@ -268,6 +268,17 @@ def test_a_text_read_by_a_template_has_the_same_numbers(text: str) -> None:
         assert repr(read(other)) == repr(from_text(other)), other  # with NaN, and in the same order
 
 
+@pytest.mark.parametrize("odd", ["9223372036854775807", "1e-400", "0.00000000000000000000001"])
+@pytest.mark.parametrize("text", ["step {}/200 loss 0.5", "step 3/{} loss 0.5", "step 3/200 loss {}"])
+def test_a_template_that_was_learned_from_an_odd_number_takes_no_number_away(text: str, odd: str) -> None:
+    read = TemplateReader(from_text)
+    for _ in range(40):  # the template is learned from this text
+        assert repr(read(text.format(odd))) == repr(from_text(text.format(odd)))
+    for number in ("7", "200", "1e-4", "0.25", "12345678901234567890"):
+        other = text.format(number)
+        assert repr(read(other)) == repr(from_text(other)), other
+
+
 def test_texts_with_a_template_are_not_parsed_again() -> None:
     parsed: list[str] = []
     read = TemplateReader(lambda text: parsed.append(text) or from_text(text))
