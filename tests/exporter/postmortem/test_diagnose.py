@@ -383,9 +383,7 @@ def test_steps_and_versions_are_those_that_the_ranks_reported_to_the_agent(
     steps = (found.progress.first_step, found.progress.last_step, found.progress.total_steps)
     assert steps == ((1, 34, 900) if ended else (10, 29, None))
     assert found.progress.last_loss == (1.25 if ended else 1.5)
-    stepless = Diagnosis(
-        "unknown-failure", stats=Stats(lines=20)
-    )  # by an older release
+    stepless = Diagnosis("unknown-failure", stats=Stats(lines=20))  # by an older release
     (path / "diagnosis.json").write_bytes(msgspec.json.encode(stepless))
     found, _ = diagnose_paths([path], Options(catalogue))
     assert (found.progress.last_step, found.progress.last_loss) == (29, 1.5)
