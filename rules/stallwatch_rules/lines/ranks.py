@@ -108,7 +108,7 @@ def take_rank(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
-_NUMBER = lazy(r" {0,5}(\d{1,5}): ?|\[(\d{1,5})\] (?!NCCL|include/|/)")
+_NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
 _SURE_NUMBERS = 12  # minimum number of labeled lines, by half as many tasks, that rule out a numbered list
 _SURE_TASKS = 4  # minimum number of labeled lines to accept labels as tasks, if they start at 0 and alternate
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")

@@ -57,6 +57,13 @@ def test_other_words_before_a_colon_are_no_hosts(line: str) -> None:
     assert (None, f"{word}: again") in read(f"{line}\n{word}: again\n")
 
 
+def test_a_time_of_day_is_no_task() -> None:
+    lines = [f"{21 + n // 60}:{n % 60:02d}:07 step {n} loss 0.5" for n in range(80)]
+    assert read("\n".join(lines)) == [(None, line) for line in lines]
+    labeled = [f"{n % 4}: 21:36:{n:02d} step {n} loss 0.5" for n in range(40)]
+    assert read("\n".join(labeled))[-1] == (3, "21:36:39 step 39 loss 0.5")
+
+
 def test_the_tasks_of_a_short_log_are_known_by_their_turns() -> None:
     found = read(
         "0: step 1 loss 2.0\n1: step 1 loss 2.1\n0: step 2 loss 1.9\n1: step 2 loss 1.8\n"
