@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -118,11 +119,18 @@ def test_a_pasted_message_leads_to_its_rule_in_the_readers_language(site: Path) 
     chromium = shutil.which("chromium")
     if chromium is None:
         pytest.skip("no chromium on this machine: apt-get install chromium")
+    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, ThreadPoolExecutor(1) as apart:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        # In its own thread: Playwright allows one start per thread, and other tests may have a browser open.
+        apart.submit(_find_pasted, chromium, f"http://127.0.0.1:{server.server_port}").result()
+        server.shutdown()
+
+
+def _find_pasted(chromium: str, site: str) -> None:
     from playwright.sync_api import sync_playwright
 
-    handler = partial(SimpleHTTPRequestHandler, directory=str(site))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, sync_playwright() as playwright:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
         page.set_default_timeout(120_000)
@@ -130,7 +138,7 @@ def test_a_pasted_message_leads_to_its_rule_in_the_readers_language(site: Path) 
             ("catalogue", "Two ranks use the same GPU"),
             ("zh/catalogue", "两个 rank 使用了同一块 GPU"),
         ):
-            page.goto(f"http://127.0.0.1:{server.server_port}/{folder}/")
+            page.goto(f"{site}/{folder}/")
             page.fill(
                 "#rules-find[data-ready]",
                 "[rank3]: Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000",
@@ -138,7 +146,6 @@ def test_a_pasted_message_leads_to_its_rule_in_the_readers_language(site: Path) 
             page.click(f"#rules-found a:text-is('{title}')")
             page.wait_for_url(f"**/{folder}/nccl-duplicate-gpu/")
         browser.close()
-        server.shutdown()
 
 
 def test_pages_load_nothing_from_another_server_and_link_to_no_placeholder(site: Path) -> None:
