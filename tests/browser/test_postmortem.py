@@ -32,19 +32,19 @@ def test_upload_verdict_and_downloads(page, watched, browser, tmp_path: Path) ->
     page.get_by_role("heading", name="Failed").wait_for()
     page.get_by_text("What to change").wait_for()
     page.get_by_text("junk.bin: ").wait_for()
-    with page.expect_download() as told:
+    with page.expect_download() as downloaded:
         page.get_by_role("button", name="Download JSON").click()
-    report = json.loads(told.value.path().read_bytes())
+    report = json.loads(downloaded.value.path().read_bytes())
     assert report["verdict"] == "failed" and report["primary"]["rule"] == "zero3-trace-cache-invalidated"
-    with page.expect_download() as told:
+    with page.expect_download() as downloaded:
         page.get_by_role("button", name="Download Markdown").click()
-    assert told.value.suggested_filename == "stallwatch-report.md"
-    assert "zero3-trace-cache-invalidated" in told.value.path().read_text()
-    with page.expect_download() as told:
+    assert downloaded.value.suggested_filename == "stallwatch-report.md"
+    assert "zero3-trace-cache-invalidated" in downloaded.value.path().read_text()
+    with page.expect_download() as downloaded:
         page.get_by_role("button", name="Download HTML").click()
-    assert told.value.suggested_filename == "stallwatch-report.html"
+    assert downloaded.value.suggested_filename == "stallwatch-report.html"
     whole = tmp_path / "report.html"
-    told.value.save_as(whole)
+    downloaded.value.save_as(whole)
     _reads_without_network(browser, whole)
     assert watched.failures == []
 

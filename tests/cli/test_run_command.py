@@ -395,10 +395,10 @@ def test_a_second_sigterm_does_not_take_the_report(tmp_path: Path, pause: float)
         child.terminate()
         time.sleep(pause)
         child.terminate()
-        told = child.stderr.read()
+        output = child.stderr.read()
     # 143 as a shell reports it; -15 if the second signal came after the report
     assert child.returncode in (143, -15)
-    assert "How it ended: interrupted by SIGTERM" in told and "INTERRUPTED" in told
+    assert "How it ended: interrupted by SIGTERM" in output and "INTERRUPTED" in output
     (info,) = list_runs(Path(os.environ["STALLWATCH_HOME"]))
     assert info.ending is not None and info.ending.signal == "SIGTERM" and info.ended_at is not None
 

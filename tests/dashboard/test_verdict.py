@@ -40,7 +40,9 @@ def row(state: str, **changes: Any) -> RunRow:
     return RunRow("stuck", state, **fields)  # type: ignore[arg-type]
 
 
-def told(found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31) -> Verdict:
+def judged(
+    found: RunRow, *incidents: Incident, language: str = "en", last: float | None = NOW - 31
+) -> Verdict:
     speaks = newest(incidents) if found.ended_at is None else final_incident(incidents)
     found = replace(found, incident=speaks)
     return of_run(found, load_catalogue().pages, Reader(language, timezone.utc, NOW), last)
@@ -69,7 +71,7 @@ def primary(**changes: Any) -> Primary:
 
 def test_a_stall_says_how_long_why_and_what_to_change(make_incident: Callable[..., Incident]) -> None:
     incident = make_incident(rule=RULE, primary=primary(), note="82 times in 57 steps.", rank=0)
-    found = told(row("stalled"), incident)
+    found = judged(row("stalled"), incident)
     assert found.level == "critical"
     assert found.headline == "Stalled: no step for 50 s"
     assert found.cause == "ZeRO-3 discarded its recorded order of modules"
@@ -95,20 +97,20 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     ]
     note = message("diagnosis.silent", silence="6.0 s", threshold="5.0 s")
     silent = make_incident(note=note + message("diagnosis.nothing-says-why"))
-    before = told(row("stalled"), silent, language=language)
+    before = judged(row("stalled"), silent, language=language)
     assert (
         before.place == ""
         and "py-spy dump" in before.fixes[0]
         and before.note.count({"en": "50 s", "zh": "50 秒"}[language]) == 1
     )
     asked = msgspec.structs.replace(silent, stacks=StallStacks(1.0, 0.1, groups, [1], "elsewhere"))
-    after = told(row("stalled"), asked, language=language)
+    after = judged(row("stalled"), asked, language=language)
     assert after.place == sentence and before.note.startswith(after.note)
     assert len(after.note) < len(before.note), "the riddle is solved"
     assert after.fixes == before.fixes[1:]
     groups.append(StackGroup([2], "unknown"))  # the place of rank 2 is unknown, so the advice is needed again
     asked.stacks = StallStacks(1.0, 0.1, groups, [1], "elsewhere")
-    assert told(row("stalled"), asked, language=language).fixes == before.fixes
+    assert judged(row("stalled"), asked, language=language).fixes == before.fixes
 
 
 @pytest.mark.parametrize(
@@ -126,20 +128,20 @@ def test_a_run_over_hosts_names_the_host_and_the_number_of_answers(
     del hosts["n100"]
     stacks.hosts["n128"] = "1016-1023"
     stall = make_incident(kind="stall", rank=611, host="n77", hosts=["n77"], stacks=stacks)
-    found = told(row("stalled"), stall, language=language).facts
+    found = judged(row("stalled"), stall, language=language).facts
     assert [fact for fact in found if fact in facts] == facts
-    again = told(row("stalled"), msgspec.structs.replace(stall, attempt=2), language=language).facts
+    again = judged(row("stalled"), msgspec.structs.replace(stall, attempt=2), language=language).facts
     assert {"en": "restart 2", "zh": "第 2 次重启"}[language] in again
     alone = make_incident(kind="stall", rank=611, host="n77", stacks=StallStacks(NOW, 2.0, odd=[611]))
-    assert not any(fact in facts for fact in told(row("stalled"), alone, language=language).facts)
+    assert not any(fact in facts for fact in judged(row("stalled"), alone, language=language).facts)
 
 
 def test_who_it_may_be_is_named_while_nobody_can_tell(make_incident: Callable[..., Incident]) -> None:
     stacks = StallStacks(NOW, 2.0, hosts={"n1": "0-7", "n2": "8-15"}, candidates=[8, 9, 10])
     stall = make_incident(kind="stall", host="n1", hosts=["n1", "n2"], stacks=stacks)
-    assert "cannot tell which rank holds up the run: one of ranks 8–10" in told(row("stalled"), stall).facts
+    assert "cannot tell which rank holds up the run: one of ranks 8–10" in judged(row("stalled"), stall).facts
     stacks.candidates = list(range(0, 1024, 2))
-    assert "cannot tell which rank holds up the run: one of 512 ranks" in told(row("stalled"), stall).facts
+    assert "cannot tell which rank holds up the run: one of 512 ranks" in judged(row("stalled"), stall).facts
 
 
 def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[..., Incident]) -> None:
@@ -152,13 +154,13 @@ def test_the_table_has_hosts_where_a_run_has_several(make_incident: Callable[...
 def test_no_duration_is_below_zero_if_the_clock_was_set_back(make_incident: Callable[..., Incident]) -> None:
     ahead = NOW + 7200
     stall = make_incident(rule=SILENT_HANG, opened_at=ahead, updated_at=ahead)
-    assert "0 s" in told(row("stalled"), stall, last=ahead).headline
-    assert "0 s" in told(row("stale", seen=ahead)).headline
+    assert "0 s" in judged(row("stalled"), stall, last=ahead).headline
+    assert "0 s" in judged(row("stale", seen=ahead)).headline
     assert row("training", started_at=ahead).seconds(NOW) == 0.0
 
 
 def test_a_silence_without_an_alarm_yet_says_when_one_comes() -> None:
-    found = told(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
+    found = judged(row("waiting", alarm_at=NOW + 60), last=NOW - 882)
     assert found.level == "warning"
     assert found.headline == "Waiting: no step for 14 min 42 s after step 57 / 900"
     assert "alarm is raised at" in found.facts[0]
@@ -171,7 +173,7 @@ def test_where_the_ranks_are_is_no_advice_of_its_own(make_incident: Callable[...
     rule = "zero3-trace-cache-invalidated"
     fixes = [sentence(stacks) + more, "Mend it."]
     stall = make_incident(rule=rule, stacks=stacks, primary=primary(rule=rule, fixes=fixes))
-    found = told(row("stalled"), stall)
+    found = judged(row("stalled"), stall)
     assert found.place == "Rank 0 is at replay.py:27 in replay."
     assert found.fixes == ("Mend it.", render(more))
 
@@ -192,7 +194,7 @@ def test_a_stall_lasts_from_the_last_sign_of_progress_until_now_in_every_text(
         stands = message("diagnosis.stands", silence=silence, threshold=200.0)
         return render(stands + message("diagnosis.last-came-then"), language)
 
-    found = told(row("stalled"), stall, language=language, last=NOW - 900)
+    found = judged(row("stalled"), stall, language=language, last=NOW - 900)
     lasted = {"en": "6 min 46 s", "zh": "6 分 46 秒"}[language]
     assert lasted in found.headline and lasted in found.facts[0] and found.note == noted(406.0)
     over = msgspec.structs.replace(
@@ -210,7 +212,7 @@ def test_in_chinese_the_rule_page_speaks(make_incident: Callable[..., Incident])
     one = primary(
         title=page.title, why=page.sections.why, fixes=[parse_fix(fix).text for fix in page.sections.fixes]
     )  # as version 0.1 stored it
-    found = told(row("stalled"), make_incident(rule=RULE, primary=one), language="zh")
+    found = judged(row("stalled"), make_incident(rule=RULE, primary=one), language="zh")
     assert (found.cause, found.why) == (page.title_zh, page.sections.zh_why)
     assert found.headline.startswith("卡住")
     assert found.fixes and found.fixes[0] == parse_fix(page.sections.zh_fixes[0]).text
@@ -237,7 +239,7 @@ def test_what_was_found_out_of_the_run_is_shown_in_the_readers_language(
         evidence=[where, "RuntimeError: Timed out"],
     )
     end = make_incident(kind="ended", rule=page.id, primary=known)
-    found = told(row("failed", ended_at=NOW), end, language=language)
+    found = judged(row("failed", ended_at=NOW), end, language=language)
     assert (found.cause, found.why) == (render(title, language), render(why_of(page), language))
     assert list(found.fixes) == rendered([look, missed, *fixes_for(page, {})], language)
     assert found.evidence == (render(where, language), "RuntimeError: Timed out")
@@ -251,22 +253,22 @@ def test_the_headline_of_an_incident_that_release_0_1_stored_is_in_the_readers_l
     stored = make_incident(
         kind="finding", rule=RULE, severity="info", primary=primary(title=page.title, fixes=[])
     )
-    found = told(row("training"), stored, language=language)
+    found = judged(row("training"), stored, language=language)
     assert found.headline == found.cause == (page.title_zh if language == "zh" else page.title)
 
 
 def test_an_ended_run_tells_its_step_once(make_incident: Callable[..., Incident]) -> None:
     end = make_incident(kind="ended", rule=RULE, primary=primary())
-    assert not [fact for fact in told(row("failed", ended_at=NOW), end).facts if "at step" in fact]
+    assert not [fact for fact in judged(row("failed", ended_at=NOW), end).facts if "at step" in fact]
 
 
 def test_an_incident_of_a_rule_unknown_here_is_still_told(make_incident: Callable[..., Incident]) -> None:
-    found = told(row("stalled"), make_incident(rule="somebodys-own-rule"))
+    found = judged(row("stalled"), make_incident(rule="somebodys-own-rule"))
     assert found.cause == "somebodys-own-rule" and found.page is None
 
 
 def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
-    found = told(row("training"), last=NOW - 2)
+    found = judged(row("training"), last=NOW - 2)
     assert (found.level, found.headline) == ("good", "Training: step 57 / 900 was 2 s ago")
     assert not found.cause
 
@@ -283,12 +285,12 @@ def test_a_healthy_run_shows_the_time_of_its_last_step() -> None:
     ],
 )
 def test_a_run_without_step_numbers_shows_none(state: str, headline: str) -> None:
-    assert told(row(state, step=None, loss=0.5, progressed_at=NOW - 3), last=None).headline == headline
+    assert judged(row(state, step=None, loss=0.5, progressed_at=NOW - 3), last=None).headline == headline
 
 
 def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[..., Incident]) -> None:
-    assert told(row("stale", seen=NOW - 95)).headline == "Agent gone: no report for 1 min 35 s"
-    found = told(row("stale", seen=NOW - 95), make_incident(primary=primary()))
+    assert judged(row("stale", seen=NOW - 95)).headline == "Agent gone: no report for 1 min 35 s"
+    found = judged(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline.startswith("Agent gone since ")
     assert found.headline.endswith(": the run was stalled when last seen")
     assert found.facts[0].startswith("The numbers below are from then.") and found.fixes
@@ -298,8 +300,8 @@ def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[.
 def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
     make_incident: Callable[..., Incident],
 ) -> None:
-    alone = told(row("stalled"), make_incident(rank=1, host="n2"))
-    several = told(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
+    alone = judged(row("stalled"), make_incident(rank=1, host="n2"))
+    several = judged(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
     assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run it on n2."]
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
 
@@ -308,14 +310,14 @@ def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[
     steps = [message("report.next-own-line", frame="train.py:8 in load")]
     about = {"kind": "ended", "rule": UNKNOWN_FAILURE, "exception": "ValueError: bad (train.py:8)"}
     died = make_incident(**about, next_steps=steps, folder="/runs/stuck", status="resolved")
-    found = told(row("failed", ended_at=NOW), died)
+    found = judged(row("failed", ended_at=NOW), died)
     assert (found.cause, found.why) == (about["exception"], say("alerts.unknown-why"))
     own, explain = found.fixes
     assert "train.py:8 in load" in own and "stallwatch diagnose --explain /runs/stuck" in explain
 
 
 def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
-    found = told(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
+    found = judged(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
     assert found.cause == say("alerts.rank-gone") and found.why == say("alerts.rank-gone-why")
     assert len(found.fixes) == 3
 
@@ -332,7 +334,7 @@ def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable
 )
 def test_other_states(state: str, level: str, headline: str) -> None:
     ended = NOW if state in ("finished", "failed", "unwatched") else None
-    found = told(row(state, ended_at=ended))
+    found = judged(row(state, ended_at=ended))
     assert (found.level, found.headline) == (level, headline)
 
 
@@ -341,19 +343,19 @@ def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Cal
     end = make_incident(
         kind="ended", rule="cuda-oom", opened_at=NOW - 5, primary=primary(title="Out of memory")
     )
-    found = told(row("failed", ended_at=NOW, ending=Ending("failed", 1, detail="exit code 1")), stall, end)
+    found = judged(row("failed", ended_at=NOW, ending=Ending("failed", 1, detail="exit code 1")), stall, end)
     assert found.rule == "cuda-oom" and found.facts[0] == "exit code 1"
 
 
 def test_a_finished_run_reports_faults_that_were_not_fixed(make_incident: Callable[..., Incident]) -> None:
     broken = make_incident(kind="finding", rule=RULE, status="resolved", resolution="unmended")
-    found = told(row("finished", ended_at=NOW), broken)
+    found = judged(row("finished", ended_at=NOW), broken)
     assert (found.level, found.rule) == ("warning", RULE)
 
 
 def test_a_finished_run_is_not_blamed_for_a_stall_it_got_over(make_incident: Callable[..., Incident]) -> None:
     got_over = make_incident(status="resolved", resolution="recovered")
-    found = told(row("finished", ended_at=NOW), got_over)
+    found = judged(row("finished", ended_at=NOW), got_over)
     assert found.level == "good" and not found.cause
 
 
@@ -372,12 +374,12 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
         ended_at=NOW - 5,
         ending=Ending("interrupted", 130, "SIGINT", "It was interrupted (Ctrl-C, SIGINT)."),
     )
-    found = told(stopped)
+    found = judged(stopped)
     assert (found.level, found.headline) == ("quiet", "Interrupted by Ctrl-C or SIGINT at step 57 / 900")
     assert found.facts == ("It was interrupted (Ctrl-C, SIGINT).",)
-    assert told(stopped, language="zh").headline == "被 Ctrl-C 或 SIGINT 中断，停在第 57 / 900 步"
+    assert judged(stopped, language="zh").headline == "被 Ctrl-C 或 SIGINT 中断，停在第 57 / 900 步"
     stalled = make_incident(rule=RULE, primary=primary(), status="resolved", resolution="run-stopped")
-    assert told(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
+    assert judged(stopped, stalled).level == "warning"  # the stall is the reason why it was stopped
 
 
 @pytest.mark.parametrize(
@@ -393,7 +395,7 @@ def test_a_run_that_was_stopped_by_hand_is_not_called_failed(make_incident: Call
 def test_the_headline_names_what_interrupted_a_run_and_leaves_an_unknown_step_out(
     ending: Ending, step: int | None, headline: str
 ) -> None:
-    assert told(row("interrupted", ended_at=NOW - 5, ending=ending, step=step)).headline == headline
+    assert judged(row("interrupted", ended_at=NOW - 5, ending=ending, step=step)).headline == headline
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -408,7 +410,7 @@ def test_a_rank_that_waits_for_no_other_gets_the_same_advice_in_either_language(
     ]
     hung = primary(rule=SILENT_HANG, rank=0, why=message("diagnosis.alone-why"), fixes=fixes)
     stall = make_incident(rule=SILENT_HANG, primary=hung, stacks=stacks, resolution="run-stopped")
-    found = told(row("interrupted"), stall, language=language)
+    found = judged(row("interrupted"), stall, language=language)
     assert found.why == say("diagnosis.alone-why", language)
     assert "hang.py:5" in found.fixes[0] and found.fixes[1:] == (say("diagnosis.alone-fix", language),)
 
@@ -461,4 +463,4 @@ def test_a_stall_of_a_known_rule_is_titled_with_its_rank_and_place(
     titles = {"en": page.title, "zh": page.title_zh}
     stacks = StallStacks(0.0, 0.1, [StackGroup([1], "code", place="ddp.py:5 in reward_fn")], odd=[1])
     stall = make_incident(rule=RULE, primary=primary(title=titles[spoken]), stacks=stacks)
-    assert told(row("stalled"), stall, language=language).cause == titles[language] + blame
+    assert judged(row("stalled"), stall, language=language).cause == titles[language] + blame

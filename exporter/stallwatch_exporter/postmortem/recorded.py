@@ -128,6 +128,8 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
     with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
         for line in lines:
+            if b'"versions"' not in line:  # most events are others, and a long run has many
+                continue
             with suppress(*NOT_JSON):  # skip a truncated line
                 event = from_json(line, dict[str, Any])
                 if event.get("kind") == "versions" and isinstance(rank := event.get("rank"), int):

@@ -29,7 +29,7 @@ LEAST_WORDS = 3  #: minimum number of shared words for a meaningful score
 #: of many pages are not evidence
 LEAST_RARITY = 8.5
 MAX_PAGES = 3
-MAX_SCORE = 0.9  #: maximum score: a page whose own patterns did not match is never certain
+MAX_SCORE = 0.9  #: maximum score: a page whose patterns did not match is never certain
 
 _WORD = lazy(r"[A-Za-z][a-z]+|[A-Z]{2,}(?![a-z])|[\u4e00-\u9fff]{2}")
 _IDENTIFIER = lazy(r"[A-Za-z_]\w*(?:[._:]+\w+)+|[a-z]+[A-Z]\w+|[A-Z][a-z]+[A-Z]\w*")

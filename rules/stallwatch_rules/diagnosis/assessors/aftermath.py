@@ -31,7 +31,7 @@ from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
 from stallwatch_rules.text.lazy import lazy
 
-#: Tags of signals whose own line does not give the reason: if the log contains the reason, other lines do.
+#: Tags of signals whose line does not give the reason; other lines of the log may give it.
 ITSELF: tuple[Tag, ...] = ("sigabrt", "other-signal")
 UNCAUGHT = 1  #: exit status of Python after an uncaught exception, whose traceback may be in another log
 
