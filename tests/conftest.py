@@ -107,8 +107,10 @@ def isolated_session(tmp_path_factory: pytest.TempPathFactory, cache_folder: Pat
 
 @pytest.fixture(autouse=True)
 def isolated_state(tmp_path: Path, cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Isolate each test from the user's runs, configuration and umask."""
+    """Isolate each test from the user's runs, configuration and umask, and restore the main module."""
     _isolate(monkeypatch, tmp_path, cache_folder)
+    # Streamlit's AppTest leaves its script as the main module, and a spawned process runs the main module.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     umask = os.umask(0o077)
     os.umask(umask)
     yield

@@ -185,10 +185,18 @@ def test_files_that_are_no_snapshots_and_arguments_that_do_not_fit(
 
 
 def make_run(home: Path, name: str = "sft", **about: Any) -> Path:
-    """Create the record of a run that this process watches."""
+    """Create the record of a run that the process `pid` watches; this process if it is not given."""
     folder = RunFolder.create(name, ["train.py"], home=home, now=time.time())
     folder.write_info(state="training", **about)
     return folder.path
+
+
+@pytest.fixture
+def childless() -> Iterator[int]:
+    """Yield the id of a process without children; other tests may leave this process some."""
+    with subprocess.Popen(["sleep", "600"]) as process:
+        yield process.pid
+        process.kill()
 
 
 SAYS = [
@@ -202,9 +210,9 @@ SAYS = [
 
 @pytest.mark.parametrize(("about", "says"), SAYS)
 def test_a_run_whose_ranks_cannot_be_queried_here(
-    stallwatch: Stallwatch, home: Path, about: dict[str, Any], says: str
+    stallwatch: Stallwatch, home: Path, childless: int, about: dict[str, Any], says: str
 ) -> None:
-    make_run(home, **about)
+    make_run(home, **{"pid": childless, **about})
     shown = stallwatch("stacks", "sft")
     assert (shown.exit_code, says in shown.stderr) == (2, True), shown.stderr
 
