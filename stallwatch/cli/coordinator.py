@@ -38,7 +38,9 @@ def coordinator(app: App) -> None:
     from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret
     from stallwatch_exporter.cluster.service import PORT, CoordinatorService
+    from stallwatch_exporter.malloc_arenas import limit_malloc_arenas
 
+    limit_malloc_arenas()  # every agent that is connected has a thread
     config = app.config()
     join = join_settings(config)
     try:
