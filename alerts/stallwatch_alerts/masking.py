@@ -37,8 +37,9 @@ def mask_url(url: str) -> str:
 def hide_secrets(text: str, url: str) -> str:
     """Return a library's error text without the URL or any piece of it.
 
-    Short pieces may be ordinary words: they are masked only in an address or in quotes, or if they cannot be
-    words. Apprise abbreviates pieces to their first and last characters (``T...x``); these are also masked.
+    Short pieces can be ordinary words, so they are masked only in an address, in quotes, or if they cannot be
+    words. Apprise abbreviates pieces to their first and last characters (``T...x``). The abbreviations are
+    also masked.
     """
     shown = mask_url(url).lower()
     for piece in sorted(_pieces(url), key=len, reverse=True):

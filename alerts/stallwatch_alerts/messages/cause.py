@@ -31,13 +31,13 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the incident's primary finding if its rule is the incident's; a stall may be unrelated to it."""
+    """Return the primary finding if it has the incident's rule; otherwise, a stall may be unrelated to it."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the diagnosis, whose fixes fit the versions, or from the `page` of the rule."""
+    """Return the cause from the diagnosis (its fixes match the installed versions) or from the rule's `page`."""
     primary = primary_of(incident)
     if primary is not None and page is not None:
         primary = with_page_words(primary, page)
@@ -56,7 +56,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return a fix that requests stacks with the host of the rank added, in a multi-host run."""
+    """Return the fix; in a multi-host run, add the rank's host to a fix that advises to collect stacks."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))
