@@ -29,7 +29,7 @@ class Notice:
     message: Message
     level: Level
     facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, in addition to title and text
-    key: str = ""  #: identifies the notification in the record of notified chats; if empty, nothing is recorded
+    key: str = ""  #: identifies the record of a notified chat; if empty, nothing is recorded
 
 
 class Channel(Protocol):

@@ -66,9 +66,9 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
     """Resolve, at `now`, the incidents that dead agents left open; notify, and record the end in the runs.
 
-    The outcome of these runs is unknown, because the agent or its host was killed. Incidents about a run's end,
-    and incidents that stay open after a run's end, are unchanged. `notify` can receive an incident twice if
-    this process is killed or if another agent runs this code at the same time. The database of past
+    The outcome of these runs is unknown, because the agent or its host was killed. Incidents about a run's
+    end, and incidents that stay open after a run's end, are unchanged. `notify` can receive an incident twice
+    if this process is killed or if another agent runs this code at the same time. The database of past
     notifications prevents a second message.
     """
     closed: list[Incident] = []

@@ -16,7 +16,7 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-_MARGIN = 0.5  # in seconds: the network can delay one message, but not the next, so that they arrive closer together
+_MARGIN = 0.5  # seconds: the network can delay a message but not the next, so that both arrive together
 
 
 @dataclass(frozen=True)

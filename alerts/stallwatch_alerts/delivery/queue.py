@@ -33,7 +33,7 @@ _TAKEN_OVER_SECONDS = 10.0  # wait, so that another agent that still runs can re
 
 
 class DeliveryQueue:
-    """Accepts incident messages without waiting; one thread stores them, and one thread per chat delivers them.
+    """Accepts incident messages without waiting. One thread stores them; one thread per chat delivers them.
 
     If the disk is not writable, or if there is no spool, messages are kept in memory. The queue also delivers
     the undelivered messages of earlier agents. The next agent, or ``stallwatch relay``, delivers the messages
@@ -319,7 +319,7 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Return the notified keys of both outboxes, because the disk can fill up during an incident."""
+                """Return the notified keys of both outboxes: the disk can fill up during an incident."""
                 keys = list(keys)
                 known = set(notified(channel, keys))
                 if other is not None:

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Return the number of seconds that the chat requested to wait; `None` if the error does not contain it."""
+    """Return the number of seconds that the chat requested to wait; `None` if it did not request a wait."""
     seconds = getattr(error, "retry_after", None)
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
 # Younger messages cannot come from another process, and reading another database takes time.
 _LATE_SECONDS = 60.0
-_EDIT_SECONDS = 5.0  # minimum seconds between two edits: most of the chat's rate limit is reserved for new messages
+_EDIT_SECONDS = 5.0  # minimum between two edits: most of the rate limit is reserved for new messages
 _MOST_EDITS = 100
 _STUCK_SECONDS = 10.0  # longer than another process locks a database
 _LOOK_SECONDS = 1.0  # interval at which messages of other processes and due retries are found

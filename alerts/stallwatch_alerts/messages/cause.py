@@ -37,7 +37,7 @@ def primary_of(incident: Incident) -> Primary | None:
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the diagnosis (its fixes match the installed versions) or from the rule's `page`."""
+    """Return the cause from the diagnosis, with fixes for the installed versions, or from the rule `page`."""
     primary = primary_of(incident)
     if primary is not None and page is not None:
         primary = with_page_words(primary, page)

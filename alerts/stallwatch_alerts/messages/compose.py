@@ -58,7 +58,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if incident.unwatched:
         title = say("alerts.unwatched", language, title=title)
     text = _text(incident, language, cause)
-    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # one complete fix is better than two truncated fixes
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # prefer one complete fix to two truncated
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
@@ -72,7 +72,7 @@ def render_test(language: str) -> Message:
 def render_alert(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
 ) -> Message:
-    """Return an alert's summary and description; in Chinese, use the translated title for Stallwatch's alerts."""
+    """Return an alert's summary and description; translate the titles of Stallwatch's own alerts."""
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
@@ -104,12 +104,12 @@ def ending_line(ending: Ending, language: str) -> str:
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
     line = say("alerts.ended", language, ending=listed(facts, language))
-    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line already contains the exit code
+    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line shows the exit code
     return _lines(line, neutralise(in_words(detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translated term for a value of a kind, such as a phase; the value itself if it has no term."""
+    """Return the translated term for a value of a kind, such as a phase; without a term, the value itself."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)

@@ -1,7 +1,7 @@
 """Split a message's text into blocks for chats with markup: prose with labels, code, links.
 
-Messages are composed, grouped and stored as text only. Blank lines separate the blocks, literal lines of a log
-or a stack begin with four spaces, and each line at the end has a label and an address. Only Stallwatch writes
+Messages are composed, grouped and stored as text only. Blank lines separate the blocks. Literal lines of a
+log or a stack begin with four spaces. Each line at the end has a label and an address. Only Stallwatch writes
 addresses: ``neutral`` removes them from log text.
 """
 

@@ -57,7 +57,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """Return the text with the links below it; if the result is too long, truncate the text before the links."""
+    """Return the text with the links below it; if the result is too long, truncate only the text."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 

@@ -44,7 +44,7 @@ class Server:
         return self._json(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """Send JSON to `path` and return the JSON of the response; raise `NoAnswer` if it contains no JSON."""
+        """Send JSON to `path` and return the JSON response; raise `NoAnswer` if the server sends no JSON."""
         return self._json(path, json.dumps(body).encode())
 
     def _json(self, path: str, data: bytes | None) -> Any:
@@ -130,7 +130,7 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` writes Python syntax."""
+    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` uses Python syntax."""
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(

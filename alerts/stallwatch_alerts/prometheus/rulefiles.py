@@ -45,7 +45,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Return the text of each rule file by file name; raise `FileNotFoundError` if the package lacks a file."""
+    """Return the text of each rule file by file name; raise `FileNotFoundError` if a file is missing."""
     texts = _written_by_hand()
 
     def annotation(found: re.Match[str]) -> str:

@@ -78,7 +78,7 @@ class Receipt:
 
 
 class Dispatcher:
-    """Plans the messages about a notification's stories."""
+    """Plans the messages about the incidents of a notification."""
 
     def __init__(self, settings: AlertSettings, planner: Planner, catalogue: Catalogue) -> None:
         self._settings = settings
@@ -88,10 +88,10 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
-        """Return the messages to store for these stories, the worst first, and the tally of the stories."""
+        """Return the messages to store for these incident states, the worst first, and their counts."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
-        # Alertmanager repeats large groups, so only new stories are rendered.
+        # Alertmanager repeats large groups, so only new incident states are rendered.
         news = self._planned(found, known, escalated, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
@@ -108,7 +108,7 @@ class Dispatcher:
             if draft.escalation and story.over:
                 calls = (escalated_key(opening_keys(story.subject)[0]),)
                 if story.subject.is_settled or known(draft.channel, calls):
-                    continue  # the incident resolved before the escalation was due, or it was already escalated
+                    continue  # the incident resolved before its escalation, or was already escalated
                 draft = replace(draft, keys=calls)
             if draft.not_before <= now or story.alert.name == TEST:  # a test message ignores quiet hours
                 at_once.setdefault(draft.channel, []).append(draft)
@@ -160,7 +160,7 @@ class Dispatcher:
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group: the worst story in full, and the titles of the others."""
+        """Return one message about a group: the worst incident in full, and the titles of the others."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
