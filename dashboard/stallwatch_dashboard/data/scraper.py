@@ -86,7 +86,7 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint without a pending query; wait for the responses, except from slow endpoints."""
+        """Query every endpoint without a pending query; wait for the responses except from slow endpoints."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():

@@ -53,7 +53,7 @@ from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-_LATE_SECONDS = 5.0  #: maximum seconds from a run's start to the first scrape; after that, the beginning is missing
+_LATE_SECONDS = 5.0  #: seconds from a run's start after which a first scrape misses the beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: maximum number of bytes read from the end of a run's incidents.jsonl
 _KEPT_JOURNALS = 1000  #: number of runs whose journals are cached
 
