@@ -25,7 +25,7 @@ def mask_url(url: str) -> str:
     if found is None:
         return _MASK
     scheme = found["scheme"].lower()
-    # An @ after the first slash may end a password that contains a slash, so the text before is not a host.
+    # An @ after the first slash can end a password that contains a slash, so the text before is not a host.
     place, *path = re.split(r"[/?#]", found["rest"], maxsplit=1)
     host = place.rpartition("@")[2]
     doubtful = "@" in "".join(path).partition("?")[0]

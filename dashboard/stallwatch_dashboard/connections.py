@@ -31,7 +31,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """If there are too many connections, close the one that has waited longest, if necessary this one."""
+        """If there are too many connections, close the one that has waited longest, which can be this one."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -70,7 +70,7 @@ class BoundedProtocol(H11Protocol):
 
 
 def bound() -> None:
-    """Limit all servers that this process starts later, however Streamlit configures and runs them."""
+    """Limit all servers that this process starts later, regardless of Streamlit's configuration."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 

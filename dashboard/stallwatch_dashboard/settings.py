@@ -65,7 +65,7 @@ def to_environment(settings: DashboardSettings) -> dict[str, str]:
 
 
 def from_environment() -> DashboardSettings:
-    """Return the settings passed by `to_environment`, or the defaults without them."""
+    """Return the settings that `to_environment` passed, or the defaults if the variable is not set."""
     given = os.environ.get(_VARIABLE)
     if not given:
         return DashboardSettings()

@@ -68,7 +68,7 @@ def read_file(
     head = next(chunks, b"")
     lead = prefix_of(head)
     lines = LineReader(file.name, file.rank, lead, local_ranks=file.local_ranks).look_ahead(head)
-    whole = lead is not None and lead.quoted  # a sampled scan does not undo the quoting
+    whole = lead is not None and lead.quoted  # a sampled scan cannot unescape quoted lines
     source = SourceReading(reading, lines, engines.scan if not whole else lambda: None, sizes)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)

@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_rules.text.controls import printable
 
-CHUNK = 256 * 1024  #: number of bytes read at once
+CHUNK = 256 * 1024  #: number of bytes per read
 LATE = 2.0  #: maximum seconds that other processes need to stop reading
 
 

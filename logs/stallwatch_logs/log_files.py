@@ -512,7 +512,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
-    """Return the problem of a folder or an archive without logs; it contains the ``archives``."""
+    """Return the problem of a folder or an archive without logs; ``archives`` lists the archives in it."""
     if not archives:
         return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")

@@ -1,4 +1,4 @@
-"""Read all of a run's files: one after another, or several at once.
+"""Read all files of a run, one after another or in parallel.
 
 The result of a file depends only on that file, and results are combined in the order of the files. Therefore,
 the result for the run is the same as if one process read all files.

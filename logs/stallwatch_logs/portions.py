@@ -43,7 +43,7 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
 
 
 def _edge(file: int, boundary: int) -> int:
-    """Return the end of the chunk at ``boundary``: the end of the line there."""
+    """Return the end of the chunk at ``boundary``, which is the next end of a line."""
     behind = os.pread(file, _NEAR, boundary - 1)
     if b"\n" not in behind:
         behind = os.pread(file, MAX_LINE + 1, boundary - 1)

@@ -24,7 +24,7 @@ from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
 SMALL = 64 * 1024  #: maximum decompressed bytes of a small file
-_TOGETHER = 1024 * 1024  # number of bytes that are searched at once
+_TOGETHER = 1024 * 1024  # number of bytes that are searched together
 _TOGETHER_FILES = 512
 
 Sizes = tuple[int, int]  #: decompressed bytes, and lines
@@ -129,7 +129,7 @@ def survey(
 
 
 def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
-    """Yield the numbers of small files to search at once; members of archives are in separate batches."""
+    """Yield the numbers of small files to search together; archive members are in separate batches."""
     batch: list[int] = []
     held = 0
     for number, file in enumerate(files):

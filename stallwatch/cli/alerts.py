@@ -90,7 +90,7 @@ def test(
     relay: str | None,
     wait: float,
 ) -> None:
-    """Send a test message to every URL in [alerts] urls and in its routes, once.
+    """Send one test message to each URL in [alerts] urls and in its routes.
 
     \b
     stallwatch alerts test

@@ -106,7 +106,7 @@ class App:
 
 
 def any_key(_key: str) -> bool:
-    """Return True: for commands that must not run with a wrong configuration."""
+    """Return True, because the command must not run with a mistake in any key."""
     return True
 
 

@@ -32,7 +32,7 @@ def dashboard(app: App, insecure: bool) -> None:
 
     \b
     stallwatch dashboard
-    ssh -L 8501:127.0.0.1:8501 node     # the dashboard of another machine, safely
+    ssh -L 8501:127.0.0.1:8501 node     # secure access to the dashboard of another machine
 
     The dashboard finds the runs of this machine; add agents on other machines to [dashboard] targets.
     """

@@ -150,7 +150,7 @@ def diagnose(
 
     All files are read as one run, unless their names show that they belong to several jobs (slurm-1001.out,
     slurm-1002.out). Each job is then diagnosed separately: a table lists them, newest first, and the report
-    covers the newest job in trouble, or else the newest training job.
+    covers the newest job with a problem, otherwise the newest training job.
 
     Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
     by the system; 2 if an input could not be read (all other inputs are still diagnosed); otherwise 0. With

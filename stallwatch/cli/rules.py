@@ -55,7 +55,7 @@ def rules() -> None:
 @rules_option
 @click.pass_obj
 def show(app: App, rule: str) -> None:
-    """Show the page of one rule: what happened, why, what to do, sample lines.
+    """Show the page of one rule: the explanation, the fixes, and sample lines.
 
     If the output is not a terminal, the page's Markdown is printed unchanged. If the patterns use fragments,
     the full patterns follow.

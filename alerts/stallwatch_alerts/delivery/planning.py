@@ -54,7 +54,7 @@ class Draft:
 
 
 class Planner:
-    """Plans messages by the settings, and periodically reads users' silences and acknowledgements.
+    """Plans messages according to the settings, and regularly reads users' silences and acknowledgements.
 
     All times are wall-clock times, because quiet hours and silences end at wall-clock times.
     """
@@ -145,8 +145,8 @@ class Planner:
     def _escalated(self, letter: IncidentMessage, stop: RoutedChat) -> Notice:
         message, language = letter.notice.message, self._settings.language
         title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
-        # The acknowledgement comes first, because it is the most urgent action and long texts are cut at the
-        # end.
+        # The acknowledgement comes first, because it is the most urgent action and the ends of long texts are
+        # truncated.
         text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 

@@ -62,7 +62,7 @@ class Sender:
         start: bool = True,
     ) -> None:
         self.name = mask_url(url)
-        self.looked_at = clock()  #: time of the thread's last turn
+        self.looked_at = clock()  #: time of the thread's last iteration
         self.sent = 0  #: delivered messages, counting each message of a group
         self.given_up = 0
         self._url = url

@@ -25,13 +25,13 @@ _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 class Cause(msgspec.Struct, frozen=True):
     """The title, reason and fixes of an incident's cause."""
 
-    title: Text = ""  #: with the rank and place of a stall; empty if the cause is unknown
+    title: Text = ""  #: includes the rank and place of a stall; empty if the cause is unknown
     why: Text = ""
     fixes: tuple[Text, ...] = ()
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the primary finding if it has the incident's rule; otherwise, a stall may be unrelated to it."""
+    """Return the primary finding if it has the incident's rule; a stall can have a different cause."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
@@ -56,7 +56,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return the fix; in a multi-host run, add the rank's host to a fix that advises to collect stacks."""
+    """Return the fix; in a multi-host run, add the rank's host if the fix is to collect stacks."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

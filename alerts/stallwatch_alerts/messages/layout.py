@@ -114,7 +114,7 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
-    """Return as much of the blocks as has a `size` of at most `limit` in a chat's markup.
+    """Return as much of the blocks as fits into `limit`; `size` measures a text in a chat's markup.
 
     The text is cut before it is converted to markup, so that all markup is closed and no character is split.
     Links are removed last.

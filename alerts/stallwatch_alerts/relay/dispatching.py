@@ -2,7 +2,7 @@
 
 An agent with a separate spool can also have stored messages for later (quiet hours, escalations), which the
 relay cannot read. The agent takes precedence: the relay's message waits a little longer, and is withdrawn if
-the agent notifies the chat before (see ``notice.planned_key``).
+the agent notifies the chat first (see ``notice.planned_key``).
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class NotificationIntake:
             try:
                 self._outbox.put(make, now, over)
                 return tally
-            except IntegrityError:  # another relay notified the chats meanwhile: plan the rest again
+            except IntegrityError:  # another relay notified the chats at the same time: plan again
                 if not left:
                     raise
         return OutcomeCounts()

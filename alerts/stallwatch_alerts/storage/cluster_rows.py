@@ -164,7 +164,7 @@ class ClusterRows:
         return int(driver.fileno())
 
     def post(self, report: AgentReport, encoded: bytes, waited: float) -> None:
-        """Write this agent's report, `waited` seconds after it was posted, and wake the merging agent."""
+        """Write this agent's report, which has waited `waited` seconds, and wake the merging agent."""
         self._execute(
             _POST,
             agent=report.agent,

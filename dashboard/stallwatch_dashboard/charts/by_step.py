@@ -43,7 +43,7 @@ def compared(
 
 
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the lowest rank's numbers by the steps reached at the time, as columns ``step`` and ``v``."""
+    """Return the lowest rank's numbers by the step reached at each time, as columns ``step`` and ``v``."""
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
     ranks = frame["rank"].dropna()

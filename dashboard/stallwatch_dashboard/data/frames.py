@@ -40,7 +40,7 @@ class RunFrames:
     step_seconds: pd.DataFrame = field(default_factory=empty)  #: seconds per step, at the end of each step
     threshold: pd.DataFrame = field(default_factory=empty)  #: stall threshold in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
-    memory_kind: str = ""  #: allocated, reserved, peak or host_rss
+    memory_kind: str = ""  #: "allocated", "reserved", "peak" or "host_rss"
     invalidations: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
     warnings: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
@@ -149,7 +149,7 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """Return `late` with the part of `early` before `at`, when scraping began during the run."""
+    """Return `late`, preceded by the part of `early` before `at`, the time at which scraping began."""
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -254,7 +254,7 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
 
 
 def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first agent that is not silent, for values that a run has only once."""
+    """Return the rows of the first agent that is not silent, for values that describe the entire run."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()

@@ -30,7 +30,7 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 @dataclass(frozen=True)
 class LogCopy:
     path: Path
-    rank: int | None  #: None: lines of unknown rank
+    rank: int | None  #: None for lines of unknown rank
     host: str = ""  #: set if the run has several hosts
 
     @property

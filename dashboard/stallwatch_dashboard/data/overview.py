@@ -366,9 +366,9 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Sort the runs that need attention first; within a state, the newest first.
+    """Sort the runs that need attention first; within a state, sort the newest first.
 
-    Failed runs come before those that finished or that a user stopped, which are sorted only by time.
+    Failed runs come before runs that finished or that a user stopped, which are sorted only by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

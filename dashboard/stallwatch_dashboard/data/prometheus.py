@@ -93,7 +93,7 @@ class Departed:
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
-        """Return the last sign of life of each run of the last day. Only running runs are not cached."""
+        """Return the last sign of life of each run of the last day; query running runs every time."""
         day = None
         if self._day.get("") is None:
             query = f"group by (run) (last_over_time({PRESENT}[1d]))"

@@ -112,7 +112,7 @@ class MetricStore:
             return len(points)
 
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
-        """Return a metric of a run, columns ``rank, labels, agent, t, v``, in order, about `points` rows.
+        """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
         A longer series is split into equal time spans, and each span keeps its lowest and highest value to
         preserve peaks. If there are more than four series, each gets a quarter of `points`, but all together

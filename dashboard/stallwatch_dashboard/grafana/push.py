@@ -49,7 +49,7 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source for a Prometheus-compatible server at an address for Grafana."""
+        """Create or update the data source for a Prometheus-compatible server; Grafana must reach the URL."""
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:

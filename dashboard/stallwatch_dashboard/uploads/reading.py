@@ -41,7 +41,7 @@ def safe_name(name: str, number: int) -> str:
 
 @contextmanager
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Write the files to a private folder, removed at the end; yield it and their paths within it.
+    """Write the files to a temporary private folder; yield the folder and the files' paths in it.
 
     Files with the same name are stored in separate folders.
     """
@@ -94,7 +94,7 @@ def read_uploads(
     job: str = "",
     together: bool = False,
 ) -> Answer:
-    """Diagnose the files, compared with those of a `healthy` run if there are any.
+    """Diagnose the files, and compare them with the files of a `healthy` run, if any.
 
     If the files belong to several jobs, read only the files of `job`, or all files as one run if `together`.
     Call ``waiting`` if other uploads must be read first.
