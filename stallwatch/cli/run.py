@@ -179,7 +179,7 @@ def tail(
     name: str | None,
     no_metrics: bool,
 ) -> None:
-    """Watch a run that is already running through its log files. Stop with Ctrl-C.
+    """Watch a run that has already started, through its log files. Stop with Ctrl-C.
 
     \b
     stallwatch tail 'logs/*.log'

@@ -73,7 +73,7 @@ def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
 
 
 def load_pack(pack: str) -> str:
-    """Return how to load a pack."""
+    """Return a text that explains how to load a pack."""
     return f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
 
 
