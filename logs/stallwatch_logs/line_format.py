@@ -14,7 +14,7 @@ _MOST_ALIKE = 100
 
 
 def prefix_of(head: bytes) -> LinePrefix | None:
-    """Return the line prefix of a text if it is certain, or if numbers can only be read after it.
+    """Return the line prefix of a text if it is certain, or if many more numbers are found after it.
 
     Logs with beginnings that differ only in numbers, such as the logs of a run's ranks, share the prefix.
     """

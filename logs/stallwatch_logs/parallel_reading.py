@@ -31,7 +31,7 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, in searched bytes
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum bytes on disk for which a further process saves time
-WORTH_A_FORK = 32 * 1024 * 1024  #: the same for a forked process, which does not load anything
+WORTH_A_FORK = 32 * 1024 * 1024  #: minimum for a forked process, which does not load anything
 MAX_WORKERS = 8
 #: From this Python version, a pool forks all its processes with its first job, and not one by one while
 #: threads run (python/cpython#90622).

@@ -40,7 +40,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Install the hooks here, because a strategy that spawns its ranks pickles the callbacks before."""
+        """Install the hooks here, because a strategy that spawns its ranks pickles the callbacks earlier."""
         hook(self._name)
 
     @_guarded

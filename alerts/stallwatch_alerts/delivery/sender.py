@@ -234,7 +234,7 @@ class Sender:
         """Return the deferred or long-waiting messages that another process already sent."""
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # If the database does not respond, send the messages again rather than repeat the query.
+        # If a query fails, send the remaining messages without further queries, possibly a second time.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

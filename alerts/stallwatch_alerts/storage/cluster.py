@@ -2,8 +2,8 @@
 
 The merging agent holds an advisory lock, which belongs to its connection, and updates a heartbeat twice a
 second. If the heartbeat stops, another agent ends that connection and takes the lock. Therefore, two agents
-never merge at the same time, even after failures of hosts, processes or the network. All times are from the
-server's clock.
+never merge at the same time, even after failures of hosts, processes or the network. The age of the heartbeat
+is measured by the server's clock.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Timing:
     reconnect: float = 0.5  #: between two attempts to connect while a post waits
     gather: float = 0.1  #: reports posted within this time are merged together
     beat: float = 0.5  #: between two heartbeats of the merging agent
-    step: float = 1.0  #: between two checks by the merging agent that depend only on time
+    step: float = 1.0  #: between two checks for lost agents by the merging agent
     absent: float = 1.5  #: without a heartbeat for this long, other agents try to take the lock
     #: Without a heartbeat for this long, other agents end the connection that holds the lock.
     frozen: float = 4.0

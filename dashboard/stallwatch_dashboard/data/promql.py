@@ -80,7 +80,7 @@ class Questions:
 
     @property
     def problem(self) -> Text | None:
-        """Reason for missing numbers: the newest failure among the queries that failed last time."""
+        """Reason for missing numbers: the newest failure of a query whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
