@@ -1,4 +1,4 @@
-"""Stallwatch answers: is the run still training? If not, why, and what do I change?
+"""Find out whether a training run is alive and, if not, why, and what to change.
 
 >>> import stallwatch
 >>> stallwatch.diagnose(["logs/"]).verdict  # doctest: +SKIP
@@ -65,18 +65,19 @@ def diagnose(
 ) -> Diagnosis:
     """Return the diagnosis of a run from its logs, as ``stallwatch diagnose`` does.
 
-    `paths` are files, folders, globs or archives. ``Diagnosis.notes`` lists unreadable files; the rest is
-    diagnosed. `language` is that of the texts: ``en`` or ``zh``. `baseline` are the logs of a healthy run:
-    lines that it does not have are reported as new. `packs` are opt-in rules, as ``--rules-pack`` names them.
+    `paths` are files, folders, globs or archives. ``Diagnosis.notes`` lists unreadable files; all other files
+    are diagnosed. `language` is the language of the texts: ``en`` or ``zh``. `baseline` are the logs of a
+    healthy run: lines that do not occur in them are reported as new. `packs` are the names of opt-in rule
+    packs, as for ``--rules-pack``.
 
     If the file names show that the files belong to several jobs (``slurm-1001.out``, ``slurm-1002.out``), the
-    result is about a single job: the newest job in trouble, otherwise the newest training job. The first note
-    names it. `job` selects another job (``ValueError`` if there is none of this name); `together` reads all
+    result is about a single job: the newest job with a problem, otherwise the newest training job. The first
+    note names the job. `job` selects another job (``ValueError`` if it does not exist); `together` reads all
     files as one run.
 
-    With `workers` above 1, that many processes read the files of a large run, including this process; such a
-    script needs an ``if __name__ == "__main__":``. If `executor` is set, it reads the files instead, on any
-    host that finds the files at the same paths. The diagnosis is the same.
+    `workers` is the number of processes, including this process, that read the files of a large run. With
+    more than one, the calling script needs an ``if __name__ == "__main__":``. If `executor` is set, it reads
+    the files instead, on any hosts that have the files at the same paths. The diagnosis is the same.
 
     Reading stops after `timeout` seconds: the first note and ``Diagnosis.stats`` report the unread files.
     """
@@ -108,8 +109,8 @@ def diagnose(
 def samples(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> pd.DataFrame:
     """Return the numbers in logs as a table, as ``stallwatch samples`` does.
 
-    `paths` are files, folders, globs or archives. A warning names unreadable files; the table holds the
-    samples of the rest. ``docs/samples.md`` explains its columns.
+    `paths` are files, folders, globs or archives. A warning names unreadable files; the table contains the
+    samples of all other files. ``docs/samples.md`` explains the columns.
     """
     from stallwatch_exporter.sampling.files import frame_of
 
@@ -121,7 +122,7 @@ def _listed(paths: str | PathLike[str] | Iterable[str | PathLike[str]]) -> list[
 
 
 def __getattr__(name: str) -> Any:
-    # Import on demand, so that importing stallwatch loads no unused module.
+    # Import on demand, so that the import of stallwatch does not load unused modules.
     if name in _ON_DEMAND:
         return getattr(import_module(_ON_DEMAND[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Run the command line of this interpreter's package by ``python -m stallwatch``, independent of the PATH."""
+"""Run the command line with ``python -m stallwatch``: this interpreter's package, regardless of the PATH."""
 
 from stallwatch.cli import main
 

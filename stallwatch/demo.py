@@ -1,7 +1,7 @@
-"""Implement ``stallwatch demo``: replay a recorded real stall under ``stallwatch run``, with page and chat.
+"""Implement ``stallwatch demo``: replay a recorded real stall under ``stallwatch run``.
 
-The processes are the same that users run: the dashboard and ``stallwatch run`` as children, with their state
-folder and chat set by environment variables. Only the chat belongs to the demo.
+The demo starts the same processes that users run: the dashboard and ``stallwatch run``, with a state folder
+and a chat that are set by environment variables. Only the chat is specific to the demo.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MARK = "_STALLWATCH_DEMO"  # environment variable that marks all children
 
 
 class CannotStart(Exception):
-    """The reason why the demo cannot start, and the remedy."""
+    """The reason why the demo cannot start, and the fix."""
 
 
 def demo(
@@ -68,8 +68,9 @@ def demo(
 ) -> int:
     """Show a stall from its first healthy step to its diagnosis; return the exit code.
 
-    `recording` is a folder that ``stallwatch run`` kept (default: the packaged recording), `speed` the replay
-    speed factor, `port` the first port tried for the dashboard; `live` trains instead of replaying.
+    `recording` is a run folder of ``stallwatch run`` (default: the packaged recording), `speed` is the speed
+    factor of the replay, and `port` is the first port to try for the dashboard. With `live`, the demo trains
+    instead of replaying.
     """
     show = _Screen()
     try:
@@ -110,7 +111,7 @@ def demo(
 
 
 class _Screen:
-    """Prints whole blocks of text, which the training's output cannot interrupt."""
+    """Prints complete blocks of text that the training's output cannot interrupt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -177,7 +178,7 @@ def _short(command: list[str]) -> str:
 
 
 def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
-    """Return the environment without the user's Stallwatch settings, to keep real chats out of the demo."""
+    """Return the environment without the user's Stallwatch settings, so that real chats are not notified."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -190,7 +191,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
         "STALLWATCH_STALL_FLOOR_SECONDS": f"{floor:g}",
         "OMP_NUM_THREADS": env.get("OMP_NUM_THREADS", "1"),
     }
-    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this host, which a proxy cannot reach
+    for name in ("NO_PROXY", "no_proxy"):  # the chat is on this host, so requests must bypass proxies
         env[name] = ",".join(filter(None, [env.get(name), "127.0.0.1,localhost"]))
     return env
 
@@ -198,7 +199,7 @@ def _environment(home: Path, chat: str, floor: float) -> dict[str, str]:
 def _start_dashboard(
     children: Children, env: dict[str, str], home: Path, port: int, show: _Screen
 ) -> str | None:
-    """Start the dashboard and wait until it answers; return its URL, or `None` if it does not start."""
+    """Start the dashboard and wait until it responds; return its URL, or `None` if it does not start."""
     port = _free_port(port)
     log = home / "dashboard.log"
     show.say("Starting the dashboard …")
@@ -236,7 +237,7 @@ def _watch(run: subprocess.Popen[bytes], folder: Path, show: _Screen) -> int:
 
 
 def _free_port(first: int) -> int:
-    """Return the first free port from `first` on; 0 lets the system choose."""
+    """Return the first free port, starting with `first`; 0 lets the system choose."""
     for port in range(first, min(first + 100, 65536)):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -265,8 +266,8 @@ def _leave(number: int, _frame: FrameType | None) -> NoReturn:
 class Children:
     """Starts processes; leaving the ``with`` block ends them and all their descendants.
 
-    A mark in the environment identifies descendants: torchrun's ranks have their own sessions, and a process
-    whose parent died is no longer in the tree.
+    An environment variable identifies descendants, because torchrun's ranks have their own sessions, and a
+    process is no longer in the tree if its parent died.
     """
 
     def __init__(self, patience: float = 8.0) -> None:
@@ -297,7 +298,7 @@ class Children:
             self.end()
 
     def end(self) -> None:
-        """Interrupt all children, newest first; later terminate, and then kill, the remaining children."""
+        """Interrupt all children, newest first; later, terminate and finally kill the remaining children."""
         for child in reversed(self._started):
             if child.poll() is None:
                 # The signal has the effect of Ctrl-C: `stallwatch run` ends its command and prints how it

@@ -49,14 +49,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Print no request log, because the messages are the output."""
+        """Suppress the request log, because the messages are the output."""
 
 
 def render(message: dict[str, Any], width: int = 96) -> str:
     """Return a message as lines with a prefix that distinguishes them from the training's output."""
     stage = str(message.get("outcome") or message.get("status", "?"))
     facts = [str(message[key]) for key in ("severity", "run", "rule") if message.get(key)]
-    sign = SIGNS.get(message.get("type", ""), "⚪")  # Apprise's type is the level of the notice
+    sign = SIGNS.get(message.get("type", ""), "⚪")  # the type in Apprise is the notice's level
     lines = [f"{sign} {' · '.join([stage, *facts])}", str(message.get("title", ""))]
     for paragraph in str(message.get("text") or message.get("message") or "").splitlines():
         lines += textwrap.wrap(paragraph, width, subsequent_indent="  ") or [""]

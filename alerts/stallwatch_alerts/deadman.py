@@ -1,7 +1,7 @@
 """Ping another service while monitoring works, so that the service raises an alert when pings stop.
 
-The address is that of a healthchecks.io check or of a compatible service: a plain request means success,
-``/start`` means that a run began, ``/fail`` that it failed (healthchecks.io/docs/http_api).
+The URL belongs to a check of healthchecks.io or of a compatible service. A plain request means success,
+``/start`` means that a run began, and ``/fail`` means that it failed (healthchecks.io/docs/http_api).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SILENT_SECONDS = 30.0  # an agent whose last check is older than this counts as
 class Deadman:
     """A dead-man's switch: pings `url` every `seconds` while `blind` returns "".
 
-    `blind` returns why monitoring does not work, or "" if it works; the pinging thread calls it. Each new
-    problem is passed to `report` when it begins, without the secret in the address.
+    The pinging thread calls `blind`, which returns the reason why monitoring does not work, or "" if it
+    works. The thread passes each new problem to `report` once, without the secret in the URL.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Deadman:
         self._thread.start()
 
     def close(self, last: Signal | None, timeout: float = _TIMEOUT) -> None:
-        """Stop pinging, after one final signal if `last` names one; wait at most `timeout` seconds for it."""
+        """Stop pinging and send the signal `last`, if any; wait at most `timeout` seconds for both."""
         self._last = last
         self._ended.set()
         self._thread.join(timeout)
@@ -68,7 +68,7 @@ class Deadman:
     def _look(self) -> None:
         try:
             wrong = self._blind()
-        except Exception as error:  # a failing check counts as a problem
+        except Exception as error:  # an exception in `blind` counts as a problem
             wrong = f"{type(error).__name__}: {error}"
         if wrong:
             self._warn(f"the dead-man's switch gets no ping: {wrong}")
@@ -125,11 +125,11 @@ class DeadmanSink:
             self._failed = True
 
     def alive(self, problem: str) -> None:
-        """Record that the agent checked its run; `problem` is why it could not read the run, or empty."""
+        """Record that the agent checked its run; `problem` is the reason if it could not, otherwise ""."""
         self._contact_at, self._problem = self._clock(), problem
 
     def blind(self) -> str:
-        """Return why the agent cannot monitor the run; "" if it can."""
+        """Return the reason why the agent cannot monitor the run; "" if it can."""
         silent = self._clock() - self._contact_at
         if silent > _SILENT_SECONDS:
             return f"the agent has not looked at the run for {short_duration(silent)}"

@@ -25,7 +25,7 @@ def mask_url(url: str) -> str:
     if found is None:
         return _MASK
     scheme = found["scheme"].lower()
-    # An @ after the first slash may end a password that contains a slash, so the text before is not a host.
+    # An @ after the first slash can end a password that contains a slash, so the text before is not a host.
     place, *path = re.split(r"[/?#]", found["rest"], maxsplit=1)
     host = place.rpartition("@")[2]
     doubtful = "@" in "".join(path).partition("?")[0]
@@ -37,8 +37,9 @@ def mask_url(url: str) -> str:
 def hide_secrets(text: str, url: str) -> str:
     """Return a library's error text without the URL or any piece of it.
 
-    Short pieces may be ordinary words: they are masked only in an address or in quotes, or if they cannot be
-    words. Apprise abbreviates pieces to their first and last characters (``T...x``); these are also masked.
+    Short pieces can be ordinary words, so they are masked only in an address, in quotes, or if they cannot be
+    words. Apprise abbreviates pieces to their first and last characters (``T...x``). The abbreviations are
+    also masked.
     """
     shown = mask_url(url).lower()
     for piece in sorted(_pieces(url), key=len, reverse=True):

@@ -1,6 +1,6 @@
-"""Make log text safe for chats: without mentions, links and changes of the layout.
+"""Make log text safe for chats: remove mentions, links and characters that change the layout.
 
-A log line may contain anything. A line with ``<!channel>`` must not notify an entire company.
+A log line can contain any text. For example, ``<!channel>`` in a line must not notify an entire company.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _BREAKS = lazy(r"[\r\n\t\v\f\x85\u2028\u2029]+")
 
 
 def neutralise(text: str, limit: int = 0) -> str:
-    """Return one line without secrets, mentions, markup, links and control characters, cut at `limit`.
+    """Return one line of at most `limit` characters without secrets, mentions, markup and links.
 
-    Lone surrogates, which no request can hold, become question marks.
+    Question marks replace lone surrogates, which cannot be encoded in a request.
     """
     if limit:
-        text = text[: 4 * limit]  # a log line may be a gigabyte, and the rest is cut anyway
+        text = text[: 4 * limit]  # limits the work: a log line can be a gigabyte long
     text = _BREAKS.sub(" ", redact(text)).encode(errors="replace").decode()
     text = without_controls(text).translate(_LOOK_ALIKES)
     text = _ENTITY.sub("＆", _MENTION.sub("＠", text))
@@ -48,9 +48,9 @@ def _break_link(found: re.Match[str]) -> str:
 
 
 def clipped(text: str, limit: int) -> str:
-    """Return the first `limit` characters of the text, the last an ellipsis if the text is longer.
+    """Return the text truncated to `limit` characters; a truncated text ends in an ellipsis.
 
-    The cut never splits a character as users see it, such as a letter with an accent or a colored emoji.
+    The truncation never splits a visible character, such as a letter with an accent or a colored emoji.
     """
     if len(text) <= limit:
         return text

@@ -1,4 +1,4 @@
-"""Define notifications: the text, the facts, the channel, and the keys that record delivery."""
+"""Define notifications: their text, their facts, the channel interface, and the keys that record delivery."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Notice:
     message: Message
     level: Level
     facts: dict[str, Fact]  #: keys of a generic webhook's JSON body, in addition to title and text
-    key: str = ""  #: records the chats that were notified; empty to record nothing
+    key: str = ""  #: identifies the record of a notified chat; if empty, nothing is recorded
 
 
 class Channel(Protocol):
@@ -38,10 +38,10 @@ class Channel(Protocol):
     name: str
 
     def send(self, notice: Notice) -> None:
-        """Send the notice, or raise an exception whose message holds no secret.
+        """Send the notice, or raise an exception with a message that does not contain secrets.
 
-        The exception may have an attribute ``retry_after``: the seconds to wait that the chat requested, or
-        ``None``.
+        The exception can have an attribute ``retry_after``: the number of seconds that the chat requested to
+        wait, or ``None``.
         """
 
 
@@ -122,10 +122,10 @@ def test_notice(language: str) -> Notice:
 
 
 def stage_key(incident: Incident, stage: str = "") -> str:
-    """Return the key of a stage of the incident, by default the current stage.
+    """Return the key of a stage of the incident; the default is the current stage.
 
-    The key includes the opening time, because a run's name and the ids of its incidents can recur after the
-    old run was deleted.
+    The key includes the opening time, because a new run can have the same name and incident ids as a deleted
+    run.
     """
     return f"{incident.id}/{incident.opened_at:.0f}/{stage or incident.stage}"
 
@@ -161,7 +161,7 @@ _LENGTH = 16
 def fingerprint(url: str) -> str:
     """Return the name of a chat in the database: a hash of its URL that is the same on every host.
 
-    The name has 32 hexadecimal digits. Hashing takes 50 ms per URL on purpose: a password in a URL may be
-    weak.
+    The name has 32 hexadecimal digits. The hash is slow on purpose (50 ms per URL), because a password in a
+    URL can be weak.
     """
     return hashlib.scrypt(url.strip().encode(), salt=_SALT, n=2**14, r=8, p=1, dklen=_LENGTH).hex()

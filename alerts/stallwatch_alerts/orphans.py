@@ -1,4 +1,4 @@
-"""Report and resolve the incidents of agents that died; the next agent on this host runs this code."""
+"""Report and resolve the incidents of agents that died. The next agent on this host runs this code."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _FRESH_SECONDS = 60.0
 def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) -> list[tuple[Path, AgentInfo]]:
     """Report again the incidents of agents that were killed before they stored their messages.
 
-    An agent records an incident shortly before its message: `notify` receives the incidents that changed
-    shortly before such an agent died, and those that the agent left open. The database records past
-    notifications. Return the folders of these runs, for `mark_reported` after everything is stored.
+    An agent records an incident shortly before it stores the message. Therefore, `notify` receives the
+    incidents that changed shortly before an agent died, and the incidents that it left open. Nothing is sent
+    twice, because the database records past notifications. Return the folders of these runs; pass them to
+    `mark_reported` after everything is stored.
     """
     found: list[tuple[Path, AgentInfo]] = []
     for folder, info in _left_behind(home, now):
@@ -46,7 +47,7 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs whose agent is gone, except multi-host runs that another agent still merges."""
+    """Return the runs without a running agent, except multi-host runs that another agent still merges."""
     kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
@@ -63,11 +64,12 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
 
 
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
-    """Resolve the incidents that dead agents left open, as of `now`; notify, and record them in the runs.
+    """Resolve, at `now`, the incidents that dead agents left open; notify, and record the end in the runs.
 
-    The outcome of those runs is unknown: the agent or its host was killed. Incidents of a run's end, and
-    incidents left open by a run's end, are unchanged. `notify` may receive an incident again if this process
-    is killed meanwhile or another agent does the same: the database records past notifications.
+    The outcome of these runs is unknown, because the agent or its host was killed. Incidents about a run's
+    end, and incidents that stay open after a run's end, are unchanged. `notify` can receive an incident twice
+    if this process is killed or if another agent runs this code at the same time. The database of past
+    notifications prevents a second message.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):

@@ -40,8 +40,8 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        For a stall, the silence also matches the stall's first rule, because the user silenced the stall
-        itself, whatever its diagnosis is now. The end of a run is a separate incident.
+        For a stall, the first rule of the incident also matches: the user silenced the stall, even if its
+        diagnosis has changed since. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
         return any(self.fits(incident.run, rule, incident.severity, now) for rule in rules)

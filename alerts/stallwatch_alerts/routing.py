@@ -1,8 +1,8 @@
 """Route incidents: choose the chats to notify, the time, and the chats for escalations.
 
-Routes are checked in order; the first match decides, unless it sets `go_on`. If none matches, the chats of
-``[alerts] urls`` are notified. A mistake in a route must not suppress notifications: a broken route sends
-every incident that it may match to every chat.
+Routes are checked in order until one matches that does not set `go_on`. If no route matches, the chats of
+``[alerts] urls`` are notified. A mistake in a route must not suppress notifications: every incident that a
+broken route might match is sent to every chat.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class QuietHours(msgspec.Struct, frozen=True):
-    """A time range of the day in the users' time zone; may span midnight."""
+    """A time range of the day in the users' time zone; it can include midnight."""
 
     begin: time
     end: time
@@ -43,16 +43,16 @@ class QuietHours(msgspec.Struct, frozen=True):
 class Route(msgspec.Struct, frozen=True):
     """A route for the incidents that match all of the given conditions."""
 
-    runs: tuple[str, ...] = ()  #: run names with * and ?
+    runs: tuple[str, ...] = ()  #: run names; can contain the wildcards * and ?
     severities: tuple[str, ...] = ()
     families: tuple[str, ...] = ()  #: families of rule pages, such as "memory"
-    rules: tuple[str, ...] = ()  #: rule ids with * and ?
-    urls: tuple[str, ...] | None = None  #: replace [alerts] urls; secrets
+    rules: tuple[str, ...] = ()  #: rule ids; can contain the wildcards * and ?
+    urls: tuple[str, ...] | None = None  #: chats instead of [alerts] urls; the URLs are secrets
     quiet: QuietHours | None = None
     escalate_after: float = 0.0  #: seconds without an acknowledgement until the escalation; 0: never
-    escalate_urls: tuple[str, ...] = ()  #: secrets
+    escalate_urls: tuple[str, ...] = ()  #: chats for escalations; the URLs are secrets
     go_on: bool = False
-    broken: bool = False  #: partly unreadable: the readable conditions apply, and every chat is notified
+    broken: bool = False  #: True if a part is unreadable: the other conditions apply, every chat is notified
 
     def __repr__(self) -> str:
         return f"Route({', '.join((*self.runs, *self.severities, *self.families, *self.rules))})"
@@ -104,7 +104,7 @@ def routed_chats(
 
 
 def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return the chats for ordinary notifications; the escalation chats if there are no others."""
+    """Return the chats for ordinary notifications, or the escalation chats if there are no ordinary chats."""
     found = dict.fromkeys(urls)
     for route in (routes := tuple(routes)):
         found.update(dict.fromkeys(route.urls or ()))
@@ -112,7 +112,7 @@ def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
 
 
 def all_urls(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return every chat that may ever be notified."""
+    """Return all configured chats, including the chats of routes and escalations."""
     found = dict.fromkeys(urls)
     for route in routes:
         found.update(dict.fromkeys((*(route.urls or ()), *route.escalate_urls)))

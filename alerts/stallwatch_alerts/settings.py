@@ -1,4 +1,4 @@
-"""Define the settings of the alerts. The command line reads file, environment and flags."""
+"""Define the settings of the alerts. The command line reads them from files, the environment and flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Language = Literal["en", "zh"]
 class AlertSettings:
     """Settings of notifications: the chats, the language, the minimum severity, and links."""
 
-    urls: tuple[str, ...] = ()  #: Apprise URLs; secrets: keep them out of every log and message
+    urls: tuple[str, ...] = ()  #: Apprise URLs: secrets that must not appear in any log or message
     language: Language = "en"
     min_severity: Severity = "warning"
     routes: tuple[Route, ...] = ()
@@ -28,7 +28,7 @@ class AlertSettings:
 
     @property
     def all_urls(self) -> tuple[str, ...]:
-        """Every chat that may be notified, each once."""
+        """URLs of all configured chats, without duplicates."""
         return all_urls(self.urls, self.routes)
 
     def __repr__(self) -> str:
@@ -37,7 +37,7 @@ class AlertSettings:
 
 @dataclass(frozen=True)
 class RelaySettings:
-    """Settings of ``stallwatch relay``: its address, its clients, its chats and its checks."""
+    """Settings of ``stallwatch relay``: its address, its clients, its chats and its health checks."""
 
     host: str = "127.0.0.1"
     port: int = 19401  #: 0 lets the system choose

@@ -1,4 +1,4 @@
-"""Send incidents to chats with one thread per URL, so that a dead chat delays neither others nor the run."""
+"""Send incidents to chats with one thread per URL: an unreachable chat delays neither others nor the run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ChatSink(DeliveryQueue):
         self._send(incident)
 
     def alive(self, _problem: str) -> None:
-        """Send the warnings that were held long enough; the agent calls this each time it reads its run."""
+        """Send the warnings that were held long enough; the agent calls this whenever it reads its run."""
         now = time.monotonic()
         for since, incident in list(self._held.values()):
             if now - since >= self._warning_seconds:
@@ -80,7 +80,7 @@ class ChatSink(DeliveryQueue):
         return IncidentMessage(msgspec.structs.replace(incident), notice, page.family if page else "")
 
     def _holds(self, incident: Incident) -> bool:
-        """Return whether to hold a warning until the next steps: a stall that follows shares its message."""
+        """Return whether to hold a warning until the next steps: one message can also report a stall."""
         warns = (incident.status, incident.kind, incident.severity) == ("open", "finding", "warning")
         if not warns or not self._warning_seconds or (incident.id, "open") in self._sent_stages:
             return False
@@ -105,7 +105,7 @@ class ChatSink(DeliveryQueue):
             self._lost += 1
 
     def close(self, timeout: float) -> bool:
-        """Send the queued messages within `timeout` seconds in all; return whether all of them arrived."""
+        """Send the queued messages within `timeout` seconds in total; return whether all of them arrived."""
         for _, incident in self._held.values():
             self._send(incident)
         self._held.clear()
@@ -119,7 +119,7 @@ class ChatSink(DeliveryQueue):
         return before != self._shown[incident.id]
 
     def _deserves_message(self, incident: Incident) -> bool:
-        """Return whether to send this stage: once, and below `min_severity` only after a sent opening."""
+        """Return whether to send this stage: once, and below `min_severity` only if the opening was sent."""
         key = (incident.id, incident.stage)
         if key in self._sent_stages:
             return False
@@ -136,6 +136,6 @@ class ChatSink(DeliveryQueue):
 
 
 def _shape(incident: Incident) -> tuple[object, ...]:
-    """Return the parts of an incident whose change justifies an edit, without durations and counts."""
+    """Return the parts of an incident that justify an edit if they change: not durations and counts."""
     known = incident.stacks is not None
     return incident.rule, incident.severity, incident.rank, known, len(incident.history)

@@ -33,7 +33,7 @@ class Change:
 
 
 class IncidentStore:
-    """Stores the last known state of every incident. Several agents may share one database."""
+    """Stores the last known state of every incident. Several agents can share one database."""
 
     def __init__(self, url: str) -> None:
         self._engine = open_engine(url)
@@ -55,7 +55,7 @@ class IncidentStore:
         """Insert the incident, or replace its stored state."""
         try:
             self._write(incident)
-        except IntegrityError:  # another agent inserted the incident meanwhile
+        except IntegrityError:  # another agent inserted the incident at the same time
             self._write(incident)
 
     def list(
@@ -122,7 +122,7 @@ def _incident(payload: Any) -> Incident:
 
 
 def _readable(payloads: Iterable[Any]) -> list[Incident]:
-    """Return the readable incidents. An unreadable row, as of a newer version, must not hide the rest."""
+    """Return the readable incidents. An unreadable row, such as one from a newer version, is skipped."""
     found = []
     for payload in payloads:
         try:
@@ -142,7 +142,7 @@ def _note(connection: Connection, incident: Incident, before: Any) -> None:
 
 
 def _changes(incident: Incident, before: Any) -> tuple[str, ...]:
-    """Return the changes that need an entry in the history; changes of steps and counts need none."""
+    """Return the changes to record in the history; changes of steps and counts are not recorded."""
     if before is None or before.opened_at != incident.opened_at:
         return ("open",) if incident.status == "open" else ("open", "resolved")
     if before.status != incident.status:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stallwatch_alerts.store import IncidentStore
 
 
-_CAPACITY = 20_000  # changes queued while the database is down; the run's folder also has them
+_CAPACITY = 20_000  # maximum changes queued while the database is down; the run folder also has them
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 5.0
 
 
@@ -35,9 +35,9 @@ class _Notified(msgspec.Struct, frozen=True):
 class StoreSink:
     """Writes every change of an incident in a separate thread, so that a slow disk does not delay the agent.
 
-    The thread opens the store on the first incident: most runs have none, and SQLAlchemy takes a second to
-    import. After opening, incidents that ended more than `keep_days` ago are deleted. `report` receives the
-    first failure, without the secrets of the database's `url`.
+    The thread opens the store on the first incident, because most runs have no incident and the import of
+    SQLAlchemy takes a second. It then deletes incidents that ended more than `keep_days` ago. `report`
+    receives the first failure, without the secrets in the database's `url`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StoreSink:
         self._outbox: Outbox | None = None
         self._report = report
         self._url = url
-        self.is_shared = is_cluster_engine(url)  #: all agents of a run write to it
+        self.is_shared = is_cluster_engine(url)  #: True if all agents of a run write to this database
         self._keep_days = keep_days
         self._complained = False
         self._worker: Worker[Incident | _Notified] = Worker(

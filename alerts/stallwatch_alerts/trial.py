@@ -18,7 +18,7 @@ class Delivery:
     url: str  #: the masked URL
     delivered: bool
     reason: str = ""  #: reason of the failure, without secrets
-    remedy: str = ""  #: how to fix it, if known
+    remedy: str = ""  #: how to fix the failure, if known
 
 
 def test_message(urls: Sequence[str], language: str) -> list[Delivery]:

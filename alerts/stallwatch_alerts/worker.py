@@ -19,9 +19,9 @@ class _End:
 class Worker(Generic[Item]):
     """Passes items to `handle` one after another, in the order of arrival.
 
-    `handle` also receives an event that is set after ``close`` has waited long enough; the handler should
-    then return soon. ``failed`` counts its exceptions; ``dropped`` counts items that did not fit into the
-    queue or that ``close`` abandoned. The thread calls `begin` before the first item.
+    `handle` also receives an event. ``close`` sets it when its timeout expires; the handler should then
+    return soon. ``failed`` counts the handler's exceptions. ``dropped`` counts items that did not fit into
+    the queue or that ``close`` abandoned. The thread calls `begin` before the first item.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Worker(Generic[Item]):
         self._queue: queue.Queue[Item | _End] = queue.Queue(capacity)
         self._closing = threading.Event()
         self._give_up = threading.Event()
-        # The thread is a daemon, so that an unreachable chat does not keep the process from ending.
+        # The thread is a daemon, so that an unreachable chat does not prevent the process from ending.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 

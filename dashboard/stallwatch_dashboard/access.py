@@ -21,7 +21,7 @@ EVERYBODY = "*"
 
 @dataclass(frozen=True)
 class Login:
-    """Settings of the login. Without a ``metadata_url`` there is no login."""
+    """Settings of the login. Without a ``metadata_url``, the dashboard has no login."""
 
     metadata_url: str = ""  #: the provider's discovery document, ``…/.well-known/openid-configuration``
     client_id: str = ""
@@ -59,7 +59,7 @@ class Login:
 
 
 def role_of(login: Login, claims: Mapping[str, Any]) -> Role | None:
-    """Return the role of the person with these claims; ``None`` if the person may see nothing."""
+    """Return the role of the person with these claims; ``None`` if the person has no access."""
     known = _names_of(claims, login.groups_claim)
     if _listed(login.operators, known):
         return "operator"
@@ -79,10 +79,10 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return every name by which a list of viewers or operators may refer to the person."""
+    """Return every name by which a list of viewers or operators can refer to the person."""
     names = {EVERYBODY}
     email = claims.get("email")
-    # Anyone may enter an unverified address at the provider, so it must not give another person's access.
+    # At the provider, anyone can enter an unverified address, so it must not grant another person's access.
     if isinstance(email, str) and claims.get("email_verified") is not False and email.count("@") == 1:
         email = email.strip().casefold()
         names |= {email, "@" + email.partition("@")[2]}
@@ -120,8 +120,8 @@ _SHORTEST = 32
 def kept_cookie_secret(home: Path) -> str:
     """Return the stored cookie secret of this user, so that a restart does not sign people out.
 
-    A secret that others could have read or planted is replaced. If no secret can be stored, a new secret
-    lasts until this process ends.
+    A secret is replaced if other users could have read or written it. If no secret can be stored, a new
+    secret is valid until this process ends.
     """
     path = home / _FILE
     with suppress(OSError, ValueError), open_private(path, others=0o077) as file:

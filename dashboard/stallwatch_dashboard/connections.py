@@ -1,7 +1,7 @@
-"""Limit the number of connections to the pages, and how long a connection may block the server.
+"""Limit the number of connections to the pages, and the time that a connection can block the server.
 
-Uvicorn limits neither (0.54): it waits for a request indefinitely, and accepts up to 2,048 connections at a
-time. At the limit of descriptors, asyncio then writes a traceback for each of them, again and again.
+Uvicorn 0.54 has neither limit: it waits for a request indefinitely, and accepts up to 2,048 connections at a
+time. When all file descriptors are in use, asyncio repeatedly writes a traceback for each connection.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import time
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_ACCEPTED = 64  # number of connections accepted at a time, before any can be closed
-_DESCRIPTORS = 4096  # a page takes four, including its Streamlit event loop
+_ACCEPTED = 64  # number of connections accepted at a time, before any of them can be closed
+_DESCRIPTORS = 4096  # an open page needs four, including its Streamlit event loop
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection, of at most `most`; the connection that waits longest is closed for a new one.
+    """One of at most `most` connections; a new connection replaces the one that has waited longest.
 
-    The head of a request must arrive within `seconds`. The peer may pause sending a body, or reading an
-    answer, for the same time. Websockets count, but uvicorn itself pings them.
+    The head of a request must arrive within `seconds`. While sending a body or reading a response, the peer
+    can pause for the same time. WebSockets count as connections, but uvicorn itself pings them.
     """
 
     most = 256
@@ -31,7 +31,7 @@ class BoundedProtocol(H11Protocol):
     clock = staticmethod(time.monotonic)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Close the longest-waiting connection if there are too many, or this one if no other waits."""
+        """If there are too many connections, close the one that has waited longest, which can be this one."""
         super().connection_made(transport)
         self._unsent = 0
         self._since = self.clock()
@@ -41,13 +41,13 @@ class BoundedProtocol(H11Protocol):
         self.watch()
 
     def data_received(self, data: bytes) -> None:
-        """Record the time, except within the head of a request."""
+        """Record the time, except while the head of a request arrives."""
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._since = self.clock()
 
     def watch(self) -> None:
-        """Close the connection if it is overdue, otherwise check again later; ignore a websocket."""
+        """Close the connection if it is overdue, otherwise check again later; ignore a WebSocket."""
         if self not in self.connections:
             return
         unsent = self.transport.get_write_buffer_size()
@@ -59,18 +59,18 @@ class BoundedProtocol(H11Protocol):
             self.loop.call_later(self.seconds / 10, self.watch)
 
     def _is_waiting(self) -> bool:
-        """Return whether the peer must act: send a head or part of a body, or read part of an answer."""
+        """Return whether the peer must act: send a head or part of a body, or read part of a response."""
         if self.cycle is None or self.cycle.response_complete or self.transport.get_write_buffer_size():
             return True
         return self.cycle.more_body and not self.flow.read_paused
 
     def _end(self) -> None:
         self.connections.discard(self)
-        self.transport.abort()  # `close` would wait until the peer has read the answer
+        self.transport.abort()  # `close` would wait until the peer has read the response
 
 
 def bound() -> None:
-    """Limit all servers that this process starts later, however Streamlit configures and runs them."""
+    """Limit all servers that this process starts later, regardless of Streamlit's configuration."""
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 
@@ -84,7 +84,7 @@ def bound() -> None:
         await startup(self, sockets)
         for listener in (each for server in self.servers for each in server.sockets):
             with socket.socket(fileno=os.dup(listener.fileno())) as same:
-                # Restore the queue's length, because asyncio has one number for the queue and for accepting.
+                # Restore the backlog: asyncio uses one number for the backlog and for accepting.
                 same.listen(queue)
 
     uvicorn.Server.startup = bounded  # type: ignore[method-assign]

@@ -13,7 +13,7 @@ from stallwatch_dashboard.data.frames import NumberStore
 from stallwatch_dashboard.data.scraper import TargetStatus
 from stallwatch_rules import __version__
 
-LATE_SECONDS = 10.0  #: a source without an answer for this long is out of date
+LATE_SECONDS = 10.0  #: a source that has not responded for this long is out of date
 _PACKAGES = ("streamlit", "plotly", "duckdb", "pandas", "sqlalchemy", "apprise")
 
 SourceState = Literal["silent", "late", "answers"]
@@ -25,7 +25,7 @@ def state_of(target: TargetStatus, now: float) -> SourceState:
 
 
 def sources_of(targets: Iterable[TargetStatus], ended: Collection[str], now: float) -> list[TargetStatus]:
-    """Return every endpoint that should answer, failing endpoints first, without agents of `ended` runs."""
+    """Return every endpoint except agents of `ended` runs; failing endpoints come first."""
     found = [target for target in targets if target.run is None or target.run not in ended]
     order = get_args(SourceState)
     return sorted(found, key=lambda one: (order.index(state_of(one, now)), one.run or "", one.url))
@@ -49,7 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def disk(home: Path) -> tuple[int, int] | None:
-    """Return the bytes of the numbers and the free bytes of the disk; ``None`` without a state folder."""
+    """Return the size of the stored numbers and the disk's free bytes; ``None`` without a state folder."""
     try:
         free = shutil.disk_usage(home).free
     except OSError:
@@ -62,5 +62,5 @@ def disk(home: Path) -> tuple[int, int] | None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
-    except OSError:  # missing, or just deleted
+    except OSError:  # the file is missing or was just deleted
         return 0

@@ -52,7 +52,7 @@ def streamlit_options(settings: DashboardSettings) -> dict[str, str]:
     return {
         "STREAMLIT_SERVER_ADDRESS": settings.host,
         "STREAMLIT_SERVER_PORT": str(settings.port),
-        # These two keep Streamlit from opening a browser and from asking for an email address.
+        # These two options prevent Streamlit from opening a browser and prompting for an email address.
         "STREAMLIT_SERVER_HEADLESS": "true",
         "STREAMLIT_SERVER_SHOW_EMAIL_PROMPT": "false",
         "STREAMLIT_SERVER_FILE_WATCHER_TYPE": "none",
@@ -100,7 +100,7 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the serving process in its own session. It ends with this block, or if this process dies."""
+    """Run the server process in a separate session. It ends with this block, or if this process dies."""
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -151,7 +151,7 @@ def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             number: signal.signal(number, forward)
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         }
-    except ValueError:  # outside of the main thread, the caller ends this process in another way
+    except ValueError:  # outside of the main thread, signals cannot be handled
         yield came
         return
     try:

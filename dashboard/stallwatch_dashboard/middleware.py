@@ -31,7 +31,7 @@ _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2call
 
 
 def redirect_target(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to; None if the path is a page's own, or not typed by a person."""
+    """Return the address to redirect to; None if the path is that of a page, or not typed by a person."""
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None
@@ -63,10 +63,10 @@ _PROTECTION = {
 
 
 class OwnHosts:
-    """Answer requests and websockets only under configured names, and only for the dashboard's own pages.
+    """Accept requests and WebSockets only for configured host names, and only from the dashboard's pages.
 
-    Streamlit accepts a websocket if its Host and Origin are the same, whatever they are (1.67,
-    starlette_websocket.py), and its ``server.allowedHosts`` cannot allow every IP address.
+    Streamlit accepts any WebSocket with the same Host and Origin (1.67, starlette_websocket.py), and its
+    ``server.allowedHosts`` cannot allow every IP address.
     """
 
     def __init__(self, app: ASGIApp, configured: Collection[str], url: str) -> None:
@@ -75,16 +75,16 @@ class OwnHosts:
         self._url = url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or answer with the reason for the refusal."""
+        """Forward the request, or respond with the reason for the refusal."""
         if scope["type"] in ("http", "websocket"):
             headers = MutableHeaders(scope=scope)
             hosts, origins = headers.getlist("host"), headers.getlist("origin")
-            # This runs in a thread because an unknown name may need a DNS query.
+            # This runs in a thread because an unknown name can require a DNS query.
             refusal = await run_in_threadpool(refusal_of, hosts, origins, self._configured, url=self._url)
             answer = self._app
             if refusal is not None:
                 answer = PlainTextResponse(f"{refusal.reason}\n", refusal.status)
-            elif origins:  # Streamlit compares both exactly, but proxies send other ports or names
+            elif origins:  # Streamlit requires equal values, but proxies change ports or names
                 headers["host"] = origins[0].partition("://")[2]
             await answer(scope, receive, _protected(send))
             return
@@ -92,7 +92,7 @@ class OwnHosts:
 
 
 def _protected(send: Send) -> Send:
-    """Return a send function that adds headers that protect the reader's browser to each response."""
+    """Return a send function that adds security headers for the browser to each response."""
 
     async def protected(message: Message) -> None:
         if message["type"] in ("http.response.start", "websocket.http.response.start"):
@@ -103,11 +103,11 @@ def _protected(send: Send) -> Send:
 
 
 class Redirects:
-    """Redirect a person's browser to the page that an address means; pass other requests on.
+    """Redirect a guessed address to the right page; forward all other requests.
 
-    For an unknown name, Streamlit shows its first page below a box in English; for a path of several parts,
-    it shows nothing (1.67: it looks for the files of the frontend relative to the path). Both are redirected
-    before they reach Streamlit.
+    For an unknown name, Streamlit shows its first page below a message in English. For a path of several
+    parts, Streamlit shows nothing, because it looks for the frontend's files relative to the path (1.67).
+    Such requests are redirected before they reach Streamlit.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -126,7 +126,7 @@ _LARGE = "/plotly.min.js"
 
 
 class PlotlyCache:
-    """Mark Plotly's script with its version, and send it only to browsers that lack it.
+    """Mark Plotly's script with its version, and send it only to browsers that do not have that version.
 
     Streamlit sends the files of components without a validator (1.67, starlette_routes.py), so every visit to
     a Run page would fetch and unpack the five megabytes of Plotly again. All versions have the same address,
@@ -138,11 +138,11 @@ class PlotlyCache:
         self._version = f'"plotly-{version("plotly")}"'
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on and mark Plotly's script; send no body if the browser has this version."""
+        """Forward the request and mark Plotly's script; send no body if the browser has this version."""
         if scope["type"] != "http" or not scope["path"].endswith(_LARGE):
             await self._app(scope, receive, send)
             return
-        # The tag is weak because the script is the same, compressed or not.
+        # The tag is weak, because it identifies both the compressed and the uncompressed script.
         marks = {"cache-control": "public, no-cache", "etag": f"W/{self._version}"}
         if self._version in Headers(scope=scope).get("if-none-match", ""):
             await Response(status_code=304, headers=marks)(scope, receive, send)

@@ -1,8 +1,8 @@
-"""Prepare for the first reader: import modules early, and exempt them from garbage collection.
+"""Prepare for the first request: import modules early, and exempt their objects from garbage collection.
 
 Streamlit collects garbage of all generations after each run of a script (streamlit 1.58, script_runner.py,
-``runner.postScriptGC``). With about 200,000 objects of modules, which are never freed, that took half of the
-server's time for a page at every refresh, and blocked all other readers' pages. This module exempts them.
+``runner.postScriptGC``). Modules have about 200,000 objects that are never freed. Checking them took half of
+the server's time for each refresh of a page, and blocked the pages of all other users.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def begin() -> None:
 def freeze_loaded_objects() -> None:
     """Exempt all current objects from later collections, if modules were imported since the last call.
 
-    Existing garbage is collected first. An object that is alive now and becomes part of a cycle later is
-    never freed: this affects a few pages at most, because it happens only a few times while the server runs.
+    Existing garbage is collected first. A current object that later becomes garbage in a reference cycle is
+    never freed. This affects few objects, because this function does its work only a few times per process.
     """
     global _settled_modules
     if len(sys.modules) - _settled_modules < _MANY or not _lock.acquire(blocking=False):
@@ -50,14 +50,14 @@ def freeze_loaded_objects() -> None:
         _settled_modules = len(sys.modules)
         gc.collect()
         gc.freeze()
-        atexit.register(gc.unfreeze)  # otherwise DuckDB reports the objects left at exit as leaks
+        atexit.register(gc.unfreeze)  # otherwise, DuckDB reports remaining objects as leaks
     finally:
         _lock.release()
 
 
 def _load() -> None:
     for name in WANTED:
-        # Another version may lack the module; the page that needs it reports that.
+        # Another version may lack the module; the page that needs it reports the error.
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     freeze_loaded_objects()

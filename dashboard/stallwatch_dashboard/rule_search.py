@@ -26,9 +26,9 @@ class Hit:
 
 @dataclass(frozen=True)
 class Trial:
-    fault: Fault | None  #: why the catalogue would reject the pattern
+    fault: Fault | None  #: the reason why the catalogue would reject the pattern
     hits: Sequence[Hit] = ()
-    lines: int = 0  #: number of tried lines
+    lines: int = 0  #: number of tested lines
 
 
 def families(pages: Iterable[RulePage]) -> list[str]:
@@ -38,7 +38,7 @@ def families(pages: Iterable[RulePage]) -> list[str]:
 def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[str] = ()) -> list[RulePage]:
     """Return the pages of the chosen families (all if none) that contain every word, best first.
 
-    A pasted message finds the rules that match it, whatever words their pages contain.
+    A pasted message also finds the rules that match it, even if their pages do not contain the words.
     """
     pages = [page for page in catalogue.pages.values() if not chosen or page.family in chosen]
     if not query.strip():
@@ -50,7 +50,7 @@ def search(catalogue: Catalogue, matcher: Matcher, query: str, chosen: Sequence[
 
 
 def _rank(page: RulePage, words: Sequence[str]) -> int:
-    """Return 1 if the id and titles contain all words, 2 if the whole page does, else ``_NOWHERE``."""
+    """Return 1 if id, titles and family contain all words, 2 if the page does, otherwise ``_NOWHERE``."""
     head = f"{page.id} {page.title} {page.title_zh} {page.family}".casefold()
     if all(word in head for word in words):
         return 1
@@ -61,7 +61,7 @@ def _rank(page: RulePage, words: Sequence[str]) -> int:
 
 
 def try_pattern(pattern: str, text: str) -> Trial:
-    """Return the lines of `text` that the pattern matches, one line at a time as in the matcher."""
+    """Return the lines of `text` that the pattern matches; like the matcher, test each line separately."""
     if fault := pattern_fault(pattern):
         return Trial(fault)
     expression, lines = compile_re2(pattern, encoded=False), lines_of(text)
@@ -75,7 +75,7 @@ def try_pattern(pattern: str, text: str) -> Trial:
 
 
 def draft_of(text: str, catalogue: Catalogue, *, since: str) -> Proposal:
-    """Draft a page for the failure in `text`; raise ``DraftError`` if a rule matches, or without failure."""
+    """Draft a page for the failure in `text`; raise ``DraftError`` if a rule matches or nothing failed."""
     reading = RunReading(catalogue)
     reading.feed(lines_of(text, "pasted"))
     return propose(reading, since=since)

@@ -1,7 +1,7 @@
 """Make text from logs and names safe for Markdown and for the HTML subset of Plotly.
 
-``st.code`` and ``st.text``, which interpret neither, show log text itself. This module is for the sentences
-around it: a rule's advice that contains captures, a run's name in a heading.
+Log lines are shown by ``st.code`` and ``st.text``, which interpret neither. This module is for other texts
+with parts of logs, such as a rule's advice with captures, or a heading with a run's name.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def plain(text: str, most: int = _MOST_WORDS) -> str:
 
 
 def cell(text: str) -> str:
-    """Return `text` like `plain`, for a cell of a table, which the reader may save as CSV."""
+    """Return `text` like `plain`, for a cell of a table that users can save as CSV."""
     return for_spreadsheet(plain(text, _MOST_CELL))
 
 
@@ -51,7 +51,7 @@ def verbatim(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Return Markdown that shows exactly `text`, without effect of its markup, links, formulas, or HTML."""
+    """Return Markdown that shows `text` literally, with its markup, links, formulas, and HTML escaped."""
     joined = _ADDRESS.sub(lambda m: f"{m[1] or ''}{m[2] or m[3]}\u2060", plain(text))
     return _PUNCTUATION.sub(r"\\\1", joined)
 
@@ -63,9 +63,9 @@ def advice(text: str) -> str:
 
 
 def prose(text: str, page: RulePage | None) -> str:
-    """Return sentences for Markdown: unchanged if they are the rule page's own, else as `advice`.
+    """Return sentences for Markdown: unchanged if the rule page contains them, otherwise as `advice`.
 
-    Rule pages are local, reviewed files; a diagnosis may come from anywhere.
+    Rule pages are local, reviewed files; a diagnosis can come from any source.
     """
     if page is not None:
         own, written = page.sections, text.strip()
@@ -76,7 +76,7 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the texts of the page's fixes; version-specific fixes both with and without condition."""
+    """Return the texts of the page's fixes; version-specific fixes both with and without the condition."""
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
@@ -89,7 +89,7 @@ def escaped_page(text: str) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """Return a fix up to its first full stop outside of code: the action without its details."""
+    """Return a fix up to its first period outside of code: the action without its details."""
     position = 0
     for index, part in enumerate(_CODE_WHOLE.split(text)):
         if index % 2 == 0 and (end := _SENTENCE.search(part)):
@@ -108,7 +108,7 @@ def _seen(text: str) -> str:
 
 
 def _edged(part: str) -> str:
-    """Return `part` escaped, with the blanks at its edges unchanged."""
+    """Return `part` escaped, with leading and trailing spaces unchanged."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

@@ -1,7 +1,7 @@
 """Run the process that serves the pages: start scraping, then run Streamlit.
 
-`launch` starts this process and holds the other end of its standard input: if that closes, the starter is
-gone, and this process ends.
+`launch` starts this process and holds the other end of its standard input. If that end closes, the starting
+process is gone, and this process ends.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from stallwatch_dashboard.data.source import close_shared, shared
 from stallwatch_dashboard.settings import from_environment
 from stallwatch_exporter.private import keep_private
 
-_END_SECONDS = 10.0  #: longer than the starter waits before it kills this process
+_END_SECONDS = 10.0  #: longer than the starting process waits before it kills this process
 
 
 def main() -> None:
     """Serve the pages until a signal arrives."""
-    # Streamlit obeys .streamlit/config.toml and secrets.toml of the current folder, which others may write.
-    # The user's own files are in the home folder.
+    # Streamlit reads .streamlit/config.toml and secrets.toml in the current folder, which other accounts may
+    # be able to write. The user's own files are in the home folder.
     os.chdir(Path(__file__).parent)
     if not sys.stdin.isatty():
         threading.Thread(target=_end_with_starter, name="starter", daemon=True).start()
@@ -46,4 +46,4 @@ def _end_with_starter() -> None:
         pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(_END_SECONDS)
-    os._exit(128 + signal.SIGTERM)  # the process hangs, and the starter is gone
+    os._exit(128 + signal.SIGTERM)  # this process hangs, and the starting process is gone

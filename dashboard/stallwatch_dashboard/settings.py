@@ -25,17 +25,17 @@ class DashboardSettings:
     insecure: bool = False  #: True allows an address that other hosts can reach, without a login
     home: Path = field(default_factory=state_home)
     targets: tuple[str, ...] = ()  #: agents on other hosts: "node7:19400" or complete URLs
-    language: str = "en"  #: en or zh, until the reader chooses a language
+    language: str = "en"  #: en or zh, until the user chooses a language
     scrape_seconds: float = 1.0
     keep_days: int = 30  #: days after which numbers are deleted
     max_upload_mb: int = 1024  #: limit for one file of the post-mortem page
-    max_uploads_mb: int = 2048  #: limit for all uploads of all readers at one time
-    max_members: int = 10_000  #: limit of files in one archive
-    max_expanded_mb: int = 65_536  #: limit of the expanded size of one compressed file or archive
-    max_ratio: int = 200  #: limit of expanded bytes per compressed byte
+    max_uploads_mb: int = 2048  #: limit for the total size of all users' uploads at one time
+    max_members: int = 10_000  #: limit for the number of files in one archive
+    max_expanded_mb: int = 65_536  #: limit for the expanded size of one compressed file or archive
+    max_ratio: int = 200  #: limit for the number of expanded bytes per compressed byte
     incidents_url: str = ""  #: database in which agents store incidents; empty: incidents.db in `home`
-    prometheus_url: str = field(default="", repr=False)  #: source of the numbers; may hold a password
-    rules: tuple[str, ...] = ()  #: chats for the test button; secrets
+    prometheus_url: str = field(default="", repr=False)  #: source of the numbers; can contain a password
+    rules: tuple[str, ...] = ()  #: folders with the user's own rules
     alert_urls: tuple[str, ...] = field(default=(), repr=False)  #: chats, for the test button; secrets
     login: Login = field(default_factory=Login)
     url: str = ""  #: public address; empty: this host and port
@@ -58,14 +58,14 @@ def own_address(host: str, port: int) -> str:
 
 
 def to_environment(settings: DashboardSettings) -> dict[str, str]:
-    """Return the variable that passes `settings` to a child process, which runs in another folder."""
+    """Return the environment variable that passes `settings` to a child process in another folder."""
     url = _RELATIVE.sub(lambda found: f"{found[1]}{Path(found[2]).absolute()}", settings.incidents_url)
     settings = replace(settings, home=settings.home.absolute(), incidents_url=url)
     return {_VARIABLE: msgspec.json.encode(settings, enc_hook=str).decode()}
 
 
 def from_environment() -> DashboardSettings:
-    """Return the settings passed by `to_environment`, or the defaults without them."""
+    """Return the settings that `to_environment` passed, or the defaults if the variable is not set."""
     given = os.environ.get(_VARIABLE)
     if not given:
         return DashboardSettings()

@@ -1,4 +1,4 @@
-"""Define colors and Streamlit options. The palette is Okabe and Ito's, for all color vision."""
+"""Define colors and Streamlit options. The palette is Okabe and Ito's, which suits color-blind users."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ STYLE = f"<style>\n{Path(__file__).with_name('theme.css').read_text(encoding='ut
 def uploader(button: str, most: str) -> str:
     """Return a style that translates the file uploader: Streamlit 1.67 shows its text in English only.
 
-    If a later Streamlit builds the uploader differently, its English text remains.
+    If a later Streamlit version builds the uploader differently, the text remains English.
     """
     box = '[data-testid="stFileUploaderDropzone"]'
     words = {

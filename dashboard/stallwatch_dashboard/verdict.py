@@ -1,4 +1,4 @@
-"""Compose the verdict at the head of the Run page: one sentence, then cause, impact, and fixes."""
+"""Compose the verdict at the top of the Run page: one sentence, then cause, impact, and fixes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_rules.stacks.sentences import sentence
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
-_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum number of hosts listed by name, and characters of folded ranks
+_FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum numbers of listed hosts, and of characters of folded ranks
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class Verdict:
     cause: str = ""  #: the rule's title
     rule: str = ""
     why: str = ""
-    place: str = ""  #: one sentence about where the ranks were
-    note: str = ""  #: what the trouble means for this run
+    place: str = ""  #: one sentence about the ranks' positions in the code
+    note: str = ""  #: the impact of the problem on this run
     fixes: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
     page: RulePage | None = None  #: the rule's page, if known
@@ -59,7 +59,7 @@ def of_run(
 
 
 def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
-    """Return the verdict on one incident, without the rest of its run."""
+    """Return the verdict on a single incident, without other facts about its run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {describe_state(incident, reader)}"
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
@@ -113,20 +113,20 @@ _OF_SEVERITIES: Mapping[str, Level] = {"critical": "critical", "warning": "warni
 
 
 def describe_state(incident: Incident, reader: Reader) -> str:
-    """Return whether the incident is open or how it ended; an incident that its run left is unresolved."""
+    """Return the state of the incident: open, or how it ended; it is unresolved if its run ended before."""
     if incident.outlasted or incident.unwatched:
         return reader.render(incident.closing)
     return reader.say("open" if incident.status == "open" else "resolved")
 
 
 def title_of(incident: Incident, page: RulePage | None, reader: Reader) -> str:
-    """Return what happened, in which rank and where; for an unknown failure, the exception or a phrase."""
+    """Return the cause with its rank and place; for an unknown failure, the exception or a phrase."""
     title = reader.render(cause_of(incident, page).title)
     return title or rule_name(incident.rule, reader.say, incident.exception)
 
 
 def rule_name(rule: str, say: Say, exception: str = "") -> str:
-    """Return the rule's id, which leads to its page; for an unknown failure, the exception or a phrase."""
+    """Return the rule's id, which identifies its page; for an unknown failure, the exception or a phrase."""
     return exception or say("unknown_cause") if rule == UNKNOWN_FAILURE else rule
 
 
@@ -235,7 +235,7 @@ def _with_incident(
 
 
 def _note(incident: Incident, reader: Reader) -> Text:
-    """Return the impact on this run; for a stall, with its duration until now."""
+    """Return the impact on this run; for a stall, the text includes the duration until now."""
     if incident.kind != "stall":
         return incident.note
     values = {"silence": reader.seconds((incident.resolved_at or reader.now) - incident.quiet_since)}
@@ -245,7 +245,7 @@ def _note(incident: Incident, reader: Reader) -> Text:
 
 
 def _of_hosts(incident: Incident, say: Say) -> list[str]:
-    """Return facts about a multi-host run: which hosts answered, and the confidence in the blame."""
+    """Return facts about a multi-host run: the hosts that responded, and the confidence in the blame."""
     if not incident.hosts:
         return []
     stacks = incident.stacks
@@ -279,19 +279,19 @@ def _exit(row: RunRow, reader: Reader) -> tuple[str, ...]:
 
 
 def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
-    """Return the time at which an unreported silence becomes an alarm."""
+    """Return the time at which the current silence will be reported as a stall."""
     if row.state != "waiting" or row.alarm_at is None:
         return ()
     return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)
 
 
 def _located(stacks: StallStacks) -> bool:
-    """Return whether the location of every living rank is known, so that the reader need not look for it."""
+    """Return whether the code position of every living rank is known."""
     return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
 
 
 def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
-    """Drop fixes that only give the ranks' location, which is shown above; put the file of stacks last."""
+    """Drop fixes that only repeat the ranks' code position; put the fix with the file of stacks last."""
     known, more = sentence(stacks), message("diagnosis.all-stacks", file=stacks.file)
     with_more = known + more
     words = tuple(render(known, language) for language in LANGUAGES)  # the text that version 0.1 stored

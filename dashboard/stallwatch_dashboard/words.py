@@ -1,4 +1,4 @@
-"""Provide the text of the pages in the reader's language. Rule pages contain their own translations."""
+"""Provide the text of the pages in the user's language. Rule pages contain their own translations."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO, cast
 from stallwatch_logs.decompress import Kind, expanded, kind_of
 from stallwatch_logs.inputs import CHUNK, InputError, Limits, Meter, TimeIsUp
 
-_HEADER = 1024 * 1024  # largest headers of one file in a tar archive, in bytes
-_DIRECTORY = 16 * 1024 * 1024  # bytes of the largest directory of a zip archive, for 100,000 files
+_HEADER = 1024 * 1024  # maximum size of the headers of one file in a tar archive, in bytes
+_DIRECTORY = 16 * 1024 * 1024  # maximum bytes of a zip archive's directory, enough for 100,000 files
 _KEYWORDS = 1000  # maximum number of keywords in global headers
-_HEADERS = 20  # maximum number of tar entries, such as folders and links, per permitted file
+_HEADERS = 20  # maximum number of tar entries (also folders and links) per permitted file
 
 Chunks = Iterator[bytes]
 
@@ -40,7 +40,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
         archive = zipfile.ZipFile(opened)
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         raise InputError(f"the zip archive is broken ({error})", "pack or copy it again") from error
-    meter = Meter(limits, taken=size)  # shared by all members, because overlapping members multiply
+    meter = Meter(limits, taken=size)  # shared by all members: overlapping members repeat the same bytes
     infos = [info for info in archive.infolist() if not info.is_dir()]
 
     def reader(info: zipfile.ZipInfo) -> Callable[[], Chunks]:
@@ -61,7 +61,7 @@ def zip_members(open_archive: Callable[[], BinaryIO], size: int, limits: Limits)
 
 
 def _check_directory(archive: BinaryIO) -> None:
-    """Refuse a zip archive whose directory, which zipfile keeps in memory, is too large."""
+    """Refuse a zip archive with a directory that is too large, because zipfile keeps it in memory."""
     import zipfile
 
     end = zipfile._EndRecData(archive)  # type: ignore[attr-defined]
@@ -93,7 +93,7 @@ def nested(kind: str) -> InputError:
 
 
 class TarFile:
-    """A tar archive, compressed or not, which can only be read forward, so its members share one pass."""
+    """A tar archive, possibly compressed. It can only be read forward, so all members share one pass."""
 
     def __init__(self, open_archive: Callable[[], BinaryIO], kind: Kind, limits: Limits) -> None:
         self._open = open_archive
@@ -102,10 +102,10 @@ class TarFile:
         self._pass: Iterator[tuple[int, str, int, BinaryIO]] | None = None
         self._meter = Meter(limits)
         self._at = -1
-        self._reported = ""  # error of the whole archive, reported once and not for each member
+        self._reported = ""  # error of the whole archive, which is reported only once
 
     def members(self) -> tuple[list[Member], InputError | None]:
-        """Return the files; if the archive is truncated, the files before the break and the error."""
+        """Return the files; if the archive is truncated, return the files before that point and the error."""
         found: list[Member] = []
         try:
             for index, name, size, _ in self._walk(self._limits.for_part(), self._meter):
@@ -136,7 +136,7 @@ class TarFile:
             raise InputError(f"is cut off ({error})", "pack or copy the archive again") from error
 
     def _walk(self, limits: Limits, members: Meter) -> Iterator[tuple[int, str, int, BinaryIO]]:
-        """Yield the files; count the unpacked bytes of the archive as input of the meter `members`."""
+        """Yield the files; the meter `members` counts the unpacked bytes of the archive as its input."""
         import tarfile
 
         def taken(portions: Chunks) -> Chunks:
@@ -187,7 +187,7 @@ def _bounded_headers() -> type:
             return self._stream.read(size)
 
     class Bounded(tarfile.TarInfo):
-        """Entry whose extended headers and lists of holes are limited; tarfile reads any size they claim."""
+        """Entry with limited extended headers and lists of holes; tarfile itself reads any declared size."""
 
         @classmethod
         def fromtarfile(cls, archive: tarfile.TarFile) -> Bounded:
@@ -199,7 +199,7 @@ def _bounded_headers() -> type:
                 archive.fileobj = stream
 
         def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
-            if len(archive.pax_headers) > _KEYWORDS:  # each global header adds keywords
+            if len(archive.pax_headers) > _KEYWORDS:  # every global header adds keywords
                 raise tarfile.ReadError("its global headers hold too many keywords")
             return cast(tarfile.TarInfo, super()._proc_member(archive))  # type: ignore[misc]
 

@@ -1,6 +1,7 @@
 """Read gzip, xz, bzip2 and zstandard as streams of bounded portions.
 
-The content before the break in a broken file is returned: a log is often copied while it is written.
+For an incomplete or corrupt file, the valid content before the error is returned, because logs are often
+copied while they are written.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from stallwatch_logs.inputs import CHUNK, InputError, Meter, is_sparse
 
 Kind = Literal["gzip", "xz", "bzip2", "zstandard", "zip", "tar", "plain"]
 
-_PIECE = 64 * 1024  # number of compressed bytes fed at once
-_MEMORY = 512 * 1024**2  # largest dictionary of a decompressor, in bytes
+_PIECE = 64 * 1024  # number of compressed bytes per call of a decompressor
+_MEMORY = 512 * 1024**2  # maximum size of a decompressor's dictionary, in bytes
 
 
 def kind_of(head: bytes) -> Kind:
-    """Return the kind of a file from its first bytes (512 or more)."""
+    """Return the kind of a file according to its first bytes (at least 512)."""
     if head.startswith(b"\x1f\x8b\x08"):
         return "gzip"
     if head.startswith(b"\xfd7zXZ\0"):
@@ -50,7 +51,7 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
         return _members(raw, kind, meter, bz2.BZ2Decompressor, _PIECE)
     if kind == "zstandard":
-        # Its decompressor cannot limit the output of one call, so the input is small.
+        # This decompressor cannot limit the output of one call, so the input per call is small.
         return _gathered(_members(raw, kind, meter, _Zstandard, 2048))
     try:
         sparse = is_sparse(raw.fileno())
@@ -60,7 +61,7 @@ def expanded(raw: BinaryIO, kind: Kind, meter: Meter) -> Iterator[bytes]:
 
 
 def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
-    """Yield the bytes of a file without its holes, which read as NULs and may span terabytes."""
+    """Yield the bytes of a file without its holes, which read as NULs and can span terabytes."""
     file, at = raw.fileno(), 0
     while True:
         try:
@@ -71,7 +72,7 @@ def _without_holes(raw: BinaryIO) -> Iterator[bytes]:
         while at < end and (portion := os.pread(file, min(CHUNK, end - at), at)):
             at += len(portion)
             yield portion
-        if at < end:  # the file was truncated meanwhile
+        if at < end:  # the file was truncated during the read
             return
 
 
@@ -80,9 +81,10 @@ class BrokenStream(InputError):
 
 
 def _gzip(raw: BinaryIO, meter: Meter) -> Iterator[bytes]:
-    """Decompress gzip with isal, more than twice as fast as zlib, if isal is installed.
+    """Decompress gzip; if isal is installed, use it, because it is more than twice as fast as zlib.
 
-    isal loses the content of a piece before a break, so a broken file is read again with zlib.
+    If a piece contains an error, isal loses the content of the piece before the error, so the file is read
+    again with zlib.
     """
     isal_zlib = _isal_zlib()
     seekable = getattr(raw, "seekable", None)
@@ -115,7 +117,7 @@ class _Engine(Protocol):
 
 
 class _Broken(Exception):
-    """The stream is broken; ``before`` is the content of the piece before the break."""
+    """The stream contains an error; ``before`` is the content of the piece before the error."""
 
     def __init__(self, before: bytes, reason: Exception) -> None:
         super().__init__(str(reason))
@@ -161,7 +163,7 @@ class _Gzip:
 
 
 def _up_to_the_break(inner: Any, data: bytes) -> bytes:
-    """Return the content of the longest valid part of `data`: an error discards a whole call's output."""
+    """Return the content of the longest valid prefix of `data`: an error discards a whole call's output."""
     out, at, size = [], 0, 1 << len(data).bit_length() >> 1
     while size:
         ahead = inner.copy()

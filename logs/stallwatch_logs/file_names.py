@@ -1,8 +1,8 @@
 """Recognize logs in a folder by their names, and ranks by the numbers in names.
 
-A file that the user names is always read. The number in ``worker-3.log`` may be that of a node, a pod or a
-rank. If several files are numbered in the same way, and the first lines of each file name only its own number
-as the rank, each file contains that rank's output.
+A file that the user specifies is always read. The number in ``worker-3.log`` can be the number of a node, a
+pod or a rank. If several files are numbered in the same way, and the first lines of each file name only the
+file's own number as the rank, each file contains that rank's output.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_FOLDER = lazy(r"checkpoint-\d+|global_step_?\d+|__pycache__|node_modules|sit
 
 
 def takes_name(name: str) -> bool:
-    """Return whether a file found in a folder or an archive counts as a log."""
+    """Return whether a file in a folder or an archive counts as a log."""
     if name.startswith("."):
         return False
     archive = _ARCHIVE.search(name)
@@ -62,7 +62,7 @@ def archive_named(name: str) -> str | None:
 
 
 def may_be_log(name: str) -> bool:
-    """Return whether a file without a log's name may be a log, for folders without any log name."""
+    """Return whether a file can be a log; used for folders in which no file has a typical log name."""
     plain = _COMPRESSED.sub("", name)
     return not (name.startswith(".") or _NO_LOG.fullmatch(plain) or _OTHER_THINGS.fullmatch(plain))
 
@@ -77,11 +77,11 @@ MOST_FILES = 4096  #: maximum number of files with names that differ only in the
 _NUMBERED = lazy(r"(?P<before>.*?[._-])(?P<number>\d{1,4})(?P<behind>\.(?:log|out|err|txt))?")
 # Ranks in the form of loggers and Ascend's CANN; the rank in a LoRA configuration has another form.
 _RANKS = lazy(rb"(?<![A-Za-z_])(?:[Rr]ank[ _]?|[Rr]ank(?:ID|_id)? ?[:=] ?|RANK ?[:=] ?)(\d{1,6})(?![\d.])")
-_ENOUGH = 2  # number of times that a file must name its rank
+_ENOUGH = 2  # minimum number of times that a file must name its rank
 
 
 def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
-    """Return the ranks of numbered files; ``paths`` maps their names to paths to read."""
+    """Return the ranks of numbered files; ``paths`` maps the files' names to paths."""
     families: dict[tuple[str, str], dict[int, str]] = {}
     for name in paths:
         found = _NUMBERED.fullmatch(name)
@@ -98,10 +98,10 @@ def ranks_in_lines(paths: Mapping[str, str]) -> dict[str, int]:
 
 
 def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether jobs, given with the paths of their files, are ranks or nodes of one run.
+    """Return whether presumed jobs, with the paths of their files, are ranks or nodes of one run.
 
-    This is the case if the lines of each job name its own ranks, no two jobs name the same rank, and the
-    ranks together count from 0 without a gap. No more files than necessary are read.
+    They are if the lines of each job name ranks, no two jobs name the same rank, and all ranks together count
+    from 0 without a gap. Only the necessary files are read.
     """
     seen: set[int] = set()
     for paths in jobs.values():
@@ -113,7 +113,7 @@ def of_one_training(jobs: Mapping[str, Iterable[str]]) -> bool:
 
 
 def _ends_first(family: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Return the family with the highest number first, which is least likely to match its rank by chance."""
+    """Return the files with the highest number first, which is least likely to match a rank by chance."""
     return sorted(family, reverse=True)
 
 

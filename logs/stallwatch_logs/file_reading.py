@@ -1,4 +1,4 @@
-"""Read one log file into a reading, or into the matches of rules."""
+"""Read one log file for a diagnosis, or for the matches of rules."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stallwatch_rules.scan.patterns import ScanEngine, scan_engine
 from stallwatch_rules.scan.sources import UTF16_MARKS, SourceReading
 from stallwatch_rules.scan.state import ScanSizes
 
-Within = Callable[[int], None]  #: called with the number of bytes of a file read so far
+Within = Callable[[int], None]  #: receives the number of bytes of a file that were read so far
 
 
 class Stopped(Exception):
@@ -37,24 +37,24 @@ class FileRead:
     lines: int = 0
     cut: int = 0  #: number of truncated lines
     problems: list[InputProblem] = field(default_factory=list)
-    binary: list[str] = field(default_factory=list)  #: name of the file, if it was found but is not text
-    out_of_time: bool = False  #: time ran out before the end of the file
-    alike: bool = False  #: the file was only searched, because another file prints the same
+    binary: list[str] = field(default_factory=list)  #: name of the file if it exists but is not text
+    out_of_time: bool = False  #: True if time ran out before the end of the file
+    alike: bool = False  #: True if the file was only searched, because another file has the same text
 
 
 class Engines(NamedTuple):
-    """Compiled patterns, and a function that compiles those of a sampled scan on demand."""
+    """Compiled patterns, and a function that compiles the patterns of a sampled scan on demand."""
 
     matcher: Matcher
     scan: Callable[[], ScanEngine | None]
 
     @classmethod
     def of(cls, matcher: Matcher) -> Engines:
-        """Return the engines of a matcher's catalogue; those of the scan are compiled on first use."""
+        """Return the engines of a matcher's catalogue; the scan's engines are compiled on first use."""
         return cls(matcher, functools.partial(_engine_of, matcher))
 
 
-@functools.lru_cache(maxsize=1)  # consecutive runs share one matcher
+@functools.lru_cache(maxsize=1)  # consecutive diagnoses share one matcher
 def _engine_of(matcher: Matcher) -> ScanEngine | None:
     return scan_engine(matcher)
 
@@ -68,7 +68,7 @@ def read_file(
     head = next(chunks, b"")
     lead = prefix_of(head)
     lines = LineReader(file.name, file.rank, lead, local_ranks=file.local_ranks).look_ahead(head)
-    whole = lead is not None and lead.quoted  # a sampled scan does not undo the quoting
+    whole = lead is not None and lead.quoted  # a sampled scan cannot unescape quoted lines
     source = SourceReading(reading, lines, engines.scan if not whole else lambda: None, sizes)
     for chunk in itertools.chain((head,) if head else (), chunks):
         source.feed(chunk)
@@ -79,7 +79,7 @@ def read_file(
 
 
 def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
-    """Yield the chunks for which there is time; record in `read` if time runs out."""
+    """Yield chunks until the deadline; record in `read` if time runs out."""
     try:
         yield from chunks
     except TimeIsUp:
@@ -87,7 +87,7 @@ def in_time(chunks: Iterator[bytes], read: FileRead) -> Iterator[bytes]:
 
 
 def read_apart(file: LogFile, engines: Engines, within: Within, sizes: ScanSizes) -> FileRead:
-    """Read a file into a separate reading; any error concerns only this file."""
+    """Read a file into a separate reading; an error affects only this file."""
     reading = RunReading(engines.matcher.catalogue, engines.matcher)
     try:
         read = read_file(file, reading, engines, within, sizes)
@@ -108,10 +108,10 @@ def _failed(file: LogFile, error: Exception) -> InputProblem:
 
 
 class Matching:
-    """Search of the files in some paths for rules; unreadable files are in ``problems``.
+    """A search for rules in the files at some paths; unreadable files are in ``problems``.
 
-    The search ignores a rule's requirements on surrounding lines, and the meaning of a match for the run,
-    which a diagnosis evaluates.
+    Unlike a diagnosis, the search ignores a rule's requirements on surrounding lines, and does not evaluate
+    the impact of a match on the run.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Matching:
         yield from scan.finish()
 
     def _line_by_line(self, reader: LineReader, portions: Iterator[bytes]) -> Iterator[Match]:
-        """Yield the matches in short files, whose lines may explain each other, and in unscannable files."""
+        """Yield the matches in short files, where one line can explain another, and in unscannable files."""
         for portion in itertools.chain(portions, [None]):
             lines = reader.finish() if portion is None else reader.feed(portion)
             for index, rule, captures in self._matcher.match(lines):

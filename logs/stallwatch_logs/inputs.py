@@ -1,4 +1,4 @@
-"""Define problems with the user's input, and limits on how much of it is read."""
+"""Define problems with the user's input, and limits on the amount of input that is read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 
 from stallwatch_rules.text.controls import printable
 
-CHUNK = 256 * 1024  #: number of bytes read at once
-LATE = 2.0  #: seconds that other processes may need to stop reading
+CHUNK = 256 * 1024  #: number of bytes per read
+LATE = 2.0  #: maximum seconds that other processes need to stop reading
 
 
 class InputProblem(msgspec.Struct, frozen=True):
@@ -33,7 +33,7 @@ class Limits(msgspec.Struct, frozen=True):
     members: int = 10_000
     expanded: int = 64 * 1024**3
     ratio: int = 200  #: highest ratio of expanded to compressed bytes
-    ratio_from: int = 1024**3  #: smaller results are allowed with any ratio, because they are read quickly
+    ratio_from: int = 1024**3  #: the ratio of smaller results is not limited, because they are read quickly
     until: float | None = None  #: deadline in monotonic time
     section: str = "archives"  #: section of the configuration that sets the limits
 
@@ -48,12 +48,12 @@ class Limits(msgspec.Struct, frozen=True):
             raise TimeIsUp
 
     def for_part(self) -> Limits:
-        """Return limits with half of the remaining time, which leaves as much for the next step."""
+        """Return limits with half of the remaining time; the other half is for the next step."""
         left = self.time_left
         return self if left is None else msgspec.structs.replace(self, until=time.monotonic() + left / 2)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the remaining seconds, because the monotonic clock of another host has another origin."""
+        """Pickle the remaining seconds, because monotonic clocks of different hosts are not comparable."""
         return _received, (
             self.members,
             self.expanded,
@@ -72,7 +72,7 @@ def _received(
 
 
 class InputError(Exception):
-    """Reading ended early; everything read before is valid."""
+    """Reading ended early; everything that was read before is valid."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -100,11 +100,11 @@ class Meter:
         self.given = 0
 
     def inner(self) -> Meter:
-        """Return a meter with the same limits for a compressed file inside, counted separately."""
+        """Return a meter with the same limits that counts a compressed file inside an archive separately."""
         return Meter(self._limits)
 
     def give(self, data: bytes) -> bytes:
-        """Count output bytes and return them. Raises `InputError` beyond the limits."""
+        """Count output bytes and return them. Raises `InputError` if they exceed the limits."""
         self.given += len(data)
         limits = self._limits
         limits.check_time()
@@ -123,7 +123,7 @@ class Meter:
 
 
 def is_sparse(path: str | int) -> bool:
-    """Return whether a file, given by path or descriptor, may have holes; True if it does not exist."""
+    """Return whether the file at a path or descriptor can have holes; True if it does not exist."""
     try:
         status = os.stat(path)  # noqa: PTH116
     except OSError:

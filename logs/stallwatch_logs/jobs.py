@@ -1,8 +1,8 @@
-"""Assign log files to jobs, by their names alone.
+"""Assign log files to jobs according to their names.
 
-Files are separated only if their names prove it. If files with a form of names may be ranks or nodes of one
-run, they stay together and are read as one run. Therefore a number belongs to a job only in the places where
-schedulers put it, and never if it counts ranks, nodes, steps or parts, is a time, or may be a process id.
+Files are assigned to different jobs only if their names prove it. Files that can be ranks or nodes of one run
+are read as one run. Therefore, a number identifies a job only at positions in which schedulers write it, and
+never if it counts ranks, nodes, steps or parts, is a time, or can be a process id.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _EPOCHS = range(1_400_000_000, 2_200_000_000)  # Unix seconds, from 2014 on
 _YEARS = range(2015, 2040)
 _ROUND = 100
 _PORTS = (range(6000, 6064), range(8000, 8100), range(12300, 12400), range(29400, 29600))  # common ports
-_CLOSE = 300  # largest gap between the process ids of one launch, whose threads also use ids
+_CLOSE = 300  # largest gap between the process ids of one launch: threads also use ids
 _MOST_PROCESSES = 2**22  # largest process id on Linux
 
 
@@ -54,13 +54,13 @@ def names_a_job(numbers: Collection[str]) -> bool:
 
 
 def counts_other(text: str) -> bool:
-    """Return whether a text, without its last number, ends with the name of a rank or another non-job."""
+    """Return whether a text, without its last number, ends with a word for ranks or other numbered items."""
     word = _LAST_WORD.search(text.lower())
     return word is not None and word[1] in _NO_JOB
 
 
 def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
-    """Return whether the numbers after a text, each with its files' suffixes, can only be job numbers."""
+    """Return whether the numbers after a text can only be job numbers; `numbers` maps them to suffixes."""
     if (
         counts_other(text)
         or _MACHINE.search(text.lower())
@@ -76,25 +76,25 @@ def numbers_jobs(text: str, numbers: Mapping[str, Collection[str]]) -> bool:
         return False  # the numbers are steps or sizes
     dense = counts[-1] - counts[0] == len(counts) - 1
     if dense and len(counts) > 1 and (counts[0] % _ROUND == 0 or any(counts[0] in one for one in _PORTS)):
-        return False  # consecutive from a round number: ports or ranks
+        return False  # consecutive numbers from a round number are ports or ranks
     return not _may_be_processes(text, numbers, counts)
 
 
 def _may_be_processes(text: str, numbers: Mapping[str, Collection[str]], counts: list[int]) -> bool:
-    """Return whether each file may be the log of a process, such as `train_45012.log`."""
+    """Return whether each file can be the log of a process, such as `train_45012.log`."""
     if any(end != "log" for ends in numbers.values() for end in ends):
         return False
     if counts[-1] > _MOST_PROCESSES:
         return False
     if not text.endswith("_"):
         return True
-    # A node starts several processes in short order: a single number is not part of a launch.
+    # A node starts several processes in quick succession, so a single number is not a process id.
     gaps = [float("inf"), *(after - before for before, after in itertools.pairwise(counts)), float("inf")]
     return all(min(around) <= _CLOSE for around in itertools.pairwise(gaps))
 
 
 def _is_moment(number: str) -> bool:
-    """Return whether a number may be a date or a time."""
+    """Return whether a number can be a date or a time."""
     if len(number) == 4:
         return int(number) in _YEARS
     if len(number) == 6:  # yymmdd
@@ -114,7 +114,7 @@ def _is_day(number: str) -> bool:
 
 OTHER = "other"  #: name for files that cannot be assigned to a job
 
-_PARTS = lazy(r"[/\\!]")  # separators in a path, and before an archive's member
+_PARTS = lazy(r"[/\\!]")  # separators in a path, and before the member of an archive
 _PACKED = lazy(r"\.(?:gz|xz|bz2|zst)$", re.IGNORECASE)
 _JOB_WORD = r"(?:slurm|sbatch|(?:slurm)?job(?:[-_]?id)?)"
 # Names that only a scheduler's job has, in any folder. Suffixes after the job's number from Slurm's %N, %n
@@ -147,7 +147,7 @@ _FIRST_POD = lazy(r".+?-(?:master|worker|launcher)-0(?!\d).*", re.IGNORECASE)
 _ROLE = _words["role"]
 
 
-_Predicate = Callable[[Mapping[str, str]], bool]  # argument: file → job
+_Predicate = Callable[[Mapping[str, str]], bool]  # takes a mapping of files to jobs
 
 
 class _Numbered(NamedTuple):
@@ -162,10 +162,10 @@ def by_job(
     owned: Mapping[str, str] | None = None,
     of_one_training: _Predicate = lambda _job_of: False,
 ) -> dict[str, list[str]]:
-    """Return the files of each job, by the job's name; empty if all of them may belong to one run.
+    """Return the files of each job, by the job's name; empty if all files can belong to one run.
 
-    ``owned`` maps files to jobs that are known from more than their names. If only similar names distinguish
-    jobs, ``of_one_training`` may merge them. Files of no known job are under `OTHER`.
+    ``owned`` maps files to jobs that are known from other facts than names. If only similar names distinguish
+    jobs, ``of_one_training`` decides whether they are one run. Files without a known job are under `OTHER`.
     """
     jobs: dict[str, str] = {}
     for grouped in (
@@ -182,7 +182,7 @@ def by_job(
     jobs |= _by_number([name for name in names if name not in jobs], set(jobs.values()))
     jobs |= _by_folder([name for name in names if name not in jobs], jobs)
     other = OTHER
-    while other in jobs.values():  # a job has this name
+    while other in jobs.values():  # a job already has this name
         other += "-files"
     sorted_out: dict[str, list[str]] = {}
     for name in names:
@@ -202,7 +202,7 @@ def _unless(of_one_training: _Predicate, found: dict[str, str]) -> dict[str, str
 
 
 def _scheduled(names: Iterable[str], of_one_training: _Predicate) -> dict[str, str]:
-    """Group files by schedulers' numbers, in certain forms of names or in otherwise equal names."""
+    """Group files by schedulers' numbers, in known forms of names or in names that are otherwise equal."""
     found: dict[str, str] = {}
     numbered: dict[str, _Numbered] = {}
     counted: set[tuple[str, str]] = set()
@@ -232,7 +232,7 @@ def _sure(folders: Sequence[str], last: str) -> str | None:
 
 
 def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> dict[str, str]:
-    """Group files by the numbers in one place of names that are otherwise equal and in one folder."""
+    """Group files by numbers at the same position of names that are otherwise equal and in one folder."""
     families: dict[tuple[str, str], dict[str, set[str]]] = {}
     for parsed in numbered.values():
         families.setdefault((parsed.folder, parsed.text), {}).setdefault(parsed.number, set()).add(parsed.end)
@@ -241,7 +241,7 @@ def _alike(numbered: Mapping[str, _Numbered], counted: set[tuple[str, str]]) -> 
         for family, ends in families.items()
         if len(ends) > 1 and family not in counted and numbers_jobs(family[1], ends)
     }
-    # `%x-%j.out`: if numbers belong to jobs in some names, so do those in the same place of other names.
+    # `%x-%j.out`: numbers at a position that identifies jobs in some names do so in other names, too.
     forms = {(folder, text[-1:]) for folder, text in sure}
     lengths = {(folder, text[-1:], len(number)) for folder, text in sure for number in families[folder, text]}
     for (folder, text), ends in families.items():
@@ -264,13 +264,13 @@ def _torchruns(names: Iterable[str]) -> dict[str, str]:
     runs: dict[str, set[str]] = {}
     for parent, run in found.values():
         runs.setdefault(parent, set()).add(run)
-    # A static rendezvous also uses an id of each node.
+    # A static rendezvous also uses a separate id for each node.
     several = {parent for parent, ids in runs.items() if len(ids) > 1 and not any(map(counts_other, ids))}
     return {name: run for name, (parent, run) in found.items() if parent in several}
 
 
 def _pods(names: Iterable[str]) -> dict[str, str]:
-    """Group files by the names of Kubernetes jobs, unless these are roles, groups or places of one job."""
+    """Group files by the names of Kubernetes jobs, unless the names are roles or groups of a single job."""
     found: dict[str, str] = {}
     with_first: set[str] = set()
     for name in names:
@@ -292,7 +292,7 @@ def _pods(names: Iterable[str]) -> dict[str, str]:
 
 
 def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
-    """Assign files whose path contains the number of exactly one job, such as its errors, ranks and nodes."""
+    """Assign files with the number of exactly one job in their path, such as files of errors and ranks."""
     found: dict[str, str] = {}
     for name in names:
         if rank_of_path(name) is not None and str(rank_of_path(name)) in jobs:
@@ -304,7 +304,7 @@ def _by_number(names: Iterable[str], jobs: set[str]) -> dict[str, str]:
 
 
 def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
-    """Assign files in a folder whose known files all belong to one job."""
+    """Assign the files of a folder in which all known files belong to one job."""
     below: dict[tuple[str, ...], set[str]] = {}
     for name, job in jobs.items():
         folders = _PARTS.split(name)[:-1]
@@ -325,8 +325,8 @@ def _by_folder(names: Iterable[str], jobs: Mapping[str, str]) -> dict[str, str]:
 class RunFolders(NamedTuple):
     """The jobs that run folders record."""
 
-    jobs: dict[str, str]  #: file's name → job
-    folders: dict[str, list[str]]  #: job → its folders
+    jobs: dict[str, str]  #: job of each file name
+    folders: dict[str, list[str]]  #: folders of each job
 
 
 @dataclass(frozen=True)
@@ -349,7 +349,7 @@ class Job:
 
 
 def jobs_among(files: Sequence[LogFile], own: RunFolders) -> list[Job]:
-    """Return the jobs, by their names; empty if all files may belong to one run."""
+    """Return the jobs, by their names; empty if all files can belong to one run."""
     owned = own.jobs
     paths = {file.name: file.path for file in files if file.plain}
 

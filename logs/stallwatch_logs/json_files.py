@@ -2,7 +2,7 @@
 
 * Jupyter notebooks: the output of their cells, as printed lines. The format is nbformat 4
   (https://nbformat.readthedocs.io/en/latest/format_description.html): the text of a stream and of
-  ``text/plain`` is a list of lines, an error contains its traceback with terminal colors.
+  ``text/plain`` is a list of lines, and an error contains its traceback with terminal colors.
 * transformers' ``trainer_state.json``: its history as the lines that the trainer had logged.
 """
 
@@ -18,17 +18,17 @@ _OTHERWISE = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 def notebook_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield the outputs of a notebook's cells in order; a file in another format unchanged."""
+    """Yield the outputs of a notebook's cells in order; do not change a file in another format."""
     return _lines_of_whole(chunks, _outputs)
 
 
 def trainer_state_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield one JSON line per entry of the history; a file in another format unchanged."""
+    """Yield one JSON line per entry of the history; do not change a file in another format."""
     return _lines_of_whole(chunks, _history)
 
 
 def _lines_of_whole(chunks: Iterator[bytes], lines_in: Callable[[Any], Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield the lines that `lines_in` finds in the file's JSON; a larger or different file unchanged."""
+    """Yield the lines that `lines_in` finds in the file's JSON; do not change a larger or different file."""
     held = bytearray()
     for chunk in chunks:
         held += chunk

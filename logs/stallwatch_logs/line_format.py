@@ -1,4 +1,4 @@
-"""Learn the prefix of a text's lines, from the text itself or from the numbers behind it."""
+"""Learn the prefix of a text's lines, from the prefix itself or from the numbers that follow it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_ALIKE = 100
 
 
 def prefix_of(head: bytes) -> LinePrefix | None:
-    """Return the line prefix of a text, if it is certain, or if numbers are found only behind it.
+    """Return the line prefix of a text if it is certain, or if many more numbers are found after it.
 
-    Logs whose beginnings differ only in numbers, such as those of a run's ranks, share the prefix.
+    Logs with beginnings that differ only in numbers, such as the logs of a run's ranks, share the prefix.
     """
     beginning = _DIGITS.sub(b"0", b"\n".join(head[:_SHOWN].split(b"\n", _ALIKE)[:_ALIKE]))
     if beginning not in _leads:
@@ -39,7 +39,7 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
         return None
     known, lines = _samples_in(text, None)
     enough = known + known // 2
-    if lines <= enough:  # too few lines have no sample yet
+    if lines <= enough:  # too few lines without a sample
         return None
     return next((lead for lead in leads if _samples_in(text, lead)[0] > enough), None)
 
@@ -47,7 +47,7 @@ def _prefix_of(head: bytes) -> LinePrefix | None:
 def _samples_in(text: bytes, lead: LinePrefix | None) -> tuple[int, int]:
     """Return the numbers of samples and of lines.
 
-    The samples are those of no progress bar, because a bar has a name before it.
+    Samples of progress bars are not counted, because a bar has a name before it.
     """
     reader = LineReader("", lead=lead)
     lines = reader.feed(text) + reader.finish()

@@ -1,4 +1,4 @@
-"""Find the log files behind the user's paths: files, folders, globs, archives, standard input."""
+"""Find the log files at the user's paths: files, folders, globs, archives, standard input."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from stallwatch_rules.text.encodings import looks_binary
 __all__ = ["InputProblem", "Limits", "LogFile", "expand", "from_stream"]
 
 STDIN = "<stdin>"
-_NAMED = 3  # number of unread archives that a message names
+_NAMED = 3  # maximum number of unread archives that a message lists
 _HEAD = 512  # number of bytes that show the kind of a file
-_JUDGED = 64 * 1024  # number of bytes of the head that show whether a file is text
+_JUDGED = 64 * 1024  # number of bytes of the head by which a file is recognized as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +42,27 @@ class LogFile:
 
     name: str  #: name for the user; a member is "archive!member"
     rank: int | None  #: rank that printed the log, if the name contains it
-    named_by_user: bool  #: the user named it, so it is a problem if it is not text
+    named_by_user: bool  #: True if the user named the file, so that it must be text
     size: int  #: bytes on disk, 0 if unknown
     open_chunks: Callable[[], Iterator[bytes]] = field(repr=False)
     path: str = ""  #: path for another process, if the log is a separate file
-    plain: bool = False  #: the file is neither compressed nor converted
+    plain: bool = False  #: True if the file is neither compressed nor converted
     limits: Limits = field(default_factory=Limits, repr=False)
-    local_ranks: tuple[int, ...] = ()  #: ranks of one host, if its lines count these; see ``LineReader``
-    folder: str = ""  #: of a member of an archive: the folder of its run's record, see ``expand``
+    local_ranks: tuple[int, ...] = ()  #: ranks of the host if lines contain local ranks; see ``LineReader``
+    folder: str = ""  #: for a member of an archive: the folder of its run's record, see ``expand``
 
     def chunks(
         self, problems: list[InputProblem], binary: list[str] | None = None, *, size: int = 0
     ) -> Iterator[bytes]:
-        """Yield the decompressed bytes in portions, the first of which is the file's head (``portions``).
+        """Yield the decompressed bytes in portions; the first portion is the file's head (``portions``).
 
-        With ``size``, the portions of a plain file end at its chunks of that size. Errors are added to
-        ``problems``; a file that was found, not named by the user, and is not text is only listed in
-        ``binary``. Raises `TimeIsUp` after the last portion for which there was time.
+        With ``size``, the portions of a plain file end with its chunks of that size. Errors are added to
+        ``problems``; if a file that the user did not name is not text, it is only added to ``binary``. Raises
+        `TimeIsUp` after the last portion before the deadline.
         """
         first = True
         try:
-            if self.size:  # some bytes of a pipe are read already
+            if self.size:  # a pipe has no size, and some of its bytes are already read
                 self.limits.check_time()
             for portion in head_first(self._aligned(size) if size else self.open_chunks()):
                 if first and looks_binary(portion[:_JUDGED]):
@@ -82,7 +82,7 @@ class LogFile:
             problems.append(_unreadable(self.name, error))
 
     def _aligned(self, size: int) -> Iterator[bytes]:
-        """Read through one descriptor: after a log rotation, its path would lead to another file."""
+        """Read through one descriptor, because the path leads to another file after a log rotation."""
         if not self.plain or is_sparse(self.path):
             yield from self.open_chunks()
             return
@@ -100,11 +100,11 @@ def expand(
     run_folders: list[str] | None = None,
     records: Callable[[], str] | None = None,
 ) -> tuple[list[LogFile], list[InputProblem]]:
-    """Return the logs behind the paths, in natural order, and the problems of finding or reading them.
+    """Return the logs at the paths, in natural order, and the problems of finding or reading them.
 
-    Files with the states of ranks are not logs: they are added to `rank_files`, if given. Folders that
-    contain the record of a run are added to `run_folders`, if given: records in archives are
-    copied to folders in the one that `records` makes, under safe names.
+    If `rank_files` is given, files with the states of ranks are added to it; they are not logs. If
+    `run_folders` is given, folders that contain the record of a run are added to it. Records in archives are
+    copied, with safe names, to a folder that `records` creates.
     """
     found = _Expansion(limits or Limits(), rank_files, run_folders, records)
     for path in paths:
@@ -160,7 +160,7 @@ class _Expansion:
         self.files: list[LogFile] = []
         self.problems: list[InputProblem] = []
         self.empty: list[str] = []
-        self._known: set[tuple[int, int]] = set()  # a file reached by two paths is read once
+        self._known: set[tuple[int, int]] = set()  # a file with two paths is read only once
 
     def add(self, path: str, named: bool = True) -> None:
         """Add the files of a path; a path that is not `named` was found by a pattern."""
@@ -196,7 +196,7 @@ class _Expansion:
             )
 
     def forget(self) -> None:
-        """Clear the set of known files, because the files keep this object alive."""
+        """Clear the set of known files, because the log files keep this object alive."""
         self._known.clear()
 
     def _folder(self, path: str) -> None:
@@ -207,7 +207,7 @@ class _Expansion:
 
         found: list[str] = []
         folders = [path]
-        while folders:  # not by os.walk, which recurses before Python 3.12
+        while folders:  # `os.walk` would recurse before Python 3.12
             try:
                 self.limits.check_time()
                 with os.scandir(folders.pop()) as entries:
@@ -313,7 +313,7 @@ class _Expansion:
             with reopen() as raw:
                 return kind_of(next(expanded(raw, kind, Meter(self.limits)), b"")) == "tar"
         except InputError:
-            return False  # reading it will report that error
+            return False  # the error is reported when the file is read
 
     def _zip(self, name: str, reopen: Callable[[], BinaryIO], size: int) -> None:
         try:
@@ -342,7 +342,7 @@ class _Expansion:
         if self.run_folders is not None:
             self.run_folders += map(str, copies.values())
         dumps = set[str]()
-        for member in inside:  # in their order: a tar archive is read once
+        for member in inside:  # in the archive's order, because a tar archive is read once
             if self._records is not None and self._records.takes(member, by_name[member][1], copies):
                 continue
             if may_hold_ranks(member) and self._takes_member(f"{name}!{member}", *by_name[member]):
@@ -367,16 +367,16 @@ class _Expansion:
         try:
             head = next(chunks(), b"")[:_HEAD]
         except (InputError, OSError):
-            return False  # reading it as a log reports the error
+            return False  # the error is reported when it is read as a log
         return self._takes_ranks(name, head, size, False, chunks)
 
     def _opened_pipe(self, path: str) -> BinaryIO:
-        """Return an open pipe; with a deadline, opening does not wait for a writer."""
+        """Open a pipe; with a deadline, do not wait until a process opens it for writing."""
         wait = 0 if self.limits.until is None else os.O_NONBLOCK
         return open(path, "rb", opener=lambda name, flags: os.open(name, flags | wait))
 
     def _once(self, name: str, opened: BinaryIO) -> None:
-        """Add a pipe: bytes read to inspect it cannot be read again."""
+        """Add a pipe; the bytes that are read to inspect it are kept, because they cannot be read again."""
         stream: BinaryIO | _Pipe = opened
         if self.limits.until is not None:
             with contextlib.suppress(OSError):  # not a pipe of the operating system
@@ -431,10 +431,10 @@ class _Expansion:
 
 
 class _Pipe:
-    """A pipe that may stay silent: waits for data no longer than time remains."""
+    """A pipe that can stay silent: waits for data only until the deadline."""
 
     def __init__(self, stream: BinaryIO, file: int, limits: Limits) -> None:
-        self._stream = stream  # kept, because its deletion would close the file
+        self._stream = stream  # prevents its deletion, which would close the file
         self._file = file
         self._limits = limits
 
@@ -444,7 +444,7 @@ class _Pipe:
         return os.read(self._file, size)
 
     def head(self, size: int) -> bytes:
-        """Return up to `size` bytes that arrive while time remains."""
+        """Return up to `size` bytes that arrive before the deadline."""
         held = b""
         with contextlib.suppress(TimeIsUp):
             while len(held) < size and (portion := self.read(size - len(held))):
@@ -491,7 +491,7 @@ class _Unclosed:
 
 
 def logs_among(paths: Sequence[str]) -> list[str]:
-    """Return the files with a log's name; if there are none, the files that may be logs."""
+    """Return the files with a log's name; if there are none, the files that can be logs."""
     for accepts in (takes_name, may_be_log):
         found = [path for path in paths if accepts(re.split(r"[/\\]", path)[-1])]
         if found:
@@ -507,12 +507,12 @@ def natural(name: str) -> list[tuple[int, str]]:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link to itself
+    except OSError:  # for example, a link to itself
         return False
 
 
 def _no_logs(name: str, kind: str, archives: Sequence[str]) -> InputProblem:
-    """Return the problem of a folder or an archive without logs; ``archives`` are the archives in it."""
+    """Return the problem of a folder or an archive without logs; ``archives`` lists the archives in it."""
     if not archives:
         return InputProblem(name, None, f"the {kind} holds no log files", "give the log files themselves")
     shown = ", ".join(archives[:_NAMED]) + (", …" if len(archives) > _NAMED else "")
@@ -557,7 +557,7 @@ def on_bytes_read(progress: OnProgress | None, files: Sequence[LogFile]) -> Call
 
 
 class ProgressReader:
-    """Read files one after another and report to `progress`; sizes of packed files are those on disk."""
+    """Read files one after another, and report the number of their bytes on disk to `progress`."""
 
     def __init__(self, files: Sequence[LogFile], progress: OnProgress | None) -> None:
         self._report = on_bytes_read(progress, files)

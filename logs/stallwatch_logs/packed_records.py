@@ -1,4 +1,4 @@
-"""Copy the records of runs that Stallwatch watched out of archives: they are read as files of a folder."""
+"""Copy the records of watched runs from archives to a folder, because they are read as files of a folder."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from stallwatch_logs.inputs import InputError
 
 MARKS = ("agent.json", "record.json")  #: files that mark the folder of a run
 _FILES = (*MARKS, "diagnosis.json", "events.jsonl", "incidents.jsonl", "run-incidents.jsonl")
-_MOST_BYTES = 256 << 20  # of all copies
+_MOST_BYTES = 256 << 20  # maximum size of all copies
 _LONGEST = 100  # maximum number of characters of a folder's name
 
 
 class RecordCopies:
-    """Copies of records, with bounded size and safe names, in a folder that is made for the first one."""
+    """Copies of records, with bounded size and safe names, in a folder that the first copy creates."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
@@ -24,13 +24,13 @@ class RecordCopies:
         self._folders = self._bytes = 0
 
     def folders_of(self, members: Sequence[str]) -> dict[str, Path]:
-        """Make a folder for each folder of a run in an archive, and return them by the names in the archive.
+        """Create a folder for each run folder in an archive; return them by the names in the archive.
 
-        A copy keeps the last part of that name, which is the name of the run.
+        A new folder keeps the last part of the name in the archive, which is the name of the run.
         """
         made: dict[str, Path] = {}
         marked = dict.fromkeys(_split(member)[0] for member in members if _split(member)[1] in MARKS)
-        with contextlib.suppress(OSError):  # there is no room: only the logs are read
+        with contextlib.suppress(OSError):  # if the disk is full, only the logs are read
             for folder in sorted(marked):
                 self._home = self._home or self._make()
                 name = re.sub(r"[^\w.+-]", "_", _split(folder)[1])[:_LONGEST].strip(".")
@@ -56,7 +56,7 @@ class RecordCopies:
 
 
 def folder_around(member: str, folders: Container[str]) -> str:
-    """Return the folder of a member; if that is the ``ranks`` of a run's folder, the run's folder."""
+    """Return the folder of a member; for a run folder's subfolder ``ranks``, return the run folder."""
     folder, _ = _split(member)
     parent, name = _split(folder)
     return parent if folder not in folders and name == "ranks" else folder

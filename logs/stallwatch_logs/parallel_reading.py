@@ -1,7 +1,7 @@
-"""Read all of a run's files: one after another, or several at once.
+"""Read all files of a run, one after another or in parallel.
 
-The result of a file depends on that file alone, and results are combined in the files' order, so the run's
-reading is the same as if one process had read all of them.
+The result of a file depends only on that file, and results are combined in the order of the files. Therefore,
+the result for the run is the same as if one process read all files.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from stallwatch_rules.scan.state import ScanSizes
 
 OPENING = 8 * 1024  #: cost of opening a file, in searched bytes
 WORTH_A_POOL = 160 * 1024 * 1024  #: minimum bytes on disk for which a further process saves time
-WORTH_A_FORK = 32 * 1024 * 1024  #: minimum for a forked process, which does not need to load anything
+WORTH_A_FORK = 32 * 1024 * 1024  #: minimum for a forked process, which does not load anything
 MAX_WORKERS = 8
 #: From this Python version, a pool forks all its processes with its first job, and not one by one while
 #: threads run (python/cpython#90622).
 FORKS_AT_ONCE = (3, 10, 5)
 
-OnBytes = Callable[[int], None]  #: called with the bytes on disk read so far
+OnBytes = Callable[[int], None]  #: receives the number of bytes on disk that were read so far
 
 
 @dataclass(frozen=True)
 class Parallel:
-    """How several files are read at once: by processes of this program, or by any executor.
+    """Options for reading several files in parallel, in processes of this program or with any executor.
 
-    Processes are spawned like those of ``multiprocessing``, so a script that uses them needs an ``if __name__
-    == "__main__":``. On Linux, a caller may set ``may_fork`` if nothing else runs in this process; that saves
+    Processes are spawned as in ``multiprocessing``, so a script that uses them needs an ``if __name__ ==
+    "__main__":``. On Linux, a caller can set ``may_fork`` if nothing else runs in this process. This saves
     the time that a spawned process needs to load everything again.
     """
 
     workers: int = 1  #: number of processes, including this one
     executor: Executor | None = None
-    #: fewest bytes on disk for which processes are started, if not the default
+    #: minimum bytes on disk for which processes are started; None: the default
     worth: int | None = None
     may_fork: bool = False
 
@@ -64,7 +64,7 @@ class Parallel:
 
     @property
     def least(self) -> int:
-        """Fewest bytes on disk for which processes are started."""
+        """Minimum bytes on disk for which processes are started."""
         if self.worth is not None:
             return self.worth
         return WORTH_A_FORK if self.forks else WORTH_A_POOL
@@ -86,7 +86,7 @@ def read_all(
     whole: bool = False,
     limits: Limits | None = None,
 ) -> Iterator[tuple[LogFile, FileRead]]:
-    """Read the files into a run's reading, in their order; several at once if that saves time.
+    """Read the files into a run's reading, in their order; read in parallel if that saves time.
 
     With ``whole``, this process reads every line, without sampling.
     """
@@ -108,10 +108,10 @@ def read_all(
         yield from read()
         return
     if (engine := engines.scan()) is not None:
-        engine.patterns.compile()  # compiled here, so that the other processes only load it
+        engine.patterns.compile()  # compiled here, so that the other processes can load it
     pages, board = Pages.of(reading.catalogue), Board(len(files))
-    # This process reads, too: it is ready while the others still start. Between two portions it submits the
-    # next job, so no job waits for a busy process while another process is idle.
+    # This process also reads, because it is ready while the others still start. Between two portions it
+    # submits the next job, so that no job waits for a busy process while another process is idle.
     with _processes(helpers, pages, board, engines if parallel.forks else None) as pool:
         yield from read(executor=pool, window=helpers, board=board, pages=pages.named(), here=True)
 
@@ -132,7 +132,7 @@ def _read(
     """Search the small files, if there are many; read the chosen small files and all large files."""
     found = survey(files, engines, limits, on_bytes, executor=executor, window=window, pages=pages)
     reading.alike = found.alike
-    # Another process reads a file as a single start.
+    # Another process reads a file as the log of a single start.
     away = () if executor is None or reading.splits_starts else files
     shared = Sharing(
         files,
@@ -155,9 +155,10 @@ def _read(
 def _processes(
     count: int, pages: Pages, board: Board, engines: Engines | None = None
 ) -> Iterator[Executor | None]:
-    """Start processes, which stop at once and without a message when this process ends.
+    """Start processes, which end immediately and without a message when this process ends.
 
-    With ``engines`` they are forked: all of them or, if the system refuses a process or its thread, none.
+    With ``engines``, the processes are forked. If the system refuses a process or its thread, all of them are
+    ended.
     """
     before = set(multiprocessing.active_children())
     pool = ProcessPoolExecutor(
@@ -168,10 +169,10 @@ def _processes(
     )
     try:
         if engines is not None:
-            # The pool forks with its first job: now, before the caller starts a progress thread.
+            # The pool forks at its first job, which must be before the caller starts a progress thread.
             pool.submit(os.getpid)
     except BaseException as error:
-        # The started processes would wait for jobs that never come, and this process for their end.
+        # The started processes would wait for jobs that never arrive, and this process would wait for them.
         for child in set(multiprocessing.active_children()) - before:
             child.kill()
             child.join()
@@ -189,11 +190,11 @@ def _processes(
     pool.shutdown()
 
 
-READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that are read line by line within seconds
+READ_WHOLE = 16 * 1024 * 1024  #: number of bytes on disk that can be read line by line within seconds
 
 
 class Healthy(NamedTuple):
-    """A healthy run to compare another run with."""
+    """A healthy run to which another run is compared."""
 
     baseline: Baseline
     verdict: Verdict  #: verdict on the run, which may not be healthy
@@ -226,8 +227,8 @@ def read_run(
 ) -> tuple[RunReading, list[InputProblem]]:
     """Return a run's reading and its problems, for callers that need more than the diagnosis.
 
-    Every line of a small run is read; in a large run, the sampled scan skips lines that report no problem, so
-    a message that occurs only in its middle may seem unknown.
+    Every line of a small run is read. In a large run, the sampled scan skips lines that report no problem, so
+    that a message that occurs only in the skipped part can appear to be unknown.
     """
     files, problems = expand(paths, limits=limits)
     reading = RunReading(catalogue)

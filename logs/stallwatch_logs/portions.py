@@ -1,7 +1,8 @@
-"""Split a file's bytes into portions: first its head, which shows its kind, then up to ends of chunks.
+"""Split a file's bytes into portions: first its head, which shows its kind, then portions up to chunk ends.
 
-Pipes, archives and disks return portions of different sizes, but the same log must read the same from each of
-them. A chunk that arrives as one portion need not be joined: the copy would take a tenth of the total time.
+Pipes, archives and disks return portions of different sizes, but the result for a log must not depend on the
+sizes. A chunk that arrives as one portion is not copied, because the copy would take a tenth of the total
+time.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from stallwatch_rules.lines.long_lines import MAX_LINE
 from stallwatch_rules.scan.chunks import chunk_end
 
 HEAD = 256 * 1024  #: number of bytes in a head
-_NEAR = 4096  # number of bytes within which most lines end
+_NEAR = 4096  # number of bytes that contain the end of most lines
 
 
 def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
-    """Yield the bytes of the portions, first the head: ``size`` bytes, or all if there are fewer.
+    """Yield the bytes of the portions, first the head with ``size`` bytes, or fewer in a smaller file.
 
     Bytes before an error are yielded before the error is raised.
     """
@@ -42,7 +43,7 @@ def head_first(portions: Iterator[bytes], size: int = HEAD) -> Iterator[bytes]:
 
 
 def _edge(file: int, boundary: int) -> int:
-    """Return the end of the chunk whose grid line is at ``boundary``."""
+    """Return the end of the chunk at ``boundary``, which is the next end of a line."""
     behind = os.pread(file, _NEAR, boundary - 1)
     if b"\n" not in behind:
         behind = os.pread(file, MAX_LINE + 1, boundary - 1)

@@ -37,7 +37,7 @@ _AS_JSON = (
 _NAMES = lazy(r"(?:.*[^\d.])?\d{1,6}(?:\.(?:json|pkl|pickle|bin|dump))?|.*\.json")
 _DEFAULT = lazy(r".*(?:nccl|rccl|hccl|comm_lib)_trace_rank_?\d{1,6}")
 _PICKLE = lazy(rb"\x80[\x02-\x05]")
-_HEAD = 512  # number of bytes that are searched for the keys of a dump
+_HEAD = 512  # number of bytes to search for the keys of a dump
 _DUMPED = lazy(rb"pg_config|pg_status|comm_lib_version|nccl_version|nccl_comm_state")
 _JSON_DUMP = lazy(
     rb'\s*\{\s*"(?:comm_lib_version|nccl_version|nccl_comm_state|entries|pg_config|pg_status|version)"\s*:'
@@ -51,7 +51,7 @@ class RankFile(Protocol):
 
     @property
     def name(self) -> str:
-        """Name to show to the user."""
+        """The name that users see."""
 
     @property
     def named_by_user(self) -> bool:
@@ -72,7 +72,7 @@ def may_hold_ranks(path: str) -> bool:
 
 
 def holds_ranks(path: str, head: bytes, *, named_by_user: bool) -> bool:
-    """Return whether a file with this head contains states of ranks, as any pickle named by the user may."""
+    """Return whether a file with this head contains states of ranks; a pickle named by the user does."""
     if _PICKLE.match(head):
         return (
             named_by_user or _DUMPED.search(head) is not None or _DEFAULT.fullmatch(_last(path)) is not None
@@ -94,9 +94,9 @@ class RankStates(NamedTuple):
 def read_rank_files(
     files: Sequence[RankFile], problems: list[InputProblem], ranks_on: Mapping[int, str] | None = None
 ) -> RankStates:
-    """Read snapshots and dumps, and judge all ranks together; `ranks_on` holds hosts from other files.
+    """Read snapshots and dumps, and evaluate all ranks together; `ranks_on` maps ranks to hosts.
 
-    The state of a rank is taken from a snapshot rather than from a dump, and from the newest dump of a host.
+    A snapshot of a rank takes precedence over a dump, and a host's newest dump over its older dumps.
     """
     parts: dict[str, StallStacks] = {}
     dumps: dict[str, dict[int, Dumped]] = {}
@@ -133,7 +133,7 @@ def _together(parts: dict[str, StallStacks], dumps: Mapping[str, Mapping[int, Du
             part = fold([one.answer for one in left], time=max(one.time for one in left), doing=doing)
             if not parts and len(dumps) == 1 and not host:
                 return _clean(part)
-            if host in parts:  # some ranks of the host answered, and others left a dump
+            if host in parts:  # the host has a snapshot of some ranks, and dumps of others
                 part = replace(part, hosts={host: spans_of(doing)})
                 host = f"{host} (torch)"
             parts[host] = part
@@ -157,7 +157,7 @@ def _clean(stacks: StallStacks) -> StallStacks:
 
 
 class _RefusedError(Exception):
-    """The file cannot be read; contains the reason and the remedy."""
+    """The file cannot be read; contains the reason and the fix."""
 
     def __init__(self, reason: str, remedy: str, *, sure: bool = True) -> None:
         super().__init__(reason)
@@ -166,7 +166,7 @@ class _RefusedError(Exception):
 
 
 def _read(file: RankFile) -> StallStacks | Dumped | None:
-    """Return the content of a file; ``None`` if it was found in a folder and has other content."""
+    """Return the content of a file; ``None`` if a file in a folder has no states of ranks."""
     data = _bytes(file)
     if _SNAPSHOT.match(data):
         try:

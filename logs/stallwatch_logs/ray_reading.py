@@ -12,8 +12,8 @@ T = TypeVar("T")
 class RayExecutor(Executor):
     """Executor that runs calls as Ray tasks.
 
-    Ray's references return futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but Ray has no
-    executor.
+    Ray's references can return futures of ``concurrent.futures`` (ray 2.60, ``ObjectRef.future``), but Ray
+    has no executor.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -37,14 +37,14 @@ class RayExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
-        """Accept no further calls; Ray itself stays connected, because other code may use it."""
+        """Accept no further calls; Ray itself stays connected, because other code can use it."""
         self._closed = True
 
 
 def ray_executor(**options: Any) -> RayExecutor:
     """Return an executor for ``diagnose`` that reads logs on a Ray cluster.
 
-    The function connects to the cluster like ``ray.init``, if this process is not connected yet. The options,
-    such as ``num_cpus`` or ``resources``, are those of ``ray.remote``.
+    If this process is not connected yet, the function connects to the cluster as ``ray.init`` does. The
+    options, such as ``num_cpus`` or ``resources``, are passed to ``ray.remote``.
     """
     return RayExecutor(**options)

@@ -1,4 +1,4 @@
-"""Share the reading of a run's files between this process and others."""
+"""Distribute the reading of a run's files among this process and other processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.scan.state import ScanSizes
 
 BATCH = 16 * 1024 * 1024  #: number of bytes on disk that one job reads, if the files are small
-_A_FILE = 32 * 1024  # cost of opening a file, in bytes read
+_A_FILE = 32 * 1024  # cost of opening a file, as a number of bytes to read
 _PAUSE = 20  # pause between two reports, as a multiple of a report's duration
 _EVERY = 0.1  # seconds between two checks of the other processes, and between two progress reports
 
@@ -28,7 +28,8 @@ Tasks = tuple[Wanted, ...]
 def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks]:
     """Return batches of files for other processes, without the ``unread`` files, largest files first.
 
-    Small files are combined. A large file that came last would keep one process busy alone.
+    Small files are combined. Large files are first, because a large file at the end would occupy one process
+    while the others wait.
     """
     found: list[list[Wanted]] = []
     held = BATCH
@@ -44,11 +45,12 @@ def batches(files: Sequence[LogFile], unread: Container[int] = ()) -> list[Tasks
 
 
 class Sharing:
-    """Read files in this process and with an executor, which gets ``window`` of the ``jobs`` at a time.
+    """Read files in this process and with an executor, which receives ``window`` of the ``jobs`` at a time.
 
-    With ``here``, this process reads the last files while other processes read the first. It always reads
-    files that they fail to read, and all files if there is no executor. ``pages`` go with each job. For
-    ``unread`` files, only their sizes are reported, or that there was no time to search them.
+    With ``here``, this process reads the last files while other processes read the first files. It always
+    reads files that other processes fail to read, and all files if there is no executor. Each job contains
+    the ``pages``. For ``unread`` files, only their sizes are reported, or that there was no time to search
+    them.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Sharing:
         self._waiting = deque(jobs)
         self._running: dict[Future[list[FileRead]], Tasks] = {}
         self._failed: deque[Tasks] = deque()
-        self._done: dict[Wanted, FileRead] = {}  # results of files whose turn has not come
+        self._done: dict[Wanted, FileRead] = {}  # results of files that are used later
         self._pages, self._limits = pages, limits
         self._shared = {task for tasks in jobs for task in tasks}
 
@@ -122,7 +124,7 @@ class Sharing:
         return self._done.pop(task)
 
     def _check_time(self) -> None:
-        """Raise `TimeIsUp` if the deadline has passed and the other processes had time to notice."""
+        """Raise `TimeIsUp` if the deadline has passed and the other processes had time to stop."""
         until = None if self._limits is None else self._limits.until
         if until is not None and time.monotonic() >= until + LATE:
             raise TimeIsUp
@@ -171,7 +173,7 @@ class Sharing:
         now = time.monotonic()
         if always or now >= self._report_at:
             read = self._board.read()
-            # A compressed file counts with its size on disk, once it is read.
+            # A compressed file counts with its size on disk after it is read.
             self._on_bytes(sum(min(part, file.size) for part, file in zip(read, self._files, strict=False)))
             done = time.monotonic()
             self._report_at = done + max(_EVERY, _PAUSE * (done - now))

@@ -1,4 +1,4 @@
-"""Search the many small files of a run, and choose those whose lines are read (``scan.similar_sources``)."""
+"""Search the many small files of a run, and choose the files to read by line (``scan.similar_sources``)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from stallwatch_rules.scan.sources import UTF16_MARKS
 from stallwatch_rules.text.encodings import looks_binary
 
 SMALL = 64 * 1024  #: maximum decompressed bytes of a small file
-_TOGETHER = 1024 * 1024  # number of bytes that are searched at once
+_TOGETHER = 1024 * 1024  # number of bytes that are searched together
 _TOGETHER_FILES = 512
 
 Sizes = tuple[int, int]  #: decompressed bytes, and lines
@@ -34,8 +34,8 @@ Sizes = tuple[int, int]  #: decompressed bytes, and lines
 class Survey:
     """The result of the search of a run's small files."""
 
-    unread: dict[int, Sizes | None]  #: files whose lines are not read; ``None`` if not searched in time
-    alike: dict[str, list[int]]  #: name of a read file → ranks of files that print the same
+    unread: dict[int, Sizes | None]  #: files that are not read by line; ``None`` if not searched in time
+    alike: dict[str, list[int]]  #: ranks of files with the same text, by the name of the file that is read
 
 
 NO_SURVEY = Survey({}, {})
@@ -49,7 +49,7 @@ class Search(NamedTuple):
     pages: Pages
 
 
-Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file for which there was time
+Found = list[tuple[SourceOutline | None, int]]  # outline and size of each file searched in time
 
 
 def few_or_none(files: Sequence[LogFile]) -> bool:
@@ -69,7 +69,7 @@ def survey(
 ) -> Survey:
     """Search the small files, here and with an executor; return `NO_SURVEY` if there are only a few.
 
-    The search may take half of the time, because the chosen files have to be read.
+    The search can use half of the remaining time, because the chosen files must be read afterward.
     """
     if few_or_none(files) or engines.scan() is None:
         return NO_SURVEY
@@ -77,7 +77,7 @@ def survey(
     found: list[tuple[SourceOutline | None, int]] = [(None, 0)] * len(files)
     late: set[int] = set()  # files not searched in time
     waiting, running = deque(_batches(files)), dict[Future[Found], list[int]]()
-    kinds: dict[bytes, bytes] = {}  # one object for each digest
+    kinds: dict[bytes, bytes] = {}  # keeps one object for equal digests
     done = 0  # bytes searched so far
 
     def take(numbers: list[int], searched: Found) -> None:
@@ -129,7 +129,7 @@ def survey(
 
 
 def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
-    """Yield the numbers of small files to search at once; members of archives separate from files."""
+    """Yield the numbers of small files to search together; archive members are in separate batches."""
     batch: list[int] = []
     held = 0
     for number, file in enumerate(files):
@@ -149,9 +149,9 @@ def _batches(files: Sequence[LogFile]) -> Iterator[list[int]]:
 
 
 def outline_files(files: Iterable[LogFile], engines: Engines, limits: Limits) -> Found:
-    """Return the outlines of files that are searched together, as many as time permits.
+    """Return the outlines of files that are searched together, until the deadline.
 
-    Files without an outline have to be read.
+    Files without an outline must be read.
     """
     engine = engines.scan()
     assert engine is not None, "files are searched where blocks can be scanned"

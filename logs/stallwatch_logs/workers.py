@@ -50,8 +50,8 @@ class Pages(NamedTuple):
     def shared(self) -> Pages:
         """Return the pages in memory that processes share.
 
-        Data passed to a process at its start goes through a pipe: with more data than the pipe can hold, this
-        process would wait until the other process has started.
+        Data for a new process goes through a pipe. If the data exceeds the capacity of the pipe, this process
+        would wait until the new process has started.
         """
         packed = bytes(self.packed)
         memory: Any = multiprocessing.get_context("spawn").RawArray(ctypes.c_char, len(packed))
@@ -74,7 +74,7 @@ class Wanted(NamedTuple):
 
     @classmethod
     def of(cls, number: int, file: LogFile) -> Wanted:
-        """Return a file that another process finds by its path."""
+        """Return the task for a file that another process can find by its path."""
         return cls(number, file.path, file.name, file.rank, file.named_by_user, file.local_ranks)
 
 
@@ -82,7 +82,7 @@ class Job(NamedTuple):
     """Some files to read one after another."""
 
     tasks: tuple[Wanted, ...]
-    sizes: ScanSizes  #: limits on how much of the files is read
+    sizes: ScanSizes  #: limits on the amount of text that is read
     limits: Limits | None
     pages: Pages
 
@@ -99,13 +99,13 @@ class Board:
             self._stop = context.RawValue(ctypes.c_byte, 0)
 
     def report(self, number: int, read: int) -> None:
-        """Record the bytes read of a file. Raises ``Stopped`` if they are no longer needed."""
+        """Record the number of bytes read of a file. Raises ``Stopped`` if the file is no longer needed."""
         if self._stop.value:
             raise Stopped
         self._read[number] = read
 
     def read(self) -> list[int]:
-        """Return how many bytes of each file were read."""
+        """Return the number of bytes read of each file."""
         return list(self._read)
 
     def stop(self) -> None:
@@ -119,9 +119,9 @@ _board: Board | None = None
 
 
 def begin(pages: Pages, board: Board, engines: Engines | None) -> None:
-    """Prepare a worker process: it ends with its parent, and leaves interrupts to the parent.
+    """Prepare a worker process: it ends with its parent process, and ignores interrupts.
 
-    A forked process has the ``engines`` already.
+    A forked process already has the ``engines``.
     """
     global _board  # the only place for objects that a pool prepares at its start
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -150,7 +150,7 @@ def _read(wanted: Wanted, job: Job, engines: Engines) -> FileRead:
     if job.limits is not None and job.limits.time_left == 0.0:
         return FileRead(None, out_of_time=True)
     found, problems = expand([wanted.path], limits=job.limits)
-    if not found:  # the file was removed meanwhile
+    if not found:  # the file was removed in the meantime
         return FileRead(None, problems=problems)
     file = replace(
         found[0],

@@ -38,7 +38,7 @@ _COMMANDS = {
     "demo": "runs",
 }
 _INTERNAL_ERROR = 70  # EX_SOFTWARE in sysexits.h
-_EXIT_SECONDS = 10.0  # seconds that the interpreter may take to exit
+_EXIT_SECONDS = 10.0  # maximum seconds for the interpreter to exit
 _UNWRITTEN = 2
 _OBJECTS = 100_000  #: objects created between two garbage collections
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  #: errors that only a write raises
@@ -80,14 +80,14 @@ class StallwatchGroup(Group):
         except (click.Abort, KeyboardInterrupt):
             sys.exit(130)
         except BrokenPipeError:
-            # The reader of the output has closed it (`| head`); Python must print no error at exit either.
+            # The reading process closed the output (`| head`). Python must not print an error at exit.
             _write_no_more()
             sys.exit(141)
         except Exception as error:
             if App.debug:
                 raise
             if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
-                # The disk of the output, mostly standard output, is full. This is not an internal error.
+                # The disk of the output (usually standard output) is full. This is not an internal error.
                 print_notice(f"the output cannot be written: {error.strerror}")
                 _write_no_more()
                 sys.exit(_UNWRITTEN)
@@ -144,14 +144,14 @@ def main() -> None:
         _limit_exit(end.code if isinstance(end.code, int) else int(end.code is not None))
         raise
     finally:
-        gc.freeze()  # otherwise the interpreter scans the remaining objects twice at exit
+        gc.freeze()  # otherwise, the interpreter scans the remaining objects twice at exit
 
 
 def _limit_exit(code: int) -> None:
     """Exit with `code` after a time limit, because the interpreter waits for threads of libraries at exit.
 
-    A thread that could not start for lack of memory never ends, and the exit code may be that of a training
-    run.
+    A thread that could not start because of a lack of memory never ends, and scripts can depend on this exit
+    code: it can be the exit code of a training run.
     """
     if hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, lambda *_: os._exit(code))

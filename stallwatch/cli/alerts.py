@@ -44,7 +44,7 @@ _FIRST_TRY_SECONDS = 20.0
 
 @click.group(cls=Group)
 def alerts() -> None:
-    """Test the configured chats; list, acknowledge and silence incidents; see what was delivered."""
+    """Test the configured chats; list, acknowledge and silence incidents; list messages."""
 
 
 for _command in (list_incidents, ack, note, silence):
@@ -55,18 +55,18 @@ for _command in (list_incidents, ack, note, silence):
 @click.option(
     "--through",
     type=click.Choice(["prometheus"]),
-    help="Test the whole path: metric, Prometheus, Alertmanager, relay, chats.",
+    help="Test the entire path: metric, Prometheus, Alertmanager, relay, chats.",
 )
 @click.option(
     "--prometheus",
     default="http://127.0.0.1:9090",
     metavar="URL",
-    help="Where Prometheus is (default: http://127.0.0.1:9090).",
+    help="Address of Prometheus (default: http://127.0.0.1:9090).",
 )
 @click.option(
-    "--alertmanager", metavar="URL", help="Where Alertmanager is (default: as Prometheus reports it)."
+    "--alertmanager", metavar="URL", help="Address of Alertmanager (default: the address in Prometheus)."
 )
-@click.option("--relay", metavar="URL", help="Where the relay is (default: this host, port of [relay]).")
+@click.option("--relay", metavar="URL", help="Address of the relay (default: this host, port of [relay]).")
 @address_options(
     "exporter",
     "Where the test's metric is served (default: 127.0.0.1).",
@@ -78,7 +78,7 @@ for _command in (list_incidents, ack, note, silence):
     type=click.FloatRange(1),
     default=60.0,
     metavar="SECONDS",
-    help="Seconds allowed for each link (default: 60).",
+    help="Maximum seconds for each link (default: 60).",
 )
 @partial(language_option, key="alerts.language")
 @click.pass_obj
@@ -90,16 +90,17 @@ def test(
     relay: str | None,
     wait: float,
 ) -> None:
-    """Send a test message to every URL in [alerts] urls and in its routes, once.
+    """Send one test message to each URL in [alerts] urls and in its routes.
 
     \b
     stallwatch alerts test
     STALLWATCH_ALERTS_URLS=slack://… stallwatch alerts test --language zh
     stallwatch alerts test --through prometheus --prometheus http://monitor:9090
 
-    With --through prometheus, the message takes the same path as alerts, and the first broken link is named.
-    Exit code: 1 if a URL did not accept it, a link is broken, a route names an unknown rule or family, a file
-    was ignored because others can write it, or the configuration has another mistake. URLs are shown masked.
+    With --through prometheus, the message takes the same path as alerts, and the output names the first
+    broken link. Exit code: 1 if a URL did not accept the message, a link is broken, a route names an unknown
+    rule or family, a file was ignored because other accounts can write it, or the configuration has another
+    mistake. URLs are shown masked.
     """
     config = app.config(hides_people, also=report_wrong_alerts)
     if through is not None:
@@ -148,11 +149,11 @@ def _test_delivery_path(config: Config, prometheus: str, alertmanager: str, rela
 
 
 @alerts.command()
-@click.option("--run", metavar="NAME", help="Only this run; the beginning of its name is enough.")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="How many to show (default: 50).")
+@click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, help="Maximum messages (default: 50).")
 @click.pass_obj
 def deliveries(app: App, run: str | None, limit: int) -> None:
-    """List messages to chats, newest first: waiting, sent, given-up or withdrawn, and why.
+    """List messages to chats, newest first, with the state (waiting, sent, given-up, withdrawn) and reason.
 
     Chats are masked.
     """
@@ -182,24 +183,24 @@ def deliveries(app: App, run: str | None, limit: int) -> None:
     type=click.FloatRange(0.1),
     default=30.0,
     metavar="SECONDS",
-    help="How many seconds to keep trying (default: 30).",
+    help="Number of seconds to keep trying (default: 30).",
 )
 @click.option(
     "--drop",
     multiple=True,
     metavar="CHAT",
-    help="First discard the messages waiting for this chat, which is not configured here; may be repeated.",
+    help="First discard the messages for this chat, which is not configured here; can be repeated.",
 )
 @click.pass_obj
 def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     """Send the messages that earlier runs on this host could not deliver.
 
-    What still waits is listed by chat, with the reason. Exit code: 1 if a message that is due is still
-    waiting, even one for a chat that is not configured here; messages held for quiet hours and escalations do
-    not count. The chats' rate limits and pauses apply.
+    Messages that still wait are listed by chat, with the reason. Exit code: 1 if a message that is due is
+    still waiting, even for a chat that is not configured here. Messages held for quiet hours and escalations
+    do not count. The chats' rate limits and pauses apply.
 
-    A chat that was removed from the configuration is listed with the name that --drop takes to discard its
-    messages. If hosts share a database, check first that no other host has that chat configured.
+    A chat that was removed from the configuration is listed with a name. To discard its messages, pass the
+    name to --drop. If hosts share a database, first check that the chat is not configured on another host.
     """
     config = app.config(hides_people)
     from stallwatch_alerts.delivery.outbox import Outbox
@@ -211,7 +212,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     outboxes = _outboxes(config)
     for named in drop:
         _drop(outboxes, named, settings.all_urls, config["ui.language"])
-    shared = Outbox(store.engine)  # agents and relays record sent messages in this database
+    shared = Outbox(store.engine)  # agents and relays record sent messages in this database, too
     settled_checks = (shared.notified_meanwhile, notified_elsewhere(config))
     senders = [
         Sender(
@@ -235,7 +236,7 @@ def send(app: App, wait: float, drop: tuple[str, ...]) -> None:
     began = [sender.looked_at for sender in senders]
     deadline = time.monotonic() + wait
     while waiting() and (late := time.monotonic() - deadline) < _FIRST_TRY_SECONDS:
-        # Each sender tries once, even if the time is over, because loading the senders may take longer.
+        # Each sender tries once, even after the time limit, because loading the senders can take longer.
         tried = all(sender.looked_at > before for sender, before in zip(senders, began, strict=True))
         if late >= 0 and tried:
             break
@@ -272,7 +273,7 @@ def _drop(outboxes: Sequence[Outbox], named: str, urls: Sequence[str], language:
 
 
 def _why(delivery: Delivery, channels: Sequence[str], now: float, language: str) -> str:
-    """Return why a message is undelivered."""
+    """Return the reason why a message is undelivered."""
     if delivery.channel not in channels:
         return say("why-unknown", language, name=delivery.channel[:_NAME])
     if delivery.not_before > now:

@@ -27,20 +27,20 @@ _WILL_FAIL, _UNREADABLE = 1, 2
     multiple=True,
     type=PATH,
     metavar="PATH",
-    help="A checkpoint folder or file to check for completeness; may be repeated.",
+    help="A checkpoint folder or file to check for completeness; can be repeated.",
 )
-@click.option("--world-size", type=click.IntRange(min=1), metavar="N", help="Data-parallel ranks of the run.")
+@click.option("--world-size", type=click.IntRange(min=1), metavar="N", help="Number of data-parallel ranks.")
 @click.option(
-    "--python", metavar="PATH", help="The Python that will train (default: the one Stallwatch runs in)."
+    "--python", metavar="PATH", help="The Python interpreter of the run (default: Stallwatch's interpreter)."
 )
 @click.option(
     "--versions",
     "versions_file",
     type=PATH,
     metavar="FILE",
-    help="Take versions from this requirements.txt or pip freeze instead.",
+    help="Read versions from this requirements.txt or output of pip freeze instead.",
 )
-@click.option("--strict", is_flag=True, help="Exit with 1 also if a failure is only likely.")
+@click.option("--strict", is_flag=True, help="Also exit with 1 if a failure is only likely.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @language_option
 @click.pass_obj
@@ -56,7 +56,7 @@ def check(
 ) -> None:
     """Check a configuration and a script before the run.
 
-    FILE is a DeepSpeed configuration (.json), accelerate's (.yaml), or a training script (.py), which is
+    FILE is a configuration of DeepSpeed (.json) or accelerate (.yaml), or a training script (.py), which is
     parsed and never run.
 
     \b
@@ -64,8 +64,8 @@ def check(
     stallwatch check accelerate.yaml --python ~/venvs/train/bin/python
     stallwatch check --checkpoint output/checkpoint-500
 
-    Exit code: 1 if something will fail (with --strict, also if it is likely to); 2 if something could not be
-    read (the rest is still checked); otherwise 0.
+    Exit code: 1 if something will fail (with --strict, also if it will probably fail); 2 if an input could
+    not be read (all other inputs are still checked); otherwise 0.
     """
     from stallwatch.cli.check_inputs import KINDS, read_inputs, sources_of
     from stallwatch_lint.check_run import check_run

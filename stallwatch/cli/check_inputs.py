@@ -1,4 +1,4 @@
-"""Read the inputs of ``stallwatch check``: configurations, scripts, and versions of a Python or a file."""
+"""Read the inputs of ``stallwatch check``: configurations, scripts, and the versions of packages."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Inputs:
 
     configs: list[DsConfig] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on files that can be read but not parsed
-    problems: list[str] = field(default_factory=list)  #: on files that cannot be read
+    diagnostics: list[Diagnostic] = field(default_factory=list)  #: on readable files that cannot be parsed
+    problems: list[str] = field(default_factory=list)  #: problems with files that cannot be read
     looked_at: list[str] = field(default_factory=list)
 
     def read_versions(self, python: str | None, file: Path | None) -> dict[str, str]:
@@ -100,7 +100,7 @@ def _config(file: Path, text: str, inputs: Inputs) -> None:
 
 
 def _other(file: Path, parsed: Parsed, inputs: Inputs) -> Parsed:
-    """Read the file that accelerate's ``deepspeed_config_file`` names, also relative to accelerate's file."""
+    """Read the file in accelerate's ``deepspeed_config_file``; it can be relative to accelerate's file."""
     named = Path(parsed.other_file or "")
     there = next((path for path in (named, file.parent / named) if path.is_file()), named)
     text = _text(there, inputs)
@@ -174,7 +174,7 @@ def versions_here() -> dict[str, str]:
 
 
 def versions_of_python(python: str) -> dict[str, str]:
-    """Return the package versions in another Python, which prints its metadata and imports none of them."""
+    """Return the package versions in another Python, which prints its metadata without importing packages."""
     try:
         return _known((str(name), str(version)) for name, version in _answer(python, _LIST_VERSIONS))
     except (OSError, subprocess.SubprocessError, ValueError, IndexError, TypeError) as error:

@@ -23,15 +23,16 @@ from stallwatch_rules.text.controls import printable
 
 @click.group(cls=Group)
 def config() -> None:
-    """Show the effective configuration, and trust files that others can write."""
+    """Show the effective configuration, and trust files that other accounts can write."""
 
 
 @config.command()
 @click.pass_obj
 def show(app: App) -> None:
-    """Print every key, its effective value and where it comes from. Secrets are masked.
+    """Print every key with its effective value and its source. Secrets are masked.
 
-    Later sources win: default, stallwatch.toml, environment, flags. Exit code 2 if something in it is wrong.
+    Later sources take precedence: default, stallwatch.toml, environment, flags. Exit code: 2 if the
+    configuration has a mistake.
     """
     loaded = app.config()
     table = plain_table("key", "value", "from")
@@ -57,8 +58,8 @@ def show(app: App) -> None:
 def trust(file: Path | None, revoke: bool) -> None:
     """Trust FILE in its current state, or list the trusted files.
 
-    A stallwatch.toml in the current folder that another account could have written is ignored. After you
-    trust it, it is read as long as its path and content stay the same.
+    Stallwatch ignores a stallwatch.toml in the current folder that another account could have written. After
+    you trust the file, Stallwatch reads it as long as its path and content stay the same.
 
     \b
     stallwatch config trust stallwatch.toml

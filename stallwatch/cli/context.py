@@ -51,7 +51,7 @@ def duration(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 
 class Group(click.Group):
-    """A group of commands that names what replaces a command of an earlier release."""
+    """A group of commands that reports the replacement of a command of an earlier release."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -106,22 +106,22 @@ class App:
 
 
 def any_key(_key: str) -> bool:
-    """Return True, for commands that are useless with a wrong configuration."""
+    """Return True, because the command must not run with a mistake in any key."""
     return True
 
 
 def hides_people(key: str) -> bool:
-    """Return whether a mistake in this key may lose notifications, or the record of past messages.
+    """Return whether a mistake in this key can hide notifications, or the record of past messages.
 
     This is for commands that list messages or send them manually. A mistake in a chat or a route does not
-    stop them, because the other chats and routes work; nor does a mistake in a key unrelated to
-    notifications.
+    stop these commands, because the other chats and routes work. Mistakes in keys that are unrelated to
+    notifications do not stop them, either.
     """
     return key not in _CHATS and key.partition(".")[0] in (*_OF_PEOPLE, UNREAD)
 
 
 def shuts_relay(key: str) -> bool:
-    """Return whether a mistake in this key stops the relay: a key of its address or its access control."""
+    """Return whether a mistake in this key stops the relay: keys of the address and the access control."""
     return key in ("relay.host", "relay.port", "relay.token") or is_about_servers(key)
 
 
@@ -157,8 +157,8 @@ def address_options(section: str, host: str, port: str, lowest: int = 0) -> Call
 
 def rules_option(command: _Command) -> _Command:
     """Add the options for further rule folders and packs to a command."""
-    about = "A folder of your own rule pages; may be repeated."
-    about_packs = "A pack of further rules, such as other-frameworks; may be repeated."
+    about = "A folder of your own rule pages; can be repeated."
+    about_packs = "A pack of further rules, such as other-frameworks; can be repeated."
     folders = setting_option("rules.dirs", "--rules", multiple=True, type=PATH, metavar="DIR", help=about)
     packs = setting_option("rules.packs", "--rules-pack", multiple=True, metavar="NAME", help=about_packs)
     return folders(packs(command))
@@ -168,7 +168,7 @@ paths_argument = click.argument("paths", nargs=-1, required=True, metavar="PATHâ
 
 
 def catalogue_of(config: Config) -> Catalogue:
-    """Return all rule pages; report broken pages and leave them out."""
+    """Return all valid rule pages; report broken pages."""
     from stallwatch_exporter.settings import cache_home
     from stallwatch_rules.pages.catalogue import load_catalogue
 
@@ -186,7 +186,7 @@ def print_notices(problems: Iterable[object]) -> None:
 def report_wrong_alerts(loaded: Config) -> bool:
     """Report unknown rules and families in routes, and unusable URLs; return whether there are any."""
     if not (loaded["alerts.urls"] or loaded["alerts.routes"]):
-        return False  # in the usual case, the imports below are unnecessary
+        return False  # usually, the imports below are unnecessary
     from importlib.util import find_spec
 
     from stallwatch.config.chats import misnamed, names_any, not_loaded, unusable
@@ -230,7 +230,7 @@ def open_incidents(config: Config) -> IncidentStore:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file that the user named; raise ``OSError`` if another account's link leads to it."""
+    """Write a file that the user named; raise ``OSError`` if it or its folder is another account's link."""
     if path.parent.is_symlink() and not is_own(path.parent.lstat(), or_root=True):
         raise OSError(errno.ELOOP, "its folder is a link of another account", str(path))
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0)
@@ -259,7 +259,7 @@ def local_time(moment: float) -> str:
 
 
 def plain_table(*columns: str) -> Table:
-    """Return a table without borders, whose cells remove terminal control characters."""
+    """Return a table without borders that removes terminal control characters from its cells."""
     from rich.table import Table
     from rich.text import Text
 
@@ -271,7 +271,7 @@ def plain_table(*columns: str) -> Table:
 
 
 def one_line(text: str) -> str:
-    """Return the text without terminal control characters, tabs and line ends, which separate cells."""
+    """Return the text without terminal control characters, and without the separators tab and line break."""
     return printable(" ".join(re.split(r"[\t\r\n]+", text)))
 
 
@@ -308,7 +308,7 @@ _WORTH_A_BAR = 32 * 1024 * 1024
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that shows reading progress, on a terminal and only for large inputs."""
+    """Yield a callback that shows the progress of reading, only on a terminal and for large inputs."""
     if not sys.stderr.isatty():
         yield None
         return

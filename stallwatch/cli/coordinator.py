@@ -25,15 +25,15 @@ from stallwatch_exporter.private import keep_private
 @rules_option
 @click.pass_obj
 def coordinator(app: App) -> None:
-    """Merge the reports of the agents of all runs, and send the messages instead of them.
+    """Merge the reports of the agents of all runs, and send messages instead of the agents.
 
     \b
     STALLWATCH_JOIN_SECRET=… stallwatch coordinator
     STALLWATCH_JOIN_SECRET=… stallwatch run --join coordinator.example.org:20401 -- torchrun train.py
 
-    A run over many hosts does not need one: its first host merges the reports. A coordinator service outlives
-    the cluster's jobs, and only it needs the chats' URLs. If it does not answer, the run's hosts merge the
-    reports themselves. Stop with Ctrl-C.
+    A run over many hosts does not need this service: its first host merges the reports. However, a
+    coordinator service outlives the cluster's jobs, and no other host needs the chats' URLs. If it does not
+    respond, the run's hosts merge the reports themselves. Stop with Ctrl-C.
     """
     from stallwatch.cli.watching import Destinations
     from stallwatch_exporter.cluster.secrets import NoSecret, configured_secret

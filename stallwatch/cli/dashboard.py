@@ -23,7 +23,7 @@ from stallwatch.cli.context import (
 @address_options(
     "dashboard", "Address to listen on (default: 127.0.0.1).", "Port to listen on (default: 8501; 0: any)."
 )
-@click.option("--insecure", is_flag=True, help="Allow an address that others can reach without a login.")
+@click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach without a login.")
 @click.pass_obj
 def dashboard(app: App, insecure: bool) -> None:
     """Start the web dashboard.
@@ -32,9 +32,9 @@ def dashboard(app: App, insecure: bool) -> None:
 
     \b
     stallwatch dashboard
-    ssh -L 8501:127.0.0.1:8501 node     # the dashboard of another machine, safely
+    ssh -L 8501:127.0.0.1:8501 node     # secure access to the dashboard of another machine
 
-    Runs of this machine are found automatically; add those of other machines to [dashboard] targets.
+    The dashboard finds the runs of this machine; add agents on other machines to [dashboard] targets.
     """
     from stallwatch.config.handover import dashboard_settings
 
@@ -76,7 +76,7 @@ def boards(folder: Path) -> None:
     envvar="STALLWATCH_GRAFANA_TOKEN",
     required=True,
     metavar="TOKEN",
-    help="A service account's token; safer in STALLWATCH_GRAFANA_TOKEN than here.",
+    help="Token of a service account; STALLWATCH_GRAFANA_TOKEN is safer than this option.",
 )
 @click.option(
     "--prometheus", default="", metavar="URL", help="Also create a data source for this Prometheus."
@@ -86,7 +86,7 @@ def boards(folder: Path) -> None:
 )
 @click.pass_obj
 def push(app: App, url: str, token: str, prometheus: str, annotations: bool) -> None:
-    """Create the folder, boards, and incidents in Grafana; run it again to update them.
+    """Create the folder, boards, and incidents in Grafana; to update them, repeat the command.
 
     \b
     export STALLWATCH_GRAFANA_TOKEN=…

@@ -67,7 +67,7 @@ class _Diagnose(click.Command):
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit with 3 if nothing shows how the run went, with 1 if the system stopped it.",
+    help="Exit with 3 if the log does not show how the run ended, with 1 if the system stopped it.",
 )
 @click.option("--brief", "as_brief", is_flag=True, help="Print the verdict, the cause and the first fix.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the report as Markdown.")
@@ -91,16 +91,16 @@ class _Diagnose(click.Command):
 @click.option(
     "--each",
     is_flag=True,
-    help="Diagnose every file separately, as logs of different runs, in a table of verdicts.",
+    help="Diagnose every file as a separate run, and print a table of verdicts.",
 )
-@click.option("--job", metavar="NAME", help="Diagnose only this job of several.")
-@click.option("--together", is_flag=True, help="Read all files as one run, whatever their names say.")
+@click.option("--job", metavar="NAME", help="Diagnose only this job.")
+@click.option("--together", is_flag=True, help="Read all files as one run, regardless of their names.")
 @click.option(
     "--baseline",
     "healthy",
     multiple=True,
     metavar="PATH",
-    help="Logs of a healthy run: lines that it does not have are reported as new. May be repeated.",
+    help="Logs of a healthy run; lines that are not in these logs are reported as new. Can be repeated.",
 )
 @click.option(
     "--workers",
@@ -112,7 +112,7 @@ class _Diagnose(click.Command):
     "--timeout",
     callback=duration,
     metavar="DURATION",
-    help="Stop reading after this time (30s, 5m, 2h), and diagnose what has been read.",
+    help="Stop reading after this time (30s, 5m, 2h), and diagnose the text read so far.",
 )
 @language_option
 @rules_option
@@ -138,7 +138,7 @@ def diagnose(
     """Find out what stopped a run, from its logs alone.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
-    standard input. An excerpt is enough: paste a traceback.
+    standard input. An excerpt, such as a traceback, is enough.
 
     \b
     stallwatch diagnose logs/
@@ -150,13 +150,14 @@ def diagnose(
 
     All files are read as one run, unless their names show that they belong to several jobs (slurm-1001.out,
     slurm-1002.out). Each job is then diagnosed separately: a table lists them, newest first, and the report
-    covers the newest job in trouble, or else the newest training job.
+    covers the newest job with a problem, otherwise the newest training job.
 
     Exit code: 1 if the run, or any of the jobs, failed for a known or unknown reason, stalled, or was stopped
-    by the system; 2 if something could not be read (the rest is still diagnosed); otherwise 0. With --strict
-    or --json=2 it is 3 if the log stops mid-run without an explanation, or has too little evidence.
+    by the system; 2 if an input could not be read (all other inputs are still diagnosed); otherwise 0. With
+    --strict or --json=2, the exit code is 3 if the log stops mid-run without an explanation, or has too
+    little evidence.
     """
-    # numpy starts threads for its linear algebra, which spin while they wait for work that never comes.
+    # numpy starts threads for its linear algebra, which use processor time while they wait for work.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from stallwatch_exporter.postmortem.diagnose import Options, diagnose_each
     from stallwatch_exporter.postmortem.jobs import NoSuchJob, diagnose_jobs
@@ -198,7 +199,7 @@ def diagnose(
     if each:
         unwritten = not _deliver(report_each(found, form, language, schema), output)
     elif form is None and output is None and problems and _is_of_nothing(diagnosis):
-        unwritten = False  # a verdict without any evidence would hide why nothing was read
+        unwritten = False  # a verdict without evidence would hide the reason why nothing was read
     else:
         options = [
             *(
@@ -222,7 +223,7 @@ def diagnose(
 
 
 def _where_kept(path: str) -> str:
-    """Return the path, or the actual folder of a run that did not fit into the state folder."""
+    """Return the path; if a run's record did not fit into the state folder, return its actual folder."""
     if Path(path).parent.name != "runs" or Path(path).exists():
         return path
     from stallwatch_exporter.runs.runfolder import where_kept
@@ -231,7 +232,7 @@ def _where_kept(path: str) -> str:
 
 
 def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
-    """Return 1 if a run is in trouble; if `strict`, also 1 if the system stopped it, 3 if it is unknown."""
+    """Return 1 if a run has a problem; if `strict`, also if the system stopped it, and 3 if it is unknown."""
     stopped = [one for one in judged if one.verdict == "interrupted" and one.interrupted_by != "user"]
     if any(one.in_trouble for one in judged) or (strict and stopped):
         return 1
@@ -240,12 +241,12 @@ def exit_code(judged: Sequence[Diagnosis | JobSummary], *, strict: bool) -> int:
 
 
 def _is_of_nothing(diagnosis: Diagnosis) -> bool:
-    """Return whether no file was read and the ending is unknown; a run without output may have an ending."""
+    """Return whether no file was read and the ending is unknown; a run without output can have an ending."""
     return not diagnosis.stats.files and diagnosis.verdict == "no-training-log"
 
 
 def _form(**options: bool) -> str | None:
-    """Return the requested form of the report; ``None`` for the terminal's form."""
+    """Return the requested form of the report; ``None`` for the form for terminals."""
     forms = [name for name, wanted in options.items() if wanted]
     if len(forms) > 1:
         raise click.UsageError(f"{' and '.join(f'--{name}' for name in forms)} exclude each other: give one")
@@ -263,7 +264,7 @@ def _baseline(
 
     baseline, verdict, problems = read_baseline(paths, catalogue=catalogue, limits=limits, parallel=parallel)
     if problems and not baseline.exemplars:
-        return None, problems  # without lines there is no baseline; the problems give the reason
+        return None, problems  # without lines, there is no baseline; the problems give the reason
     if verdict not in TRAINS:
         print_notice(
             f"--baseline: {', '.join(paths)}: this run is not healthy itself ({verdict});"
@@ -303,7 +304,7 @@ def _report(
             print_jobs(jobs, console, language, another(result, paths, options))
         print_report(diagnosis, console, language, explain=explain)
 
-    # The report is rendered first and printed at once, colored only for a terminal.
+    # The entire report is rendered before it is printed; it is colored only for a terminal.
     return rendered(show, coloured=output is None and sys.stdout.isatty())
 
 
@@ -337,7 +338,7 @@ def report_each(
 
 
 def another(result: JobsResult, paths: Sequence[str], options: Sequence[str] = ()) -> str:
-    """Return a command that reports another job: a job in trouble, otherwise the newest.
+    """Return a command that reports another job: a job with a problem, otherwise the newest.
 
     ``options`` are the options of this call that change the report.
     """
@@ -351,7 +352,7 @@ def _command(job: JobSummary, result: JobsResult, paths: Sequence[str], options:
     own = result.paths.get(job.name, [])
     again = "-" not in paths  # standard input can be read only once
     if own and (len(own) <= _FEW or not again):
-        # Files of no known job may belong to several jobs.
+        # Files without a known job can belong to several jobs.
         apart = ["--together"] if len(own) > 1 and job.name.startswith(OTHER) else []
         if command := _shell([*options, *apart], own):
             return command

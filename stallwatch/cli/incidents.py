@@ -39,12 +39,12 @@ _SHOWN = 100
 
 
 @click.command("list")
-@click.option("--run", metavar="NAME", help="Only this run; the beginning of its name is enough.")
-@click.option("--ended", is_flag=True, help="Show past incidents instead.")
-@click.option("--all", "everything", is_flag=True, help="Show open and past incidents.")
+@click.option("--run", metavar="NAME", help="List only this run; the beginning of its name is enough.")
+@click.option("--ended", is_flag=True, help="List past incidents instead.")
+@click.option("--all", "everything", is_flag=True, help="List open and past incidents.")
 @click.pass_obj
 def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> None:
-    """List incidents that are open, newest first, and the silences in force."""
+    """List open incidents, newest first, and current silences."""
     config = app.config(hides_people)
     language = config["ui.language"]
     store, people = opened(config)
@@ -73,17 +73,17 @@ def list_incidents(app: App, run: str | None, ended: bool, everything: bool) -> 
 
 @click.command()
 @click.argument("incidents", nargs=-1, required=True, metavar="ID|RUN…")
-@click.option("--comment", default="", help="A note to keep with the incident.")
+@click.option("--comment", default="", help="A note to store with the incident.")
 @click.pass_obj
 def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
-    """Acknowledge incidents: someone is on it, so they are not escalated.
+    """Acknowledge incidents that you are working on, so that they are not escalated.
 
     \b
     stallwatch alerts ack myrun/stall/silent-hang-no-error/1
     stallwatch alerts ack myrun      # all open incidents of the run, and its end
 
-    The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if there is no such
-    incident, or it is no longer open.
+    The beginning of an id or of a run's name is enough if it is unambiguous. Exit code: 1 if no such incident
+    exists or the incident is no longer open.
     """
     config = app.config(hides_people)
     language = config["ui.language"]
@@ -112,10 +112,10 @@ def ack(app: App, incidents: tuple[str, ...], comment: str) -> None:
 @click.argument("text")
 @click.pass_obj
 def note(app: App, incident: str, text: str) -> None:
-    """Add a note to an incident, open or past.
+    """Add a note to an open or past incident.
 
-    A run's name or the beginning of an id is enough if it means only one incident. Exit code: 1 if there is
-    no such incident.
+    A run's name or the beginning of an id is enough if it identifies a single incident. Exit code: 1 if no
+    such incident exists.
     """
     config = app.config(hides_people)
     language = config["ui.language"]
@@ -131,20 +131,20 @@ def note(app: App, incident: str, text: str) -> None:
 
 
 @click.command()
-@click.option("--run", default="", metavar="NAME", help="Runs of this name; * and ? are wildcards.")
-@click.option("--rule", default="", metavar="ID", help="Incidents of this rule; * and ? are wildcards.")
-@click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Only of this severity.")
-@click.option("--all", "everything", is_flag=True, help="Incidents of every run and rule.")
+@click.option("--run", default="", metavar="NAME", help="Silence these runs; * and ? are wildcards.")
+@click.option("--rule", default="", metavar="ID", help="Silence this rule; * and ? are wildcards.")
+@click.option("--severity", type=click.Choice(["info", "warning", "critical"]), help="Only this severity.")
+@click.option("--all", "everything", is_flag=True, help="Silence incidents of every run and rule.")
 @click.option(
     "--for",
     "seconds",
     default="1h",
     metavar="TIME",
     callback=duration,
-    help="How long: 30m, 2h, 1d; a bare number is seconds (default: 1h).",
+    help="Duration: 30m, 2h, 1d; without a unit, in seconds (default: 1h).",
 )
-@click.option("--comment", default="", help="The reason.")
-@click.option("--end", type=int, metavar="NUMBER", help="Instead, end this silence now.")
+@click.option("--comment", default="", help="The reason for the silence.")
+@click.option("--end", type=int, metavar="NUMBER", help="End this silence now instead.")
 @click.pass_obj
 def silence(
     app: App,
@@ -158,14 +158,14 @@ def silence(
 ) -> None:
     """Suppress messages about incidents for a while.
 
-    Incidents are still recorded, and chats that know of an incident are notified when it ends.
+    Incidents are still recorded, and chats that were notified of an incident are notified when it ends.
 
     \b
     stallwatch alerts silence --run 'sweep-*' --for 8h --comment 'known, ends tonight'
     stallwatch alerts silence --end 3
 
-    If [alerts] alertmanager_url is set, the silence is created in Alertmanager too. Agents notice within ten
-    seconds.
+    If [alerts] alertmanager_url is set, the silence is also created in Alertmanager. Agents apply it within
+    ten seconds.
     """
     from stallwatch_alerts.people import Silence
 
@@ -210,7 +210,7 @@ def opened(config: Config) -> tuple[IncidentStore, OperatorActions]:
 
 
 def _report_none(name: str, found: NamedIncidents, language: str) -> None:
-    """Report which incidents exist instead of an open incident of that name."""
+    """Report that no open incident has this name, and list similar incidents."""
     if found.several:
         print_notice(say("several", language, name=name, found=", ".join(found.several)))
     elif found.over:
@@ -242,7 +242,7 @@ def _state(incident: Incident, home: Path, language: str) -> str:
 
 
 def _is_unwatched(incident: Incident, home: Path) -> bool:
-    """Return whether all agents of the run in this state folder are gone, at least one without an end."""
+    """Return whether all agents of the run on this host are gone, and at least one recorded no end."""
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
     infos = [info for _, info in folders_of(home, incident.run)]
@@ -253,7 +253,7 @@ def current_user() -> str:
     """Return the user at this terminal, such as ``anna@node-1``."""
     try:
         return f"{getpass.getuser()}@{socket.gethostname()}"[:100]
-    except (OSError, KeyError):  # a user without a name, as in some containers
+    except (OSError, KeyError):  # the user has no name, as in some containers
         return socket.gethostname()[:100]
 
 
@@ -278,10 +278,10 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
     runs = _runs(store, name)
     if len(runs) > 1:
         return NamedIncidents(several=tuple(sorted(runs))[:_CANDIDATES])
-    if runs and len(name) > len(runs[0]):  # the name is the prefix of an id, in which a slash follows the run
+    if runs and len(name) > len(runs[0]):  # the name is a prefix of an id, which begins with the run
         return _chosen(store.beginning_with(name, _LOOKED_AT))
     of_run = store.list(run=runs[0]) if runs else []
-    # Keep open incidents, incidents of unknown state, and incidents that the run left, such as its end.
+    # Keep open incidents, incidents of unknown state, and unresolved incidents such as the run's end.
     caring = tuple(one for one in of_run if one.status == "open" or one.unwatched or one.is_final_incident)
     if single:
         return _chosen(caring or of_run)
@@ -289,7 +289,7 @@ def incidents_named(store: IncidentStore, name: str, *, single: bool = False) ->
 
 
 def run_named(store: IncidentStore, name: str) -> str:
-    """Return the run of this name, else the only run whose name starts with it, else the name itself."""
+    """Return the run of this name or the only run with this prefix; otherwise the name itself."""
     runs = _runs(store, name)
     return runs[0] if len(runs) == 1 else name
 

@@ -8,7 +8,7 @@ import click
 
 from stallwatch.cli.context import App, any_key, print_line, print_notices, progress_bar
 
-_MOST = 1024 * 1024  #: maximum bytes of a line that are masked at once
+_MOST = 1024 * 1024  #: maximum bytes of a line that are masked together
 _BETWEEN_WORDS = (b" ", b"\t", b'"', b"'", b",", b";", b"&")
 
 
@@ -25,8 +25,8 @@ def redact(app: App, path: str, listed: bool) -> None:
     stallwatch redact train.log > masked.log
     stallwatch redact --list train.log
 
-    --list prints the file, line number and kind of each secret; home paths, which are shortened, are not
-    listed.
+    --list prints the file, line number and kind of each secret. It does not list home paths, which are
+    shortened.
 
     Exit code: 2 if FILE cannot be read or the configuration is wrong; otherwise 0.
     """
@@ -59,7 +59,7 @@ def redact(app: App, path: str, listed: bool) -> None:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and text of each line; split a line that is too long between words."""
+    """Yield the number and text of each line; split lines that are too long between words."""
     number, rest = 1, b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

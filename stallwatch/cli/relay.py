@@ -29,7 +29,7 @@ from stallwatch_exporter.settings import is_own_address
 
 @click.command()
 @address_options("relay", "Where it listens (default: 127.0.0.1).", "Its port (default: 19401; 0: any).")
-@click.option("--insecure", is_flag=True, help="Allow an address that others can reach without a token.")
+@click.option("--insecure", is_flag=True, help="Allow an address that other hosts can reach without a token.")
 @partial(language_option, key="alerts.language")
 @rules_option
 @click.pass_obj
@@ -42,7 +42,8 @@ def relay(app: App, insecure: bool) -> None:
 
     Alertmanager posts to http://HOST:PORT/alertmanager (webhook_configs). Accepted alerts are kept in the
     incident database until they are delivered. An alert is joined with the incident of its run and routed by
-    [[alerts.routes]]; a chat that the run's own agent has notified is not notified again. Stop with Ctrl-C.
+    [[alerts.routes]]. A chat is not notified again if the run's agent has already notified it. Stop with
+    Ctrl-C.
     """
     config = app.config(shuts_relay)
     if not alert_settings(config).all_urls:

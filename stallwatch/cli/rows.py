@@ -33,12 +33,12 @@ _NOT_ALL = 2
 @click.command()
 @paths_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, with the captures.")
-@click.option("--rule", "only", multiple=True, metavar="ID", help="Only this rule; may be repeated.")
+@click.option("--rule", "only", multiple=True, metavar="ID", help="Search only this rule; can be repeated.")
 @click.option(
     "--every",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Instead, count each rule's matches per interval of this length.",
+    help="Instead, count each rule's matches in intervals of this many seconds.",
 )
 @rules_option
 @click.pass_obj
@@ -52,15 +52,15 @@ def matches(
     """Show every line in logs that a rule matches, like grep.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
-    standard input. Use stallwatch diagnose to see what the matches mean for the run.
+    standard input. To see the impact of the matches on the run, use stallwatch diagnose.
 
     \b
     stallwatch matches logs/
     stallwatch matches logs/ --rule nccl-timeout --json
     stallwatch matches slurm-1234.out --every 60
 
-    Exit code: 2 if something could not be read (the rest is still searched); 1 if no rule matches; otherwise
-    0.
+    Exit code: 2 if an input could not be read (all other inputs are still searched); 1 if no rule matches;
+    otherwise 0.
     """
     from stallwatch_logs.file_reading import Matching
     from stallwatch_rules.matching.matcher import Matcher
@@ -139,7 +139,7 @@ def _counts(found: Iterable[Match], every: float, as_json: bool) -> Iterator[str
 )
 @click.pass_obj
 def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
-    """Make a table of the numbers in logs: losses, norms, rates, memory, by rank and step.
+    """Create a table of the numbers in logs (losses, norms, rates, memory) by rank and step.
 
     PATH is a file, a folder of per-rank logs, a glob, an archive (.gz .xz .zst .zip .tar.*), or - for
     standard input.
@@ -148,8 +148,8 @@ def samples(app: App, paths: tuple[str, ...], output: Path | None) -> None:
     stallwatch samples train.log > samples.csv
     stallwatch samples logs/ -o samples.parquet
 
-    Exit code: 2 if something could not be read (the rest is still written) or FILE cannot be written; 1 if
-    there were no samples; otherwise 0.
+    Exit code: 2 if an input could not be read (samples of all other inputs are still written) or FILE cannot
+    be written; 1 if there are no samples; otherwise 0.
     """
     from stallwatch_exporter.sampling.files import MissingLibrary, write_csv, write_parquet
     from stallwatch_exporter.sampling.rows import Sampling

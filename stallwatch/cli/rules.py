@@ -1,4 +1,4 @@
-"""Implement ``stallwatch rules``: the catalogue, for readers and for authors of rules."""
+"""Implement ``stallwatch rules``: commands for users of the catalogue and for authors of rules."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def rules() -> None:
 @rules_option
 @click.pass_obj
 def show(app: App, rule: str) -> None:
-    """Show the page of one rule: what happened, why, what to do, sample lines.
+    """Show the page of one rule: the explanation, the fixes, and sample lines.
 
-    If the output is not a terminal, the page's Markdown is printed unchanged. If its patterns use fragments,
+    If the output is not a terminal, the page's Markdown is printed unchanged. If the patterns use fragments,
     the full patterns follow.
     """
     config = app.config()
@@ -98,8 +98,8 @@ def _item(pattern: str) -> str:
 def check(app: App, folder: Path | None) -> None:
     """Check rule pages: their format, their patterns, and that the patterns match their samples.
 
-    Without DIR, the packaged rules and the configured folders are checked. Sections not written yet are
-    listed. Exit code 2 if a page is wrong.
+    Without DIR, the packaged rules and the configured folders are checked. Missing sections are listed. Exit
+    code: 2 if a page has a mistake.
     """
     from stallwatch_rules.authoring.checking import check_catalogue
     from stallwatch_rules.pages.catalogue import load_catalogue
@@ -132,7 +132,7 @@ def check(app: App, folder: Path | None) -> None:
 @rules_option
 @click.pass_obj
 def test(app: App, rule: str | None, file: Path) -> None:
-    """Print which rules fire on which lines, with what they captured.
+    """Print the lines on which rules fire, with the rules' ids and captures.
 
     \b
     stallwatch rules test failing.log
@@ -202,17 +202,17 @@ def _count(number: int, what: str) -> str:
 
 @rules.command(name="list")
 @click.option(
-    "--family", "families", multiple=True, metavar="NAME", help="Only this family; may be repeated."
+    "--family", "families", multiple=True, metavar="NAME", help="List only this family; can be repeated."
 )
 @click.option(
-    "--status", "states", multiple=True, type=click.Choice(_STATUS), help="Only rules of this status."
+    "--status", "states", multiple=True, type=click.Choice(_STATUS), help="List only rules with this status."
 )
 @rules_option
 @click.pass_obj
 def list_rules(app: App, families: tuple[str, ...], states: tuple[str, ...]) -> None:
-    """List every rule: id, family, role, harm, status, title.
+    """List every rule with its id, family, role, harm, status, and title.
 
-    Prints a table for each family on a terminal, and tab-separated columns elsewhere.
+    On a terminal, the output is a table for each family, otherwise tab-separated columns.
 
     \b
     stallwatch rules list --family collectives
@@ -271,25 +271,25 @@ def _title(page: RulePage, language: str) -> str:
 @rules.command()
 @click.argument("rule", required=False, metavar="[ID]")
 @click.option("--from", "log", required=True, metavar="LOG", help="File, folder or archive with the failure.")
-@click.option("--family", metavar="F", help="The page's family and folder; by default the failing package.")
+@click.option("--family", metavar="F", help="Family and folder of the page (default: the failing package).")
 @click.option(
     "--output",
     type=FOLDER,
     default=Path("my-rules"),
     metavar="DIR",
-    help="The folder of your own rules (my-rules).",
+    help="Folder of your own rules (my-rules).",
 )
 @rules_option
 @click.pass_obj
 def new(app: App, rule: str | None, log: str, family: str | None, output: Path) -> None:
-    """Draft a rule page from a log's unknown failure.
+    """Draft a rule page for an unknown failure in a log.
 
     \b
     stallwatch rules new --from slurm-1234.out
     stallwatch rules new reward-server-silent --from logs/ --family rlhf-and-rollout
 
-    The pattern, the samples and the source of the message are filled in; what happened, why and the fixes are
-    yours to write. An existing page is never overwritten.
+    The draft contains the pattern, the samples and the source of the message; you write the explanation and
+    the fixes. An existing page is never overwritten.
 
     Exit code: 2 if the log cannot be read or has no unknown failure, or the page exists; otherwise 0.
     """
@@ -302,13 +302,13 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     catalogue = catalogue_of(config)
     reading, unread = read_run([log], catalogue=catalogue)
     print_notices(unread)
-    # The problem is already reported; without any file there is nothing to draft.
+    # The problem is already reported; without a file, there is nothing to draft.
     if unread and not reading.streams:
         raise click.exceptions.Exit(2)
     try:
         proposal = propose(reading, since=__version__, rule=rule or "", family=family or "")
     except DraftError as error:
-        # The log is wrong, not the command line, so the command's usage would not help.
+        # The command line is correct, so the command's usage would not help.
         print_notice(f"{log}: {error}")
         raise click.exceptions.Exit(2) from error
     rule, family = proposal.rule, proposal.family
@@ -318,7 +318,7 @@ def new(app: App, rule: str | None, log: str, family: str | None, output: Path) 
     if rule in catalogue.pages:
         raise click.UsageError(f"there is a rule {rule!r} already: name another ID")
     path = output / family / f"{rule}.md"
-    if problems := proposal.problems(str(path)):  # a mistake of Stallwatch, reported before a page is written
+    if problems := proposal.problems(str(path)):  # a bug in Stallwatch, reported before a page is written
         print_notices(problems)
         raise click.UsageError("no sound page can be drafted from this failure: write one by hand")
     try:
@@ -353,9 +353,9 @@ def export(app: App, folder: Path) -> None:
     stallwatch rules export --prometheus /etc/prometheus/stallwatch
     stallwatch rules export --prometheus DIR --rules my-rules
 
-    catalogue.yml holds one alert per rule page, including those of your own folders. Each runbook_url leads
-    to [dashboard] url or [docs] url. Files of these names are replaced. Write them again when Stallwatch or
-    your rules change, and reload Prometheus.
+    catalogue.yml holds one alert per rule page, including the pages in your own folders. Each runbook_url
+    starts with [dashboard] url or [docs] url. Existing files with these names are replaced. When Stallwatch
+    or your rules change, repeat the command and reload Prometheus.
     """
     from stallwatch_alerts.messages.links import Runbooks
     from stallwatch_alerts.prometheus.rulefiles import rule_files
@@ -363,7 +363,7 @@ def export(app: App, folder: Path) -> None:
     config = app.config(any_key)
     runbooks = Runbooks(config["dashboard.url"], config["docs.url"])
     catalogue = catalogue_of(config)
-    # Problems are already reported; a rule without an alert would be missed when it matters.
+    # The problems are already reported. Write nothing, because rules would be without alerts.
     if catalogue.problems:
         raise click.exceptions.Exit(2)
     try:

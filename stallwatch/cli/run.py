@@ -53,7 +53,7 @@ def watch_options(command: _Command) -> _Command:
         setting_option("join.address", "--join", metavar="HOST:PORT", help=merger),
         setting_option("join.run", "--run", metavar="NAME", help=belongs),
         click.option(
-            "--name", metavar="NAME", help="The run's name (default: the script's name and the time)."
+            "--name", metavar="NAME", help="Name of the run (default: the script's name and the time)."
         ),
     ):
         command = option(command)
@@ -80,15 +80,16 @@ def watch_options(command: _Command) -> _Command:
 @rules_option
 @click.pass_obj
 def run(app: App, command: tuple[str, ...], name: str | None, no_metrics: bool) -> None:
-    """Run a command and watch it. No code changes.
+    """Run a command and watch it, without code changes.
 
     \b
     stallwatch run -- torchrun --nproc-per-node 8 --tee 3 train.py
     stallwatch run --name sft-7b -- deepspeed train.py --deepspeed ds.json
 
-    The command's output passes through unchanged. A stall is shown and sent to the configured chats when it
-    is found; at the end you see how the command ended, with a diagnosis if something went wrong. Metrics are
-    on http://127.0.0.1:19400/metrics. The exit code is the command's own, unless --fail-on-finding is given.
+    The command's output passes through unchanged. When Stallwatch detects a stall, it shows the stall and
+    notifies the configured chats. At the end, it prints how the command ended, with a diagnosis of any
+    problem. Metrics are at http://127.0.0.1:19400/metrics. The exit code is that of the command, unless
+    --fail-on-finding is given.
     """
     from stallwatch_exporter.malloc_arenas import check_address_space
 
@@ -162,9 +163,9 @@ def _unwatched(command: Sequence[str]) -> int:
 
 @click.command()
 @click.argument("globs", nargs=-1, required=True, metavar="GLOB…")
-@click.option("--once", is_flag=True, help="Read what the files hold, report, and exit.")
+@click.option("--once", is_flag=True, help="Read the current content of the files, report, and exit.")
 @click.option(
-    "--until-idle", type=float, metavar="SECONDS", help="Exit when nothing has been written for this long."
+    "--until-idle", type=float, metavar="SECONDS", help="Exit when the files have not grown for this time."
 )
 @watch_options
 @language_option
@@ -178,15 +179,15 @@ def tail(
     name: str | None,
     no_metrics: bool,
 ) -> None:
-    """Watch a run that is already running, from its log files. Stop with Ctrl-C.
+    """Watch a run that has already started, through its log files. Stop with Ctrl-C.
 
     \b
     stallwatch tail 'logs/*.log'
     stallwatch tail --name sft-7b slurm-1234.out
 
-    GLOB is a file, a folder or a quoted pattern; files that appear later are watched, too. Lines that are
-    already in the files teach the rhythm, but do not open an incident. With --name, a second tail resumes
-    where the first stopped.
+    GLOB is a file, a folder or a quoted pattern; files that appear later are also watched. From lines that
+    are already in the files, Stallwatch learns the usual step durations; these lines do not open an
+    incident. With --name, another tail resumes where the last one stopped.
     """
     from stallwatch_exporter.tailing.follow import tail_files
 

@@ -29,9 +29,9 @@ _SHOWN = {"gone": "agent gone", "stale": "agent gone", "unwatched": "not watched
 def runs(app: App, run: str | None) -> None:
     """List the runs of this machine.
 
-    Newest first: state, start, duration, how it ended, where its metrics are, and its hosts. With RUN, one
-    line for each host of that run, with its folder. Prints a table on a terminal, and tab-separated columns
-    elsewhere.
+    The list shows each run's state, start, duration, ending, metrics address and hosts, newest first. With
+    RUN, it has one line for each host of that run, with its folder. On a terminal, the output is a table,
+    otherwise tab-separated columns.
     """
     from stallwatch_exporter.runs.runfolder import by_run, kept_runs
 
@@ -60,7 +60,7 @@ def runs(app: App, run: str | None) -> None:
 
 
 def _with_end(info: AgentInfo, folder: Path) -> AgentInfo:
-    """Add a run's end from an incident if a full disk kept the run's own record from storing it."""
+    """Add a run's end from an incident if a full disk prevented the agent from recording the end."""
     from stallwatch_exporter.postmortem.recorded import recorded_end
     from stallwatch_exporter.runs.runfolder import agent_alive
     from stallwatch_exporter.watching.incidents import read_incidents
@@ -116,11 +116,11 @@ def _ending(info: AgentInfo) -> str:
 @click.command()
 @click.argument("folder", type=PATH)
 @click.option("--speed", type=float, default=1.0, show_default=True, help="Replay this many times faster.")
-@click.option("--max-gap", type=float, metavar="SECONDS", help="Cap silences at this length.")
+@click.option("--max-gap", type=float, metavar="SECONDS", help="Shorten longer silences to this time.")
 def replay(folder: Path, speed: float, max_gap: float | None) -> None:
     """Print a recorded run again.
 
-    Prints the same bytes at the same pace and exits with the same code. FOLDER is a run folder kept by
+    Replay prints the same bytes at the same pace and exits with the same code. FOLDER is a run folder of
     `stallwatch run`.
 
     \b
@@ -146,15 +146,15 @@ def replay(folder: Path, speed: float, max_gap: float | None) -> None:
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8501, show_default=True, help="Port of the dashboard."
 )
-@click.option("--live", is_flag=True, help="Train instead of replaying; needs torch and deepspeed.")
+@click.option("--live", is_flag=True, help="Train instead of replaying; requires torch and deepspeed.")
 @click.option(
     "--exit-when-done", is_flag=True, help="Exit after the diagnosis instead of waiting for Ctrl-C."
 )
 def demo(recording: Path | None, speed: float, port: int, live: bool, exit_when_done: bool) -> None:
-    """Replay a recorded real stall and watch it being found.
+    """Replay a recorded real stall, and show how Stallwatch detects it.
 
     The stall appears in the terminal, on the dashboard, and at a local chat endpoint. RECORDING is a run
-    folder kept by `stallwatch run` (default: the packaged recording).
+    folder of `stallwatch run` (default: the packaged recording).
     """
     from stallwatch.demo import demo as show
 

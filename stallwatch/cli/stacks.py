@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 @language_option
 @click.pass_obj
 def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) -> None:
-    """Show where the ranks on this host are now.
+    """Show the current stacks of the ranks on this host.
 
-    Ranks at the same place form one group; those that hold up the others come first. RUN is a run watched on
-    this host, FOLDER its folder, and PID any process with ranks below it, such as torchrun. Without an
-    argument, the only run watched here is shown. FILEs are outputs of --json from several hosts, or dumps of
-    torch's flight recorder: their ranks are judged together.
+    Ranks with the same stack form one group; ranks that block the others come first. RUN is a run that is
+    watched on this host, FOLDER is its folder, and PID is any process with ranks below it, such as torchrun.
+    Without an argument, the command shows the only run that is watched on this host. FILEs are outputs of
+    --json from several hosts, or dumps of torch's flight recorder; the command evaluates all their ranks
+    together.
 
     \b
     stallwatch stacks
@@ -36,9 +37,10 @@ def stacks(app: App, targets: tuple[str, ...], everything: bool, as_json: bool) 
     stallwatch stacks n1.json n2.json
     stallwatch stacks ~/.cache/torch/comm_lib_trace_rank_*
 
-    Nothing is stopped, and a running agent is not disturbed. Ranks without a probe are read by py-spy.
+    The command does not stop any process or disturb a running agent. It reads ranks without a probe with
+    py-spy.
 
-    Exit code: 0 if no rank is named, 1 if one holds up the others, 2 if no rank could be read.
+    Exit code: 0 if no rank is blamed, 1 if a rank blocks the others, 2 if no rank could be read.
     """
     from stallwatch_exporter.stacks.targets import NoTargetError, find_target, look, read_snapshots
 
@@ -87,7 +89,7 @@ def _text(seen: Seen, name: str, language: str, *, everything: bool) -> str:
 
 
 def _json(found: StallStacks) -> str:
-    """Return the stacks as JSON with this host's name, which distinguishes snapshots of several hosts."""
+    """Return the stacks as JSON with this host's name, which distinguishes snapshots of different hosts."""
     import msgspec
 
     from stallwatch_exporter.rings.probing import without_secrets

@@ -1,4 +1,4 @@
-"""Define where ``stallwatch run`` and ``stallwatch tail`` send incidents, and print the final report."""
+"""Send the incidents of ``stallwatch run`` and ``stallwatch tail``, and print the final report."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Destinations:
         self._looked = False
         # Functions that record that a run's incidents were sent.
         self._unreported: list[Callable[[], None]] = []
-        self.run_failed = False  #: True if the run failed, whatever exit code its command returned
+        self.run_failed = False  #: True if the run failed, even if its command returned 0
         self._home: Path = config["run.home"]
         self._incidents_url: str = config["alerts.incidents_url"]
         self._preload = threading.Timer(_PRELOAD_SECONDS, preload, (self._language,))
@@ -98,7 +98,7 @@ class Destinations:
                 url=config["alerts.incidents_url"],
                 keep_days=config["alerts.keep_days"],
             )
-            # The delay lets this run take over the record of a dead agent that it continues.
+            # The delay allows this run to continue the record of a dead agent with the same name.
             self._orphans = threading.Timer(_ORPHANS_SECONDS, self._close_orphans, (self._home,))
             self._orphans.daemon = True
             self._orphans.start()
@@ -129,12 +129,12 @@ class Destinations:
         return [sink for sink in (self._chat, self._store, self._terminal, self._deadman) if sink is not None]
 
     def alive(self) -> None:
-        """Let the sinks check their clocks if no agent does."""
+        """Let the sinks do their periodic work if no agent calls them."""
         for alive in optional_methods(self.sinks, "alive"):
             alive("")
 
     def engine(self, notice: Callable[[str], None]) -> Engine | None:
-        """Return a function that connects agents through the incident database; `None` unless PostgreSQL."""
+        """Return a function that connects agents through the incident database, if it is PostgreSQL."""
         url = self._incidents_url
         if self._store is None or not url:
             return None
@@ -170,7 +170,7 @@ class Destinations:
                 self._store(incident)
 
         found = report_unsent(home, time.time(), hand_on)
-        if self._chat is not None:  # without chats here, an agent with chats does this
+        if self._chat is not None:  # without chats, an agent with chats does this
             self._unreported += [partial(mark_reported, *each) for each in found]
         close_orphans(home, time.time(), hand_on)
 
@@ -194,7 +194,7 @@ class Destinations:
         for note in unreported if sent else ():
             with guard("the note that the run was reported"):
                 note()
-        if self._store is not None:  # after the chats, whose deliveries this database records
+        if self._store is not None:  # after the chats, because this database records their deliveries
             with guard("storing the last incidents"):
                 self._store.close(_STORE_SECONDS)
         if self._deadman is not None:
@@ -207,9 +207,9 @@ class Destinations:
 
 
 def preload(language: str) -> None:
-    """Import the modules and templates of the report, because no file descriptor may be free at the end."""
+    """Import the report's modules and templates early: at the end, all file descriptors may be in use."""
     for name in _PRELOADED:
-        with contextlib.suppress(Exception):  # the import is repeated when needed
+        with contextlib.suppress(Exception):  # the import is repeated when the module is needed
             import_module(name)
     for area in _WORDS:
         with contextlib.suppress(Exception):
@@ -217,7 +217,7 @@ def preload(language: str) -> None:
 
 
 def kept_line(path: Path, language: str) -> str:
-    """Return a line that describes the contents of the run's folder; empty if there are none."""
+    """Return a line that describes the contents of the run's folder; empty if the folder is empty."""
     from stallwatch_exporter.runs.reserve import NAME
 
     try:
@@ -230,7 +230,7 @@ def kept_line(path: Path, language: str) -> str:
 
 
 def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFolder) -> None:
-    """Print on stderr how the command ended and, after any problem, the diagnosis."""
+    """Print on stderr how the command ended and, if there was a problem, the diagnosis."""
     # If only the watching stopped, the ending of the command is unknown.
     print_notice(
         render(ending.detail, language) if ending.kind == "unknown" else ending_line(ending, language)
@@ -240,7 +240,7 @@ def print_end(language: str, diagnosis: Diagnosis, ending: Ending, folder: RunFo
         return
     try:
         _print_report(diagnosis, language)
-    except Exception as error:  # any error of the report: the exit code must remain the command's
+    except Exception as error:  # an error in the report must not change the exit code
         print_notice(
             f"the report failed ({type(error).__name__}: {error}); try stallwatch diagnose {folder.path}"
         )
@@ -272,7 +272,7 @@ _COLOURS = {"failure": "red", "warning": "yellow", "info": "cyan", "success": "g
 class TerminalSink:
     """Shows each incident on the terminal when it opens and when it resolves.
 
-    A separate thread writes, because a terminal that was stopped with Ctrl-S must not stop the watching.
+    A separate thread writes, because a terminal that is paused with Ctrl-S must not stop the watching.
     """
 
     def __init__(self, catalogue: Catalogue, language: str, stream: TextIO | None = None) -> None:
@@ -287,14 +287,14 @@ class TerminalSink:
     def __call__(self, incident: Incident) -> None:
         """Queue the incident's panel, once per stage."""
         key = (incident.id, incident.stage)
-        if key in self._shown or incident.kind == "ended":  # the end has its own report
+        if key in self._shown or incident.kind == "ended":  # the final report shows the end
             return
         self._shown.add(key)
         notice = incident_notice(incident, self._language, self._catalogue.pages.get(incident.rule))
         self._worker.put((notice.message, _COLOURS[notice.level]))
 
     def adopt(self, incident: Incident) -> None:
-        """Record that another agent showed an incident; show its end only after an opening shown here."""
+        """Record that another agent showed an incident; show the end only if the opening was shown here."""
         began = (incident.id, "open")
         if incident.status == "resolved" and began in self._shown:
             self(incident)

@@ -1,4 +1,4 @@
-"""Find unusable chats and routes, each with its place in the configuration."""
+"""Find unusable chats and routes, and report each with its place in the configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEAR = 3
 
 
 def known_rules(catalogue: Catalogue) -> list[str]:
-    """Return the ids of all rules that an incident may have, also of packs that are not loaded."""
+    """Return the ids of all rules that an incident can have, including packs that are not loaded."""
     from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE
     from stallwatch_rules.pages.catalogue import packs_by_rule
 
@@ -34,7 +34,7 @@ def near_rules(pattern: str, known: Sequence[str]) -> list[str] | None:
     """Return the rules with ids similar to `pattern`; ``None`` if the pattern matches a rule.
 
     A relay's message about an alert without an incident has the alert's name as its rule, such as
-    ``StallwatchAgentGone``; alerts of a user's own Prometheus are unknown here.
+    ``StallwatchAgentGone``. This function cannot check such names, because users can add alerts.
     """
     if pattern.startswith("Stallwatch") or any(fnmatchcase(rule, pattern) for rule in known):
         return None
@@ -73,15 +73,15 @@ def not_loaded(config: Config, catalogue: Catalogue) -> list[ConfigError]:
 
 
 def load_pack(pack: str) -> str:
-    """Return how to load a pack."""
+    """Return a text that explains how to load a pack."""
     return f'write packs = ["{pack}"] under [rules], or --rules-pack {pack}'
 
 
 def checked_settings(config: Config, catalogue: Catalogue, notice: Callable[[str], None]) -> AlertSettings:
     """Report wrong names in routes, and return the settings of the senders.
 
-    If chats are configured only in routes and a name is wrong, messages that match no route go to all these
-    chats; otherwise no chat would receive them.
+    If chats are configured only in routes and a name is wrong, messages that match no route are sent to all
+    these chats, because otherwise no chat would receive them.
     """
     settings = alert_settings(config)
     problems = misnamed(config, catalogue)
@@ -114,7 +114,7 @@ _NO_DESTINATION = f"no chat is left that can be used: {NO_NOTIFICATION} of stall
 
 
 def unusable(config: Config) -> list[ConfigError]:
-    """Return a problem for every URL, including those of routes, that Apprise rejects. Send no message.
+    """Return a problem for every URL that Apprise rejects, including URLs in routes. Send no message.
 
     If no usable URL is left, the last problem reports that no chat will be notified.
     """
@@ -136,7 +136,7 @@ def unusable(config: Config) -> list[ConfigError]:
 
 
 def connecting(config: Config, url: str) -> Channel:
-    """Return the channel for a URL; errors contain the URL's place in the configuration and a remedy."""
+    """Return the channel for a URL; errors contain the URL's place in the configuration and a fix."""
     from stallwatch_alerts.channels import open_channel
     from stallwatch_alerts.channels.errors import ChannelError, remedy
 

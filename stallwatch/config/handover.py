@@ -25,10 +25,10 @@ T = TypeVar("T")
 
 
 def settings_of(config: Config, kind: type[T], *sections: str, **given: Any) -> T:
-    """Return settings of the dataclass `kind`: each field has the value of the key with its name.
+    """Return settings of the dataclass `kind`: each field has the value of the key with the same name.
 
-    The first of `sections` with such a key counts. A field's name may begin with the section
-    (``stall_factor``, ``dashboard_url``).
+    If several `sections` have such a key, the first section takes precedence. A field's name can begin with
+    the section (``stall_factor``, ``dashboard_url``).
     """
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
     for section in sections:
@@ -61,7 +61,7 @@ def read_limits(config: Config, seconds: float | None = None) -> Limits:
 def mask_site_patterns(config: Config) -> None:
     """Make this process and its child processes mask text that matches ``[redact] patterns``."""
     if patterns := config["redact.patterns"]:
-        # The import is here because most sites have no patterns.
+        # The import is here because most configurations have no patterns.
         from stallwatch_rules.text.redact import use_site_patterns
 
         use_site_patterns(patterns)
@@ -71,7 +71,7 @@ def exporter_settings(config: Config) -> ExporterSettings:
     """Return the settings for ``stallwatch run`` and ``stallwatch tail``."""
     from stallwatch_exporter.settings import ExporterSettings
 
-    # Without a reserved port, a second run would take the relay's default port, which follows the exporter's.
+    # Without a reserved port, a second run would use the relay's default port, which is the next number.
     reserved = (config["relay.port"],)
     return settings_of(
         config,
@@ -94,7 +94,7 @@ def join_settings(config: Config) -> JoinSettings:
 
 
 def server_settings(config: Config) -> ServerSettings:
-    """Return the settings of every server: its clients and its host names."""
+    """Return the settings that all servers share: their clients and their host names."""
     from stallwatch_exporter.settings import ServerSettings
 
     mistake = next((str(problem) for problem in config.problems if is_about_servers(problem.key)), "")
@@ -102,7 +102,7 @@ def server_settings(config: Config) -> ServerSettings:
 
 
 def is_about_servers(key: str) -> bool:
-    """Return whether a key controls access to our servers, which a mistake in the key must not open."""
+    """Return whether a key controls access to Stallwatch's servers: a mistake in it must not grant access."""
     return key.partition(".")[0] == "server"
 
 
@@ -167,10 +167,11 @@ def open_people(config: Config) -> OperatorActions:
 
 
 def notified_elsewhere(config: Config) -> Callable[[str, Sequence[str]], bool]:
-    """Return a function that looks up whether another process already notified a chat; it opens lazily.
+    """Return a function that looks up whether another process already notified a chat.
 
-    The function is for the messages of ``open_spool``. If both use the same database, messages about to be
-    sent count as sent; the function then considers only messages that a relay kept for later.
+    The function opens the incident database on first use. It is for the messages of ``open_spool``. If both
+    use the same database, messages about to be sent count as sent, and the function considers only messages
+    that a relay kept for later.
     """
 
     @cache

@@ -1,7 +1,8 @@
-"""Load the configuration: the defaults, ``stallwatch.toml``, the environment and flags; later wins.
+"""Load the configuration: the defaults, ``stallwatch.toml``, the environment, and flags.
 
-An unusable value becomes a ``ConfigError`` in ``Config.problems`` and the previous value stays in force, so
-that a command can continue if its work matters more than the configuration.
+Later sources take precedence. For an unusable value, a ``ConfigError`` is added to ``Config.problems``, and
+the previous value remains effective, so that commands can continue if their work matters more than the
+configuration.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _OTHER_VARIABLES = {
 }
 _IN_FILE = "_FILE"
 NO_NOTIFICATION = "NOBODY WILL BE NOTIFIED"
-UNREAD = "a file that may name chats"  #: key of a problem with a file that may configure chats
+UNREAD = "a file that may name chats"  #: key of a problem with a file that can configure chats
 _CHATS = re.compile(r"^[\s\[\"']*alerts\b", re.MULTILINE)
 _CHAT_KEYS = ("urls", "escalate_urls")
 _LIST_KINDS = ("urls", "texts", "paths", "patterns", "routes")
@@ -50,7 +51,7 @@ _NEARLY_ROUTES = ("route", "rout", "router", "routs", "routing")
 
 
 class ConfigError(ValueError):
-    """A problem with the configuration: its place, its reason and its remedy."""
+    """A problem with the configuration: its place, its reason and its fix."""
 
     def __init__(
         self, file: str, line: int | None, message: str, remedy: str, *, key: str = "", chats: bool = False
@@ -61,8 +62,8 @@ class ConfigError(ValueError):
         self.line = line
         self.message = message
         self.remedy = remedy
-        self.key = key  #: a key such as "alerts.routes", if it matters to a command
-        #: True if the problem may lose configured chats.
+        self.key = key  #: a key such as "alerts.routes", or "" if commands do not check it
+        #: True if configured chats may be missing because of the problem.
         self.loses_chats = chats or key in ("alerts.urls", UNREAD)
 
 
@@ -113,7 +114,7 @@ def load(
     except ValueError as error:
         config.report("STALLWATCH_CONFIG", None, str(error), "name a file")
     else:
-        if named is not None:  # a missing named file is an error
+        if named is not None:  # a missing file is an error if it was specified
             config.file = named
             _read_file(config, named)
         else:
@@ -129,11 +130,11 @@ def load(
 
 
 def _check_home(config: Config) -> None:
-    """Report a state folder that is a file, because reading it would look like a folder without runs."""
+    """Report a state folder that is a file, because it would look like a folder without runs."""
     home = config.settings["run.home"]
     try:
         there = next((path for path in (home.value, *home.value.parents) if path.exists()), None)
-    except OSError:  # for example, a folder without access; its user reports the reason
+    except OSError:  # for example, a folder without access; the code that uses it reports the reason
         return
     if there is not None and not there.is_dir():
         message = f"{there} is a file, and the state needs a folder"
@@ -156,7 +157,7 @@ def _usual_files(cwd: Path) -> Iterator[Path]:
 
 
 def _read_if_trusted(config: Config, path: Path) -> bool:
-    """Read a file at a default path unless others can write it; return whether it was read."""
+    """Read a file at a default path unless other accounts can write it; return whether it was read."""
     try:
         _read_file(config, path, read_if_trusted)
     except Untrusted as reason:
@@ -177,7 +178,7 @@ def _leave_out_foreign_rules(config: Config) -> None:
         return
     kept = []
     for folder in dirs.value:
-        # A missing folder is reported by its reader.
+        # The code that reads the folder reports a missing folder.
         reason = distrust_pages(folder) if os.path.lexists(folder) else None
         if reason is None:
             kept.append(folder)
@@ -208,11 +209,11 @@ def _read_file(config: Config, path: Path, read: Callable[[Path], bytes] = Path.
         line = int(place[1]) if place and place[1] else max(1, len(text.splitlines()))
         message = str(error)[: place.start()].strip() if place else str(error)
         remedy = "mend that line"
-        if "routes" in message:  # two tables with single brackets
+        if "routes" in message:  # two route tables with single brackets
             remedy = "write [[alerts.routes]], with two brackets, for each route"
         unread = UNREAD if _CHATS.search(text) else ""
         return config.report(file, line, f"is not valid TOML: {message}", remedy, unread)
-    # The text may contain a number with thousands of digits, or deeply nested brackets.
+    # The text can contain a number with thousands of digits, or deeply nested brackets.
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
         unread = UNREAD if _CHATS.search(text) else ""
@@ -258,7 +259,7 @@ def _take_from_file(config: Config, path: Path, section: str, name: str, value: 
 
 
 def _are_routes(name: str, value: Any) -> bool:
-    """Return whether the value holds routes, also under a misspelled name, so that no message is lost."""
+    """Return whether the value contains routes, even under a misspelled name, so that no message is lost."""
     return name == "routes" or (name in _NEARLY_ROUTES and isinstance(value, list | dict))
 
 
@@ -293,7 +294,7 @@ _QUOTES = re.compile(r"[\"'\s]")
 
 
 def _places(lines: Sequence[str]) -> Iterator[tuple[int, bool, list[str]]]:
-    """Yield the line number, whether it is a header, and the full name of each table and key."""
+    """Yield the line number, True for a header, and the full name of each table and key."""
     table: list[str] = []
     for number, line in enumerate(lines, 1):
         if header := _HEADER.match(line):
@@ -373,7 +374,7 @@ def _remedy(key: Key) -> str:
 
 
 def _report_no_chats(config: Config) -> None:
-    """Report if no usable chat is left, because losing all chats must not look like a small mistake."""
+    """Report if no usable chat is left, because the loss of all chats must not look like a small mistake."""
     wrong = next((one for one in config.problems if one.loses_chats), None)
     if wrong is None:
         return

@@ -31,8 +31,8 @@ class BadRoute(BadValue):
 def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
     """Return the routes in the order of the file, and all problems with them.
 
-    A route with a mistake is ``broken``: its readable part narrows its messages, which then go to all chats.
-    Too many receivers are better than none.
+    A route with a mistake is ``broken``: all incidents that match its readable conditions are sent to all
+    chats, because too many receivers are better than no receiver.
     """
     problems: list[BadValue] = []
     if isinstance(value, dict):
@@ -52,7 +52,7 @@ def routes_from(value: Any) -> tuple[tuple[Route, ...], list[BadValue]]:
 
 
 class _Reader:
-    """Reads one route table. It continues after mistakes, so that all of them are reported at once."""
+    """Reads one route table. It continues after a mistake, so that all mistakes are reported together."""
 
     def __init__(self, number: int, table: dict[str, Any]) -> None:
         self.problems: list[BadValue] = []
@@ -100,7 +100,7 @@ class _Reader:
             return None
 
     def _list(self, key: str) -> tuple[str, ...] | None:
-        """Return the entries of a list. A wrong entry among chats leaves the other entries in use."""
+        """Return the entries of a list. In a list of chats, a wrong entry does not disable other entries."""
         value = self._table[key]
         items = [value] if isinstance(value, str) else value
         if not isinstance(items, list):
@@ -172,11 +172,11 @@ def _zone(name: str) -> ZoneInfo:
 
 @cache
 def _zones() -> tuple[str, ...]:
-    return tuple(sorted(available_timezones()))  # this lists the folder of the time zone database
+    return tuple(sorted(available_timezones()))  # this reads the folder of the time zone database
 
 
 def _quoted(value: Any) -> str:
-    """Return a value of a key that holds no secret, as one short line."""
+    """Return the value of a key without secrets as one short line."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 

@@ -1,7 +1,8 @@
 """Trust a configuration at a default path only if other accounts cannot write it, or the user trusts it.
 
-A configuration may hold commands (``stall.on_stall``) and addresses: in ``/tmp`` or a shared folder, another
-account could make the user who starts Stallwatch there run its commands.
+A configuration can contain commands (``stall.on_stall``) and addresses. If a user starts Stallwatch in
+``/tmp`` or in a shared folder, another account could use a configuration file there to run commands as that
+user.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import BinaryIO
 from stallwatch_exporter.settings import own_default
 from stallwatch_rules.files import is_own, replace
 
-_MOST_LINKS = 40  # Linux follows the same number
-_MOST_BYTES = 1 << 20  #: maximum number of bytes of the largest file that can be trusted by its content
+_MOST_LINKS = 40  # Linux follows the same number of links
+_MOST_BYTES = 1 << 20  #: maximum size of a file that can be trusted by its content
 
 
 class Untrusted(Exception):
@@ -32,8 +33,8 @@ def read_if_trusted(path: Path) -> bytes:
     if not hasattr(os, "geteuid"):  # Windows
         return path.read_bytes()
     with _opened(path) as file:
-        # An open file stays the same even if its name is replaced, so the file is compared with its name
-        # after opening.
+        # An open file stays the same even if the file at its path is replaced, so the two are compared after
+        # opening.
         status = os.fstat(file.fileno())
         reason = "it is not a regular file" if not stat.S_ISREG(status.st_mode) else distrust(path, status)
         if reason is None:
@@ -54,9 +55,9 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
-    """Return why another account can write this file or folder, or replace it by another.
+    """Return the reason why another account can write or replace this file or folder.
 
-    `status` is that of the opened file. ``None`` means that only root and the user can write it.
+    `status` is the status of the opened file. ``None`` means that only root and the user can write it.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -72,7 +73,7 @@ def distrust(path: Path, status: os.stat_result | None = None) -> str | None:
 
 
 def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None]]:
-    """Yield the folder of the path and of each link that it leads to, with the link's status."""
+    """Follow the links from the path, and yield the folder of each path with the status of the link."""
     for _ in range(_MOST_LINKS):
         status = path.lstat()
         if not stat.S_ISLNK(status.st_mode):
@@ -83,11 +84,10 @@ def _folders_and_links(path: Path) -> Iterator[tuple[Path, os.stat_result | None
 
 
 def distrust_pages(path: Path, seen: set[Path] | None = None) -> str | None:
-    """Return why another account can write a folder of rule pages or any of its entries that are read.
+    """Return the reason why another account can write a folder of rule pages, or an entry that is read.
 
-    An entry that cannot be checked, such as a dangling link, is not trusted, because another account may
-    create its target later. A folder is checked once, even if several links point to it
-    (`seen`).
+    An entry that cannot be checked, such as a dangling link, is not trusted, because another account could
+    create the link's target later. A folder is checked only once, even if several links point to it (`seen`).
     """
     seen = set() if seen is None else seen
     try:
@@ -109,7 +109,7 @@ def _written_by_others(what: str, path: Path, status: os.stat_result) -> str | N
     if reason := _owned_by_another(what, status):
         return reason
     if stat.S_ISDIR(status.st_mode) and os.statvfs(path).f_flag & os.ST_RDONLY:
-        return None  # for example, a ConfigMap: mode 0777, but mounted read-only with files that root owns
+        return None  # for example, a ConfigMap: mode 0777, but mounted read-only and owned by root
     if status.st_mode & stat.S_IWOTH:
         return f"every account can write {what}"
     if status.st_mode & stat.S_IWGRP and not _is_private_group(path, status):
@@ -124,8 +124,9 @@ def _owned_by_another(what: str, status: os.stat_result) -> str | None:
 def _is_private_group(path: Path, status: os.stat_result) -> bool:
     """Return whether the group belongs only to the owner or the user, as with umask 002.
 
-    A group without other listed members does not suffice: a directory server need not list the accounts whose
-    primary group it is. A group with the account's own name is private by convention.
+    It is not sufficient that the group has no other listed members, because a directory server may not list
+    accounts that have the group as their primary group. By convention, a group with the name of the account
+    is private.
     """
     # With a POSIX ACL, the group bits also apply to other accounts.
     with suppress(OSError, AttributeError):  # a system other than Linux, or a file system without attributes
@@ -134,7 +135,7 @@ def _is_private_group(path: Path, status: os.stat_result) -> bool:
     return any(_is_alone(uid, status.st_gid) for uid in {status.st_uid, os.geteuid()})
 
 
-@functools.cache  # a directory server may take minutes to list its accounts
+@functools.cache  # a directory server can take minutes to list its accounts
 def _is_alone(uid: int, gid: int) -> bool:
     import grp
     import pwd
@@ -221,7 +222,7 @@ def state_of(path: str, digest: str) -> str:
 
 
 def _key(path: Path) -> str:
-    """Return the path with links in its folder resolved; the file itself may be a link."""
+    """Return the path with links in its folder resolved; the file itself can be a link."""
     return str(path.absolute().parent.resolve() / path.name)
 
 

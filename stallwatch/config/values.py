@@ -57,20 +57,20 @@ _KINDS: dict[KindName, _Kind] = {
     "texts": _Kind(_LIST, '["node7:19400"]', (list,), _listed),
     "paths": _Kind(_LIST, '["my-rules"]', (list,), _listed),
     "urls": _Kind(_LIST, '["slack://…"]', (list,), _urls),
-    # Patterns may contain commas, so lines separate them.
+    # Patterns can contain commas, so line breaks separate them.
     "patterns": _Kind(_LIST, "['ACME-[0-9A-F]{16}']", (list,), str.splitlines),
     "routes": _Kind("tables"),
 }
 
 
 def example(key: Key) -> str:
-    """Return an example value for the key, written as TOML."""
+    """Return an example value for the key in TOML."""
     choices = " or ".join(f'"{choice}"' for choice in key.choices)
     return _KINDS[key.kind].example or choices or str(key.default)
 
 
 def sound_entries(key: Key, value: Any) -> tuple[Any, list[BadValue]]:
-    """Return a list without the unusable entries, and a problem for each; return other values unchanged.
+    """Return a list without unusable entries, and a problem for each entry; do not change other values.
 
     A wrong chat must not disable the other chats.
     """
@@ -104,7 +104,7 @@ def from_toml(key: Key, value: Any, folder: Path) -> Any:
 
 
 def from_text(key: Key, text: str, folder: Path) -> Any:
-    """Return the value that an environment variable's text holds; commas separate the entries of lists."""
+    """Return the value of an environment variable's text; commas separate the entries of lists."""
     if key.kind == "routes":
         raise BadValue("can stand in the file only")
     kind = _KINDS[key.kind]
@@ -123,7 +123,7 @@ def _checked(key: Key, value: Any, folder: Path) -> Any:
     if key.kind == "web":
         return _web(value.strip())
     if key.kind in ("int", "number"):
-        # Infinity, NaN, and integers with hundreds of digits, which no float holds, are rejected.
+        # Infinity, NaN, and integers that are too large for a float are rejected.
         if not key.lowest <= value <= min(key.highest, sys.float_info.max):
             raise BadValue(f"must be {_range(key.lowest, key.highest)}, not {value}")
         return float(value) if key.kind == "number" else value
@@ -148,7 +148,7 @@ def _reaction(text: str) -> str:
 
 
 def _web(text: str) -> str:
-    """Return a web address, or an empty text. The error does not quote it, because it may hold a secret."""
+    """Return a web address or an empty text. Errors do not quote it, because it can contain a secret."""
     if text and not re.match(r"https?://[^/?#\s]+\S*$", text, re.IGNORECASE):
         raise BadValue("must be an address that begins with http:// or https://")
     return text

@@ -2,7 +2,7 @@
 
 ``deepspeed --hostfile hosts --module stallwatch.integrations.deepspeed train.py`` runs, for each rank,
 ``stallwatch run -- python -u train.py`` (DeepSpeed 0.19.8, launcher/launch.py). Options of ``stallwatch run``
-may precede the script.
+can precede the script.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
     """Return the command for these arguments: Stallwatch's options, then the script and its arguments.
 
-    The script may be ``-m MODULE``. DeepSpeed puts ``--local_rank``, an argument of the script, first.
+    The script can be ``-m MODULE``. DeepSpeed writes ``--local_rank``, an argument of the script, first.
     """
     ours, rest, given = list[str](), list(words), list[str]()
     while rest[:1] and rest[0].startswith("--"):

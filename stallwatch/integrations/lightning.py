@@ -19,7 +19,7 @@ else:  # a trainer accepts only callbacks from its own package
 
 
 def _guarded(function: Callable[..., None]) -> Callable[..., None]:
-    """Count errors of a callback, for example in the trainer's attributes, as failures of the probe."""
+    """Count exceptions in a callback (for example, a missing attribute) as failures of the probe."""
 
     @wraps(function)
     def called(*given: Any, **named: Any) -> None:
@@ -32,7 +32,7 @@ def _guarded(function: Callable[..., None]) -> Callable[..., None]:
 
 
 class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
-    """Reports steps, losses and phases of Lightning's Trainer; `name` is for a run without an agent."""
+    """Reports steps, losses and phases of Lightning's Trainer; `name` names a run without an agent."""
 
     def __init__(self, name: str | None = None) -> None:
         self._name = name
@@ -40,7 +40,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
 
     @_guarded
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Install the hooks only now, because a strategy that spawns its ranks pickles the callbacks."""
+        """Install the hooks here, because a strategy that spawns its ranks pickles the callbacks earlier."""
         hook(self._name)
 
     @_guarded
@@ -57,7 +57,7 @@ class LightningCallback(_Base):  # type: ignore[misc,unused-ignore]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Report a step if the batch completed one; with gradient accumulation, not every batch does."""
+        """Report a step if the batch completed a step; with gradient accumulation, not every batch does."""
         if trainer.global_step == self._step:
             return
         self._step = trainer.global_step

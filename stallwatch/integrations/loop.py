@@ -1,7 +1,7 @@
-"""Use the probe explicitly by ``training_run``, ``watch``, and the base of trainers' callbacks.
+"""Use the probe explicitly through ``training_run``, ``watch``, and the base class of callbacks.
 
-Under ``stallwatch run`` the rank's probe is used; otherwise the rank itself serves /metrics. An error in this
-module is reported once and the training continues.
+Under ``stallwatch run``, the rank's probe is used; otherwise, the rank itself serves /metrics. An error in
+this module is reported once, and the training continues.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _training_goes_on(without: str) -> Iterator[None]:
 
 
 def api() -> Any:
-    """Return the module ``probe.api`` as loaded in this process, which must have only one probe."""
+    """Return the loaded module ``probe.api``, because a process must have only one probe."""
     loaded = sys.modules.get("stallwatch_probe.api")
     if loaded is not None:
         return loaded
@@ -54,7 +54,7 @@ def probe(name: str | None = None) -> Probe:
     current: Probe = module.current()
     alone = module.FOLDER_VARIABLE not in os.environ and os.environ.get(module.SWITCH_VARIABLE) != "0"
     if alone and not _begun:
-        _begun = True  # set even on failure, so that not every step retries
+        _begun = True  # set even after a failure, so that steps do not retry
         with _training_goes_on("no metrics of this rank"):
             module.use(_alone(module, name))
         current = module.current()
@@ -87,7 +87,7 @@ def _alone(module: Any, name: str | None) -> Any:
 
 
 class TrainingRun:
-    """Reports the steps and phases of a training loop. Every method is cheap; none raises or waits."""
+    """Reports the steps and phases of a training loop. Methods are fast, and never raise or wait."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -98,7 +98,7 @@ class TrainingRun:
     def step(self, number: int | None = None, **values: Any) -> None:
         """Report an optimizer step. `values`: ``loss``, ``grad_norm``, ``learning_rate``, ``loss_scale``.
 
-        The method does not wait for a tensor on a device. Without `number` the steps are counted. An unknown
+        The method does not wait for a tensor on a device. Without `number`, the steps are counted. An unknown
         name is reported once on standard error.
         """
         if not values.keys() <= self._fields:
@@ -123,7 +123,7 @@ class TrainingRun:
             self._probe.phase("train")
 
     def _unknown(self, kind: str, names: Iterable[object], known: Collection[str]) -> None:
-        """Print a notice about unknown names; with ``-W error`` a warning would raise into the training."""
+        """Print a notice about unknown names; with ``-W error``, a warning would raise in the training."""
         from difflib import get_close_matches
 
         from stallwatch_exporter.notices import print_notice
@@ -146,8 +146,8 @@ class TrainingRun:
 def training_run(name: str | None = None, *, total_steps: int | None = None) -> TrainingRun:
     """Report steps and phases of a training loop; use it in a ``with`` statement.
 
-    Under ``stallwatch run`` the agent receives them. Otherwise this process serves them at ``/metrics``,
-    under the run's `name`.
+    Under ``stallwatch run``, the agent receives the steps and phases. Otherwise, this process serves them at
+    ``/metrics``, under the run's `name`.
     """
     found = probe(name)
     found.reported_by_user = True

@@ -18,8 +18,8 @@ def ray_runtime_env(
     """Return `runtime_env`, extended so that its workers load the probe of the driver's ``stallwatch run``.
 
     With ``ray.init(address="auto", runtime_env=stallwatch.ray_runtime_env())``, actors that train on the
-    driver's host are ranks of its agent. Workers on other hosts, or with their own agent, are unaffected.
-    Outside of ``stallwatch run``, the environment is unchanged.
+    driver's host are ranks of the driver's agent. Workers on other hosts, or with their own agent, are not
+    affected. Outside of ``stallwatch run``, the environment is unchanged.
 
     Ray replaces ``${NAME}`` with the worker's own variables (2.60, _private/utils.py, update_envs).
     """

@@ -1,8 +1,8 @@
 """Define ``stallwatch.Callback()`` for transformers' Trainer, TRL, LLaMA-Factory and ms-swift.
 
-Stallwatch observes the calls of a trainer to its callbacks in the trainer's handler
-(``probe/hooks/transformers.py``), and also events that the trainer passes to no callback: the start of an
-evaluation, a checkpoint or a rollout.
+Stallwatch observes a trainer's calls to its callbacks in the trainer's callback handler
+(``probe/hooks/transformers.py``). It also observes events that the trainer does not report to callbacks: the
+start of an evaluation, a checkpoint, or a rollout.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from stallwatch.integrations.loop import hook
 class Callback(TrainerCallback):  # type: ignore[misc,unused-ignore]
     """Reports steps, phases, memory and the numbers that transformers' Trainer logs.
 
-    `name` is the run's name if no agent watches it. Under ``stallwatch run`` the callback is unnecessary, but
-    harmless.
+    `name` is the name of the run if no agent watches it. Under ``stallwatch run``, the callback is
+    unnecessary but harmless.
     """
 
     def __init__(self, name: str | None = None) -> None:

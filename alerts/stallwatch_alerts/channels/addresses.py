@@ -37,7 +37,7 @@ def apprise_url(url: str) -> str:
 
 
 def no_channel(url: str, log_lines: Sequence[str]) -> tuple[str, str]:
-    """Return why Apprise finds no channel for the URL, and the reason's code (see ``errors.remedy``)."""
+    """Return the reason why Apprise finds no channel for the URL, and its code for ``errors.remedy``."""
     scheme, found, _ = url.strip().partition("://")
     if not found:
         return "not a URL: it has no scheme such as slack://", "url"

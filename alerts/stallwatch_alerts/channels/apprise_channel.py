@@ -64,9 +64,9 @@ class AppriseChannel:
         self._plugin: Any = plugin
         self._chat = chat_of(plugin, url)
         self._line = Line(plugin.verify_certificate, plugin.request_timeout, bool(plugin.redirects))
-        # The notice being sent, and the places of its messages in the chats that already accepted it.
+        # The notice being sent, and the locations of its messages in the chats that already accepted it.
         self._taken: tuple[Notice | None, list[Place | None]] = (None, [])
-        # The messages of open incidents, by incident id.
+        # Locations of the messages about open incidents, by incident id.
         self._places: OrderedDict[str, list[Place]] = OrderedDict()
         self._own_fields = dict(plugin.payload_extras) if isinstance(plugin, NotifyJSON) else {}
         self._own_priority = isinstance(plugin, NotifyNtfy) and plugin.priority != NtfyPriority.NORMAL
@@ -90,7 +90,7 @@ class AppriseChannel:
                 self._notify(notice)
         except ChannelError as error:
             failure = error
-        except Exception as error:  # a library's error: its message and its chain may hold the URL
+        except Exception as error:  # a library's error: its message or exception chain can contain the URL
             failure = ChannelError(f"not sent ({type(error).__name__})", code="internal")
         if failure is not None:
             raise self._masked(failure)
@@ -132,7 +132,7 @@ class AppriseChannel:
             answer = post(request, self._line)
             failure = chat.failure(answer)
             if failure is not None:
-                # The thread may be deleted, for example: the next attempt starts a new thread.
+                # The thread may have been deleted, for example. The next attempt starts a new thread.
                 if failure.retry_after is None:
                     self._places.pop(incident, None)
                 raise failure
@@ -163,7 +163,7 @@ class AppriseChannel:
     def _words(self, notice: Notice) -> tuple[str, str, apprise.NotifyFormat]:
         title, text = headline(notice), notice.message.text
         if isinstance(self._plugin, NotifyJSON):
-            # These are the `:key=value` fields of a json:// URL; values from the user's URL win.
+            # These are the `:key=value` fields of a json:// URL; values from the user's URL take precedence.
             self._plugin.payload_extras = {**notice.facts, "text": text, **self._own_fields}
             return notice.message.title, text, apprise.NotifyFormat.TEXT
         if isinstance(self._plugin, NotifyNtfy):

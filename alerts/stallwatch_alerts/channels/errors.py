@@ -1,6 +1,6 @@
 """Explain briefly why a chat refused a message, and how to fix it.
 
-Error messages of libraries are long, and hold the URL. The patterns match the texts of urllib3 2
+Error messages of libraries are long, and contain the URL. The patterns match the texts of urllib3 2
 (``urllib3/exceptions.py``: NameResolutionError, NewConnectionError, MaxRetryError), of ``http.client``
 (RemoteDisconnected), of OpenSSL through ``ssl`` (``[SSL: WRONG_VERSION_NUMBER]``), and of the system's
 ``strerror``. The texts of ``strerror`` depend on the system's language, so the patterns also include the
@@ -62,9 +62,9 @@ _SMTP_REPLY = lazy(r"\b([45]\d\d)\b")
 class ChannelError(Exception):
     """A failed delivery, described without any secret of the URL; never raised with a chained exception.
 
-    Exceptions of HTTP libraries hold the URL, so they must not be part of the chain that a traceback prints.
-    `chat` is a section of ``advice.json``; `code` is the chat's own error code, "http-404", or a failure
-    below HTTP, such as "dns"; `retry_after` is the number of seconds to wait that the chat requested.
+    Exceptions of HTTP libraries contain the URL, so a traceback must not print them. `chat` is a section of
+    ``advice.json``. `code` is the chat's own error code, "http-404", or a failure below HTTP, such as "dns".
+    `retry_after` is the number of seconds that the chat requests Stallwatch to wait.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ def reason_of(output: str) -> tuple[str, str] | None:
 
 
 def wants_tls(answer: str) -> bool:
-    """Return whether a server answered that its port accepts only HTTPS."""
+    """Return whether a server responded that its port accepts only HTTPS."""
     return _WANTS_TLS.search(answer) is not None
 
 
 def smtp_code(output: str) -> str:
-    """Return the code of a mail server's refusal, such as ``smtp-535``; ``smtp`` if the text has none."""
+    """Return the code for a mail server's refusal, such as ``smtp-535``; ``smtp`` if it has no number."""
     reply = _SMTP_REPLY.search(output)
     return "smtp" if reply is None else f"smtp-{reply[1]}"
 

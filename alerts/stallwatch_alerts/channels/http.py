@@ -15,8 +15,8 @@ from stallwatch_alerts.channels.errors import ChannelError, reason_of
 from stallwatch_rules.text.foreign_json import read_json
 
 _TOO_MANY = 429
-_MOST_BYTES = 65_536  # of an answer: chats echo the message, and error pages of proxies are useless
-_LONGEST = 30.0  # maximum seconds for the whole answer: the timeout of ``requests`` restarts with every byte
+_MOST_BYTES = 65_536  # maximum size to read: chats echo the message, and error pages of proxies are useless
+_LONGEST = 30.0  # maximum seconds to read a response: the timeout of ``requests`` restarts with every byte
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Answer:
         return 200 <= self.status < 300
 
     def code(self, error_number: object = None) -> str:
-        """Return `said` if it is the chat's own error number, otherwise the HTTP status, or ``malformed``."""
+        """Return `error_number` as text if it is an integer, otherwise the HTTP status or ``malformed``."""
         if isinstance(error_number, int):
             return str(error_number)
         return "malformed" if self.ok else f"http-{self.status}"
@@ -63,12 +63,12 @@ class Line:
     """The connection options that an Apprise URL can hold."""
 
     verify: bool = True  #: ``?verify=no``: accept any certificate
-    timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to answer
+    timeout: tuple[float, float] = (4.0, 4.0)  #: ``?cto=``, ``?rto=``: seconds to connect, seconds to respond
     redirects: bool = False
 
 
 def post(request: Request, line: Line) -> Answer:
-    """Send the request and return the answer; raise `ChannelError` if there is none."""
+    """Send the request and return the response; raise `ChannelError` if no response arrives."""
     try:
         return _post(request, line)
     except requests.RequestException as error:
@@ -92,7 +92,7 @@ def _post(request: Request, line: Line) -> Answer:
     ) as response:
         end = time.monotonic() + _LONGEST
         content = bytearray()
-        for piece in response.iter_content(1):  # reads byte by byte: a slow answer must not block the sender
+        for piece in response.iter_content(1):  # byte by byte: a slow response must not block the sender
             content += piece
             if len(content) >= _MOST_BYTES or time.monotonic() > end:
                 break
@@ -113,11 +113,11 @@ def failure_of(error: Exception, line: Line) -> ChannelError:
 
 
 def retry_after(answer: Answer) -> float | None:
-    """Return the longest wait in seconds that a server requests; `None` if it requests none.
+    """Return the longest wait in seconds that a server requests; `None` if it does not request a wait.
 
     ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3). The body of a 429 may also hold
-    seconds: Telegram in ``parameters.retry_after``, Discord in ``retry_after``. Feishu's gateway has its own
-    header (open.feishu.cn, "Rate limits": with a 429, in older interfaces with a 400).
+    seconds: in ``parameters.retry_after`` (Telegram) or ``retry_after`` (Discord). Feishu's gateway sends a
+    custom header with a 429, or in older interfaces with a 400 (open.feishu.cn, "Rate limits").
     """
     headers = {name.lower(): value for name, value in answer.headers.items()}
     date = headers.get("date", "")

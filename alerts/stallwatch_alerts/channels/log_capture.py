@@ -1,6 +1,6 @@
-"""Capture Apprise's log and the servers' answers: Apprise itself returns only success or failure.
+"""Capture Apprise's log and the servers' responses: Apprise itself returns only success or failure.
 
-Both contain URLs and therefore secrets: the log is hidden from all other handlers, and only
+Log and responses contain URLs and therefore secrets. The log is hidden from all other handlers, and only
 ``apprise_channel``, which masks secrets, receives the captured text.
 """
 
@@ -23,7 +23,7 @@ _DEBUG_PREFIX = "Socket Exception: "
 
 @dataclass
 class DeliveryCapture:
-    """The warnings and the servers' answers during one delivery attempt."""
+    """The warnings and the servers' responses during one delivery attempt."""
 
     lines: list[str] = field(default_factory=list, repr=False)
     answers: list[Answer] = field(default_factory=list, repr=False)
@@ -35,7 +35,7 @@ _capturing: ContextVar[DeliveryCapture | None] = ContextVar("stallwatch_capturin
 
 @contextmanager
 def capture() -> Iterator[DeliveryCapture]:
-    """Collect the log messages and the servers' answers while the context is open."""
+    """Collect the log messages and the servers' responses while the context is open."""
     captured = DeliveryCapture()
     token = _capturing.set(captured)
     try:
@@ -57,7 +57,7 @@ def silence_libraries() -> None:
 class _CaptureFilter(logging.Filter):
     """Captures Apprise's warnings, and the exceptions that Apprise logs at DEBUG only.
 
-    It is a filter because no message may reach a handler of the user, or of a tool that collects all logs.
+    This class is a filter: it prevents messages from reaching handlers of the user or of log collectors.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -75,11 +75,11 @@ _FILTER = _CaptureFilter()
 
 
 def capture_answers(plugin: object) -> None:
-    """Capture all further answers of servers to this Apprise plugin.
+    """Capture all further responses of servers to this Apprise plugin.
 
     Every plugin of Apprise calls functions of the module ``requests``, and keeps at most the status of the
-    answer. This function replaces ``requests`` only in the plugin's own module, so the rest of the process is
-    not affected.
+    response. This function replaces ``requests`` only in the plugin's own module, so that the rest of the
+    process is not affected.
     """
     module = sys.modules[type(plugin).__module__]
     real = getattr(module, "requests", None)
@@ -88,7 +88,7 @@ def capture_answers(plugin: object) -> None:
 
 
 class _CapturingRequests:
-    """The module ``requests``, with calls that capture the servers' answers."""
+    """The module ``requests``, with functions that capture the servers' responses."""
 
     def __init__(self, real: Any) -> None:
         self._real = real

@@ -1,9 +1,9 @@
 """Choose the messages to send next, and claim them for one process.
 
-A claim names its holder, so that other processes on this host can drop the claim of a dead process before it
-expires. A claim has 32 characters: a digest of the namespace in which its process id is valid
-(``process_namespace``), the holder's process id and start time, and random characters. Claims of older
-versions are all random and count as claims of processes elsewhere.
+A claim identifies its process, so that other processes on this host can drop the claim of a dead process
+before it expires. A claim has 32 characters: a digest of the namespace in which the process id is valid
+(``process_namespace``), the process id, the start time of the process, and random characters. Claims of older
+versions contain only random characters and count as claims of processes on other hosts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def holder_is_gone(claim: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # the process of another user, which psutil cannot see (proc(5): hidepid)
+    except OSError:  # a process of another user that psutil cannot see (proc(5): hidepid)
         return False
     return not is_there(pid, born)
 
@@ -57,7 +57,7 @@ LOOKED_AT = 500
 # the chat accepted other messages meanwhile, the refused message delays only news about its own incident.
 # Otherwise, other messages are tried only right after it, because the oldest comes first after an outage.
 IN_ORDER = 5
-_RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt of another
+_RIGHT_BEHIND = 5.0  # maximum seconds between a refused message and the attempt to send another message
 _ONE_BY_ONE = 3  # up to this many messages are sent separately
 
 
@@ -76,7 +76,7 @@ class Row:
 
 
 def chosen(rows: Sequence[Row], now: float) -> slice:
-    """Return the slice of `rows`, oldest first, to send; empty if the order or a wait forbids sending."""
+    """Return the slice of `rows` (oldest first) to send; empty if an earlier message or a wait delays all."""
     passed: set[str] = set()
     tried = math.inf  # time of the oldest attempt among the earlier rows
     for at, row in enumerate(rows):

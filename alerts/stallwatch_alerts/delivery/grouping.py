@@ -1,7 +1,8 @@
-"""Join several messages into one: the worst in full, the other messages by title, with counts of all.
+"""Join several messages into one that shows the worst in full, the titles of the others, and counts of all.
 
-A chat that accepts 20 messages a minute, or was down for an hour, gets a burst as one message, not over
-hours. Joining also bounds the database: if thousands of messages wait for one chat, the oldest become one.
+A chat that accepts 20 messages a minute, or was down for an hour, receives a burst as one message instead of
+many messages over hours. Joining also limits the size of the database: if thousands of messages wait for one
+chat, the oldest are joined.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Group(msgspec.Struct, frozen=True):
     worst: Notice
     count: int
     titles: list[str]  #: the first titles of the other notices, worst first
-    severities: dict[str, int]  #: open notices by severity; "resolved" counts the closed ones
+    severities: dict[str, int]  #: number of open notices by severity; "resolved" counts closed incidents
     ids: list[str]  #: the first few hundred incident ids, for programs
     statuses: list[str] = []  #: the status for each of `ids`; empty in groups stored by version 0.1
 
@@ -104,7 +105,7 @@ def grouped_message(
 
 
 def title_with_count(title: str, titles: Sequence[str], count: int, language: str) -> tuple[str, str]:
-    """Return the title of a message about `count` further notices, and a list of the first `titles`."""
+    """Return the title of a message about `count` further notices, and a text that lists `titles`."""
     lines = [say("alerts.also", language), *(f"- {other}" for other in titles)]
     if count > len(titles):
         lines.append(say("alerts.further", language, count=count - len(titles)))
@@ -113,7 +114,7 @@ def title_with_count(title: str, titles: Sequence[str], count: int, language: st
 
 
 def _when(now: float | None, late: float) -> str:
-    """Return the creation time of a message of age `late`, in this host's time zone, with the zone's name."""
+    """Return the creation time of a message that is `late` seconds old, with this host's time zone."""
     at = (time.time() if now is None else now) - late
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
@@ -126,7 +127,7 @@ def expiry_notice(expired: int, language: str) -> Notice:
 
 
 def _is_over(notice: Notice) -> bool:
-    """Return whether the notice reports an end without a crash; the status of a crash is also "resolved"."""
+    """Return whether the notice reports an end other than a crash; a crash is also "resolved"."""
     return notice.facts.get("status") == "resolved" and notice.facts.get("outcome") != "crashed"
 
 

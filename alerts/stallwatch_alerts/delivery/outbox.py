@@ -1,8 +1,8 @@
-"""Store the messages of one database, and the notifications that each chat received.
+"""Store the messages to send in a database, and record the notifications that each chat received.
 
-Once a message is stored, its delivery does not depend on the process that stored it. Several processes may
-send from the same outbox: a process claims messages for the duration of one attempt. A claim expires if its
-holder does not return it, and at once if the holder is known to have ended.
+Once a message is stored, its delivery does not depend on the process that stored it. Several processes can
+send from the same outbox: a process claims messages for the duration of one attempt. A claim expires if the
+process does not return it, and immediately if that process is known to have ended.
 
 All time arguments are steady times (``stallwatch_exporter.steady``); the database holds wall-clock times.
 """
@@ -88,7 +88,7 @@ class Delivery:
 
 
 CLAIM_SECONDS = 60.0
-CLOCKS_APART = 300.0  #: maximum difference of two hosts' clocks; a claim that expired longer ago is void
+CLOCKS_APART = 300.0  #: assumed maximum seconds between the clocks of two hosts; older claims are void
 _TITLES = 300
 _TRIED_LATELY = 10.0
 
@@ -109,7 +109,7 @@ class Outbox:
         """Store the messages that `make` returns and record their notifications, all or nothing.
 
         Withdraw the escalations of the incidents in `over`. Raise ``IntegrityError`` if another relay
-        notified a chat of one of the incidents meanwhile; the caller must then call ``put`` again.
+        notified a chat of one of the incidents in the meantime; the caller must then call ``put`` again.
         """
         at = self._moments.store(now)
         with writing(self._engine) as connection:
@@ -134,7 +134,7 @@ class Outbox:
         Nothing is claimed during a pause that the chat requested, or if the chat has received as many
         messages as its `limits` allow.
         """
-        with self._engine.connect() as connection:  # most reads find no message, and need no lock
+        with self._engine.connect() as connection:  # usually no message is due, and a read needs no lock
             if not self._anything(connection, channel):
                 return None
         with writing(self._engine) as connection:
@@ -152,10 +152,10 @@ class Outbox:
             return self._claimed(connection, rows[first], expired, now)
 
     def claim_or_read(self, channel: str, now: float, limits: Sequence[Limit] = ()) -> Batch | None:
-        """Claim like `claim`; if the database is not writable, return the oldest message without a claim.
+        """Claim messages as `claim` does; if the database is not writable, return the oldest one unclaimed.
 
-        Another process may send the same message: sending twice is better than waiting until the disk has
-        free space.
+        Another process can then send the same message, but sending it twice is better than waiting until the
+        disk has free space.
         """
         try:
             self._note_sent()
@@ -176,7 +176,7 @@ class Outbox:
 
     @contextlib.contextmanager
     def _noted_here(self, batch: Batch, again_at: float) -> Iterator[None]:
-        """Remember in memory when to retry a batch if the disk is not writable; infinity if it was sent."""
+        """Keep in memory when to retry a batch that the disk could not record; infinity if it was sent."""
         try:
             yield
         except DBAPIError as error:
@@ -219,7 +219,7 @@ class Outbox:
                 pacing.pause(connection, channel, wait, now, self._moments)
 
     def give_up(self, batch: Batch, channel: str, reason: str) -> int:
-        """Discard the batch, and return its message count, which the chat receives later."""
+        """Discard the batch and return its number of messages; a later message reports it to the chat."""
         with writing(self._engine) as connection:
             self._finish(connection, batch, state="given-up", reason=reason[:1000])
             count = sum(group.count for group in batch.groups)
@@ -323,14 +323,14 @@ class Outbox:
         return connection.execute(mine).first() is not None or pacing.expired(connection, channel) > 0
 
     def _waiting(self, connection: Connection, channel: str, now: float) -> Sequence[Any]:
-        """Return the messages that may be sent now.
+        """Return the messages that can be sent now.
 
-        Quiet hours end by the wall clock, escalations by waiting.
+        Quiet hours end at a wall-clock time; the wait of an escalation is a duration on the steady clock.
         """
         later = MESSAGES.c.not_before > steady.wall(now)
         mine = and_(_waits_for(channel), or_(~later, MESSAGES.c.escalation == 1))
         query = select(MESSAGES).where(mine).order_by(later, MESSAGES.c.id).limit(LOOKED_AT)
-        # The rows stay locked until they are claimed. Another process waits, and then finds them claimed.
+        # The rows stay locked until they are claimed. Another process waits, and then sees the claims.
         rows = connection.execute(query.with_for_update()).all()
         return [
             row
@@ -387,7 +387,7 @@ class Outbox:
     def _finish(self, connection: Connection, batch: Batch, **values: Any) -> None:
         """Return the batch's claim and record `values`.
 
-        An expired claim that another process took is unchanged.
+        If the claim expired and another process claimed the messages, change nothing.
         """
         mine = and_(MESSAGES.c.id.in_(batch.ids), MESSAGES.c.claim == batch.claim)
         given = {"claimed_until": 0.0, "claim": "", "attempts": MESSAGES.c.attempts + 1, **values}
@@ -405,7 +405,7 @@ def _waits_for(channel: str) -> ColumnElement[bool]:
 
 
 def withdraw_escalations(connection: Connection, whose: ColumnElement[bool], reason: str) -> list[str]:
-    """Withdraw the waiting escalations among the messages that `whose` selects; return the incident ids."""
+    """Withdraw the waiting escalations that the SQL condition `whose` selects; return their incident ids."""
     waiting = and_(whose, MESSAGES.c.state == "waiting", MESSAGES.c.escalation == 1)
     found = sorted(set(connection.scalars(select(MESSAGES.c.about).where(waiting))))
     connection.execute(update(MESSAGES).where(waiting).values(state="withdrawn", reason=reason))

@@ -1,6 +1,6 @@
 """Decide when to send a chat its next message: rate limits, requested pauses, and waits after a refusal.
 
-`now` is steady time.
+The argument `now` is always a time of the steady clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_alerts.storage.tables import CHANNELS, SENDS
 from stallwatch_exporter import steady
 
 LONGEST_WINDOW = 60.0
-_MARGIN = 0.5  # seconds: the network may delay a message, but not the next one
+_MARGIN = 0.5  # seconds: the network can delay a message but not the next, so that both arrive together
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ _LIMITS: dict[str, tuple[Limit, ...]] = {
     "discord": (Limit(5, 2.0), Limit(30, 60.0)),
     "ntfy": (Limit(12, 60.0),),
     "ntfys": (Limit(12, 60.0),),
-    "mailto": (Limit(30, 60.0),),  # our choice: mail servers publish no limit, and people read no more
+    "mailto": (Limit(30, 60.0),),  # mail servers publish no limit; people do not read more messages than this
     "mailtos": (Limit(30, 60.0),),
 }
 # Chats whose webhooks may be configured as plain https:// URLs, which Apprise recognizes.
@@ -63,7 +63,7 @@ _HOSTS = {
 
 
 def limits_of(url: str) -> tuple[Limit, ...]:
-    """Return the rate limits of the chat behind an Apprise URL; none for generic webhooks of the user."""
+    """Return the rate limits of the chat behind an Apprise URL; generic webhooks have no limits."""
     scheme, _, rest = url.strip().partition("://")
     host = rest.partition("/")[0].lower()
     return _LIMITS.get(_HOSTS.get(host, scheme.lower()), ())
@@ -82,10 +82,10 @@ _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
-    """Return the seconds until the next attempt: doubling up to a minute, or longer if the chat requests it.
+    """Return the seconds until the next attempt: doubled each time up to a minute, and at least `requested`.
 
-    `chance` in 0..1 spreads messages refused together; it never shortens the time that the
-    chat `requested`.
+    `chance` in 0..1 spreads the attempts of messages that were refused together. It never makes the wait
+    shorter than the time that the chat `requested`.
     """
     full = min(_LONGEST, _FIRST * 2.0 ** min(failures - 1, 30))
     waited = full * (0.5 + 0.5 * chance)
@@ -93,7 +93,7 @@ def wait_after(failures: int, chance: float, requested: float | None = None) -> 
 
 
 def is_expired(created_at: float, attempts: int, now: float) -> bool:
-    """Return whether to discard a message that was just refused for the `attempts`-th time (steady times)."""
+    """Return whether to discard a message that was just refused for the `attempts`-th time."""
     return attempts >= _TRIES_AT_LEAST and now - created_at >= GIVE_UP_AFTER
 
 
@@ -103,8 +103,8 @@ _REMEMBERED = 20_000
 class SteadyTimes:
     """Maps each stored time to the steady time at which this process stored or first read it.
 
-    The steady time is never in the future: a time stored before the clock was set back, or by a host whose
-    clock is ahead, delays a message at most by its intended wait once more.
+    The steady time is never in the future. If the clock was set back after a time was stored, or if the
+    storing host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
     """
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class SteadyTimes:
         return self._keep(at, min(now, at - steady.moved()))
 
     def first_seen(self, what: str, now: float) -> float:
-        """Return the steady time at which this process first read `what` from the database."""
+        """Return the steady time at which this process first read the value `what` from the database."""
         return self._keep(what, now)
 
     def _keep(self, key: Hashable, moment: float) -> float:

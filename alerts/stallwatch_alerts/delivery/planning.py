@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Takes a chat and keys, and returns the keys for which the chat was notified.
 Notified = Callable[[str, Iterable[str]], set[str]]
-Escalated = Callable[[str], set[str]]  #: takes an incident id, returns the chats that got its escalation
+Escalated = Callable[[str], set[str]]  #: returns the chats that received the escalation of an incident id
 _SILENCES_SECONDS = 10.0
 
 
@@ -34,7 +34,7 @@ class IncidentMessage:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether the incident's end matters even to a chat without a notification of its beginning."""
+    """Return whether to report the incident's end even to chats that were not notified of its beginning."""
     return not incident.is_settled and not incident.unwatched
 
 
@@ -54,9 +54,9 @@ class Draft:
 
 
 class Planner:
-    """Plans messages by the settings, and periodically reads users' silences and acknowledgements.
+    """Plans messages according to the settings, and regularly reads users' silences and acknowledgements.
 
-    Its times are wall-clock times, because quiet hours and silences end by the wall clock.
+    All times are wall-clock times, because quiet hours and silences end at wall-clock times.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Planner:
     ) -> list[Draft]:
         """Return the messages to store.
 
-        The end of an incident goes to each chat notified of its beginning.
+        The end of an incident is sent to each chat that was notified of its beginning.
         """
         found: list[Draft] = []
         new: set[tuple[str, str]] = set()
@@ -119,7 +119,7 @@ class Planner:
                 if any(knows(channel, opening) for opening in opening_keys(incident))
                 or channel in escalated(incident.id)
             ]
-        # A crash is sent to every chat, and needs an acknowledgement.
+        # A crash is reported even to chats that were not notified before, and requires an acknowledgement.
         if (not ends or _is_news(incident)) and not self.is_silenced(incident, now):
             drafts += [self._draft(letter, fingerprint(stop.url), stop) for stop in routed]
         return drafts
@@ -145,8 +145,8 @@ class Planner:
     def _escalated(self, letter: IncidentMessage, stop: RoutedChat) -> Notice:
         message, language = letter.notice.message, self._settings.language
         title = say("alerts.escalated", language, title=message.title, duration=stop.waited)
-        # The acknowledgement comes first, because it is the most urgent action and long texts are cut at the
-        # end.
+        # The acknowledgement comes first, because it is the most urgent action and the ends of long texts are
+        # truncated.
         text = f"{say('alerts.acknowledge', language, incident=letter.incident.id)}\n\n{message.text}"
         return replace(letter.notice, message=Message(title, text))
 
@@ -171,7 +171,7 @@ class Planner:
                 people = self._get_people()
                 self._silences = [] if people is None else people.silences(now)
             except Exception:
-                pass  # database down: use the last known silences; if there are none, send
+                pass  # If the database is down, use the last known silences. If no silence is known, send.
         return any(silence.quiets(incident, now) for silence in self._silences)
 
     def _get_people(self) -> OperatorActions | None:

@@ -24,26 +24,25 @@ if TYPE_CHECKING:
     from stallwatch_alerts.delivery.sender import Sender
     from stallwatch_alerts.people import OperatorActions
 
-_CAPACITY = 5000  # letters not yet on disk, about 20 MB
+_CAPACITY = 5000  # maximum number of messages not yet on disk, about 20 MB
 _AT_ONCE = 200
 _LOOK_SECONDS = 0.05
-_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, too few descriptors or threads
+_SHORTAGES = (OSError, MemoryError, ImportError, RuntimeError)  #: for example, no free descriptor or thread
 _MEMORY_DAYS = 1.0  # days for which sent messages are kept in memory
-_TAKEN_OVER_SECONDS = 10.0  # until an escalation of another agent, if that agent still runs, is recorded
+_TAKEN_OVER_SECONDS = 10.0  # time for another running agent to record its escalation
 
 
 class DeliveryQueue:
-    """Accepts letters without waiting; one thread stores them, and one thread for each chat delivers.
+    """Accepts incident messages without waiting. One thread stores them; one thread per chat delivers them.
 
-    If the disk is not writable, or there is no spool, letters are kept in memory. The queue also delivers the
-    undelivered messages of earlier agents; the next agent, or ``stallwatch relay``, delivers the messages
-    that this queue leaves.
+    If the disk is not writable, or if there is no spool, messages are kept in memory. The queue also delivers
+    the undelivered messages of earlier agents. The next agent, or ``stallwatch relay``, delivers the messages
+    that remain in this queue's spool.
 
     `spool` opens the database that keeps messages until they arrive, and `people` opens the database of
-    silences and acknowledgements; another thread calls both. Without a spool, messages are kept in memory.
-    `report` receives unusable URLs and refused messages, `delivered` each chat's fingerprint and the
-    delivered keys; `settled` returns whether a relay has already sent a chat the message that the spool kept
-    for later.
+    silences and acknowledgements; another thread calls both. `report` receives unusable URLs and refused
+    messages. `delivered` receives each chat's fingerprint and the delivered keys. `settled` returns whether a
+    relay has already sent a chat the message that the spool kept for later.
     """
 
     def __init__(
@@ -74,18 +73,18 @@ class DeliveryQueue:
         self._edits: deque[Notice] = deque(maxlen=_AT_ONCE)
         self._notes: deque[IncidentMessage | str] = deque(maxlen=_AT_ONCE)
         self._planned: set[str] = set()  # incidents whose escalation this agent has planned
-        self._in_hand: set[str] = set()  # incidents whose letters are being stored
+        self._in_hand: set[str] = set()  # incidents with messages that are being stored
         self._lost = 0
         self._disk_first_until = math.inf
         self._worker: Worker[None] = Worker("stallwatch-spool", self._take, capacity=1, begin=self._open)
 
     def put(self, letter: IncidentMessage) -> None:
-        """Accept a letter. This never waits."""
+        """Accept a message about an incident. This never waits."""
         if len(self._incident_messages) >= _CAPACITY:
             self._lost += 1
             return
         self._incident_messages.append(letter)
-        self._worker.put(None)  # wakes the worker; one item is enough for all letters
+        self._worker.put(None)  # wakes the worker; one item is enough for all messages
 
     def amend(self, notice: Notice) -> None:
         """Update the message of an open incident in chats that support edits. This never waits."""
@@ -93,7 +92,7 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def note(self, letter: IncidentMessage) -> None:
-        """Record a letter that another agent sent: send only its end and its escalations.
+        """Record a message that another agent sent: send only the incident's end and its escalations.
 
         This never waits.
         """
@@ -106,7 +105,7 @@ class DeliveryQueue:
         self._worker.put(None)
 
     def escalates(self, incident: str) -> bool:
-        """Return whether this agent has planned the escalation: not another one with the same spool."""
+        """Return whether this agent, not another agent with the same spool, has planned the escalation."""
         return incident in self._planned
 
     def has_sent(self, incident: str) -> bool:
@@ -137,17 +136,17 @@ class DeliveryQueue:
         return self._lost + left + sum(sender.given_up for sender in self._senders)
 
     def kept(self) -> int:
-        """Return the number of messages that wait on disk and may leave now."""
+        """Return the number of messages that are stored on disk and can be sent now."""
         return self._waiting(self._spool)
 
     def close(self, timeout: float) -> bool:
-        """Deliver the rest within `timeout` seconds; return whether all arrived.
+        """Deliver the remaining messages within `timeout` seconds; return whether all arrived.
 
-        The remaining ones stay on disk.
+        Messages that did not arrive stay on disk.
         """
         deadline = time.monotonic() + timeout
         self._disk_first_until = deadline - timeout / 2
-        self._worker.put(None)  # retries letters that could not even be kept in memory
+        self._worker.put(None)  # retries messages that could not even be kept in memory
         self._worker.close(timeout)
         self._lost += len(self._incident_messages)
         self._incident_messages.clear()
@@ -165,7 +164,7 @@ class DeliveryQueue:
         return 0
 
     def _open(self) -> None:
-        """Open the spool and start its senders. After a failure, the next letter causes a retry."""
+        """Open the spool and start its senders. After a failure, the next message causes a retry."""
         if self._open_spool is not None:
             spool = self._open_spool()
             with contextlib.suppress(Exception):
@@ -193,10 +192,10 @@ class DeliveryQueue:
         ]
 
     def _may_send(self, outbox: Outbox, channel: str) -> bool:
-        """Return whether an outbox may send: memory waits while the disk has messages of its incidents.
+        """Return whether an outbox can send now.
 
-        Memory does not wait for an unreadable disk, nor when the run is about to end, because messages in
-        memory would be lost.
+        The outbox in memory waits while the disk has messages about the same incidents. It does not wait if
+        the disk is unreadable or the run is about to end, because its messages would be lost.
         """
         disk, now = self._spool, self._clock()
         if outbox is not self._memory or disk is None or time.monotonic() >= self._disk_first_until:
@@ -218,10 +217,10 @@ class DeliveryQueue:
             ]
             try:
                 self._store(some)
-            except _SHORTAGES:  # if even memory is short, the next letter or the end causes a retry
+            except _SHORTAGES:  # if memory is also exhausted, the next message or the end causes a retry
                 self._incident_messages.extendleft(reversed(some))
                 break
-            except Exception:  # one of the letters cannot be stored
+            except Exception:  # one of the messages cannot be stored
                 self._store_each(some)
         self._in_hand = set()
         while self._edits:
@@ -247,7 +246,7 @@ class DeliveryQueue:
         waited = at - incident.opened_at
 
         def calls(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
-            """Plan the escalations that the other agent had planned and can no longer send."""
+            """Plan the escalations that the other agent had planned, in case it can no longer send them."""
             if incident.status != "open":
                 return []
             drafts = self._planner.drafts([letter], notified, escalated, at)
@@ -281,7 +280,7 @@ class DeliveryQueue:
                 self._lost += 1
 
     def _store(self, letters: Sequence[IncidentMessage]) -> None:
-        """Store the letters on disk, or in memory if that fails, but never in both."""
+        """Store the messages on disk, or in memory if that fails, but never in both places."""
         try:
             if self._spool is None:
                 self._open()
@@ -320,7 +319,7 @@ class DeliveryQueue:
 
         def make(notified: Notified, escalated: Escalated) -> Sequence[Draft]:
             def notified_anywhere(channel: str, keys: Iterable[str]) -> set[str]:
-                """Include keys sent from the other outbox, because a disk may fill up during an incident."""
+                """Return the notified keys of both outboxes: the disk can fill up during an incident."""
                 keys = list(keys)
                 known = set(notified(channel, keys))
                 if other is not None:

@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def retry_after(error: Exception) -> float | None:
-    """Return the seconds to wait that the chat requested; `None` if the error has none."""
+    """Return the number of seconds that the chat requested to wait; `None` if it did not request a wait."""
     seconds = getattr(error, "retry_after", None)
     return float(seconds) if isinstance(seconds, (int, float)) and seconds >= 0 else None
 
 
 # Younger messages cannot come from another process, and reading another database takes time.
 _LATE_SECONDS = 60.0
-_EDIT_SECONDS = 5.0  # between two edits: most of the chat's rate limit is for new messages
+_EDIT_SECONDS = 5.0  # minimum between two edits: most of the rate limit is reserved for new messages
 _MOST_EDITS = 100
-_STUCK_SECONDS = 10.0  # longer than another process keeps a database locked
+_STUCK_SECONDS = 10.0  # longer than another process locks a database
 _LOOK_SECONDS = 1.0  # interval at which messages of other processes and due retries are found
 
 
 class Sender:
     """Delivers one chat's messages from `outbox`, until closed.
 
-    `report` receives failures without secrets; `count` receives ``sent``, ``failed`` or ``given-up`` for each
-    attempt; `delivered` receives the chat and the keys of the delivered messages. `acknowledged` returns
-    whether a user acknowledged an incident; `settled` returns whether another process already sent the chat a
-    deferred or refused message; `turn` returns whether messages to the chat may be sent now.
+    `report` receives failures without secrets. `count` receives ``sent``, ``failed`` or ``given-up`` for each
+    attempt. `delivered` receives the chat and the keys of the delivered messages. `acknowledged` returns
+    whether a user acknowledged an incident. `settled` returns whether another process already sent the chat a
+    deferred or refused message. `turn` returns whether messages to the chat can be sent now.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Sender:
         start: bool = True,
     ) -> None:
         self.name = mask_url(url)
-        self.looked_at = clock()  #: time of the thread's last turn
+        self.looked_at = clock()  #: time of the thread's last iteration
         self.sent = 0  #: delivered messages, counting each message of a group
         self.given_up = 0
         self._url = url
@@ -101,7 +101,7 @@ class Sender:
         self._wake.set()
 
     def close(self, timeout: float) -> None:
-        """Finish the current attempt; the next start sends the other messages from the outbox."""
+        """Finish the current attempt; the remaining messages are sent after the next start."""
         self._closing.set()
         self._wake.set()
         if self._thread.ident is not None:
@@ -227,14 +227,14 @@ class Sender:
     def _is_acknowledged(self, incident: str) -> bool:
         try:
             return self._acknowledged(incident)
-        except Exception:  # if in doubt, escalate
+        except Exception:  # escalate if the acknowledgement cannot be read
             return False
 
     def _settled_of(self, batch: Batch) -> tuple[Claimed, ...]:
-        """Return those of the deferred or long-waiting messages that another process already sent."""
+        """Return the deferred or long-waiting messages that another process already sent."""
         late = self._clock() - batch.created_at > _LATE_SECONDS
         found: list[Claimed] = []
-        # If in doubt, send twice. Do not query a database again that does not answer.
+        # If a query fails, send the remaining messages without further queries, possibly a second time.
         with contextlib.suppress(Exception):
             for message in batch.messages:
                 may_be = (late or message.deferred) and message.keys

@@ -25,19 +25,19 @@ _RANK_GONE_FIXES = ("rank-gone-fix-1", "rank-gone-fix-2", "rank-gone-fix-3")
 class Cause(msgspec.Struct, frozen=True):
     """The title, reason and fixes of an incident's cause."""
 
-    title: Text = ""  #: with the rank and place of a stall; empty if the cause is unknown
+    title: Text = ""  #: includes the rank and place of a stall; empty if the cause is unknown
     why: Text = ""
     fixes: tuple[Text, ...] = ()
 
 
 def primary_of(incident: Incident) -> Primary | None:
-    """Return the incident's primary finding if its rule is the incident's; a stall may be unrelated to it."""
+    """Return the primary finding if it has the incident's rule; a stall can have a different cause."""
     primary = incident.primary
     return primary if primary is not None and primary.rule == incident.rule else None
 
 
 def cause_of(incident: Incident, page: RulePage | None) -> Cause:
-    """Return the cause from the diagnosis, whose fixes fit the versions, or from the `page` of the rule."""
+    """Return the cause from the diagnosis, with fixes for the installed versions, or from the rule `page`."""
     primary = primary_of(incident)
     if primary is not None and page is not None:
         primary = with_page_words(primary, page)
@@ -56,7 +56,7 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:
-    """Return a fix that requests stacks with the host of the rank added, in a multi-host run."""
+    """Return the fix; in a multi-host run, add the rank's host if the fix is to collect stacks."""
     if not (incident.hosts and incident.host and advises_stacks(fix)):
         return fix
     return sentences(fix, message("alerts.run-it-there", host=incident.host))

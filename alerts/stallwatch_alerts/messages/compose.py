@@ -1,6 +1,6 @@
 """Compose messages in every language: choose and order the facts, and limit the length.
 
-Text from a log, a host or a user's command is neutralized; the text of a rule page is our own.
+Text from a log, a host or a user's command is neutralized; the text of a rule page is trusted.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     if incident.unwatched:
         title = say("alerts.unwatched", language, title=title)
     text = _text(incident, language, cause)
-    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # a complete fix is better than two cut ones
+    while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # prefer one complete fix to two truncated
         cause = replace(cause, fixes=cause.fixes[:-1])
         text = _text(incident, language, cause)
     return Message(clipped(f"[{run}] {title}", TITLE_LIMIT), clipped(text, TEXT_LIMIT))
@@ -72,7 +72,7 @@ def render_test(language: str) -> Message:
 def render_alert(
     name: str, labels: Mapping[str, str], annotations: Mapping[str, str], *, over: bool, language: str
 ) -> Message:
-    """Return an alert's own summary and description; in Chinese, use our title for our own alerts."""
+    """Return an alert's summary and description; translate the titles of Stallwatch's own alerts."""
     title = neutralise(annotations.get("summary", ""), 160)
     key = f"alert-{name}"
     if key in templates("en", "alerts") and (not title or language_of(language) != "en"):
@@ -104,12 +104,12 @@ def ending_line(ending: Ending, language: str) -> str:
     if ending.seconds:
         facts.append(say("alerts.ran-for", language, duration=ending.seconds))
     line = say("alerts.ended", language, ending=listed(facts, language))
-    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line has the exit code
+    detail = "" if has(ending.detail, "run.exited") else ending.detail  # the line shows the exit code
     return _lines(line, neutralise(in_words(detail, language), 250))
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translated term for a value of a kind, such as a phase; its own name if there is no term."""
+    """Return the translated term for a value of a kind, such as a phase; without a term, the value itself."""
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)
@@ -321,7 +321,7 @@ def _where(incident: Incident, language: str) -> str:
 
 
 def _on_host(rank: str, incident: Incident, language: str) -> str:
-    """Return the text of a rank with its host added, in a multi-host run."""
+    """Return the text that names a rank; in a multi-host run, also its host."""
     if not (incident.hosts and incident.host):
         return rank
     return say("alerts.rank-on", language, rank=rank, host=neutralise(incident.host, 80))

@@ -1,8 +1,8 @@
 """Split a message's text into blocks for chats with markup: prose with labels, code, links.
 
-Messages are composed, grouped and stored as text only. The text has blank lines between blocks, four spaces
-before literal lines of a log or a stack, and lines of a label and an address at the end. Only our own code
-writes addresses: ``neutral`` removes them from log text.
+Messages are composed, grouped and stored as text only. Blank lines separate the blocks. Literal lines of a
+log or a stack begin with four spaces. Each line at the end has a label and an address. Only Stallwatch writes
+addresses: ``neutral`` removes them from log text.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PRE = (
 
 
 class Prose(msgspec.Struct, frozen=True):
-    """Lines of prose; each has a label (with its colon, may be empty) and the rest."""
+    """Lines of prose; each has a label, which ends in a colon or is empty, and the rest of the line."""
 
     lines: tuple[tuple[str, str], ...]
 
@@ -75,7 +75,7 @@ def _block(kind: str, lines: list[str]) -> Block:
 
 @cache
 def _labels() -> tuple[str, ...]:
-    """Return the beginnings of our own sentences that are highlighted: ``Likely cause:``, ``Evidence:``."""
+    """Return the labels to highlight in messages, such as ``Likely cause:`` and ``Evidence:``."""
     keys = ("run", "place", "cause", "stall-cause", "evidence", "fixes", "ended", "look", "also-seen", "also")
     known = [templates(language, "alerts")[key] for language in LANGUAGES for key in keys]
     found = {match[0] for template in known if (match := re.match(r"[^:：{]+[:：]", template)) is not None}
@@ -92,8 +92,8 @@ def _labelled(line: str) -> tuple[str, str]:
 def bold_label(label: str, rest: str) -> str:
     """Return a line of prose in Markdown; `rest` is already escaped.
 
-    The space is needed: after a full-width colon, if a letter follows, CommonMark does not take ``**`` for
-    the end of bold text.
+    The space is required: between a full-width colon and a letter, CommonMark does not accept ``**`` as the
+    end of bold text.
     """
     return f"**{label}** {rest.lstrip()}".rstrip() if label else rest
 
@@ -114,10 +114,10 @@ def shortened(text: str, limit: int) -> str:
 
 
 def fitted(blocks: Sequence[Block], limit: int, size: Callable[[Sequence[Block]], int]) -> list[Block]:
-    """Return as much of the blocks as has a `size` of at most `limit` in a chat's markup.
+    """Return as much of the blocks as fits into `limit`; `size` measures a text in a chat's markup.
 
-    The text is cut before it is written as markup, so no mark stays open and no character is split. Links are
-    dropped last.
+    The text is cut before it is converted to markup, so that all markup is closed and no character is split.
+    Links are removed last.
     """
     if size(blocks) <= limit:
         return list(blocks)

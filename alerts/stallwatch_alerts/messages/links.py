@@ -57,7 +57,7 @@ def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str
 
 
 def with_links(text: str, lines: str, limit: int = TEXT_LIMIT) -> str:
-    """Return the text with the links below it; a text that is too long is cut above the links."""
+    """Return the text with the links below it; if the result is too long, truncate only the text."""
     return f"{clipped(text, limit - len(lines) - 2)}\n\n{lines}" if lines else clipped(text, limit)
 
 
@@ -70,7 +70,7 @@ _OPEN_END = (":", "：")  # a colon introduces a list or code that is left out
 
 
 def plain(markdown: str, limit: int) -> str:
-    """Return the first paragraph without markup, links as their text only; at most `limit` characters."""
+    """Return the first paragraph without markup and link addresses, in at most `limit` characters."""
     text = " ".join(markdown.strip().split("\n\n")[0].split())
     text = _LINK.sub(lambda found: found[1] or "", text)
     text = _BARE_LINK.sub("", text)

@@ -18,17 +18,17 @@ _MOST_COMMANDS = 2
 _GAP = "…"
 _TAKE_STACKS = "py-spy dump --pid {}"
 _COMMANDS = {"stall-stopped": "kill -CONT {}", "stall-locked-out": "py-spy dump --native --pid {}"}
-_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` that have their own advice
+_OF_HOSTS = ("unreachable", "outside", "frozen", "unfinished")  # values of `why` with specific advice
 _PLAIN = lazy(r"[A-Za-z0-9][\w.-]{0,252}")
 
 
 def answered(stacks: StallStacks, language: str) -> str:
-    """Return the text with the number of hosts that answered; empty for a run of one host."""
+    """Return the text with the number of hosts that sent stacks; empty for a run on one host."""
     if not stacks.hosts:
         return ""
     every = {*stacks.hosts, *stacks.silent}
     number = say("alerts.hosts-answered", language, count=len(every - set(stacks.silent)), every=len(every))
-    if stacks.groups or not stacks.silent:  # otherwise the sentence about the ranks names the silent hosts
+    if stacks.groups or not stacks.silent:  # otherwise, the sentence about the ranks lists the silent hosts
         return number
     return f"{number} {say('alerts.hosts-silent', language, hosts=fold_hosts(stacks.silent, language))}"
 
@@ -59,7 +59,7 @@ def remedy(stacks: StallStacks, language: str) -> str:
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:
-    """Return lines with the end of the blamed ranks' stack, outermost first; empty if all ranks differ.
+    """Return the last frames of the blamed ranks' stack, outermost first; empty if all stacks differ.
 
     For a rank that waits for its data loader, return the stack of the loader's worker.
     """
@@ -74,7 +74,7 @@ def stack(stacks: StallStacks, language: str) -> list[str]:
 
 
 def pid_of(stacks: StallStacks | None, rank: int | None) -> int | None:
-    """Return the process id of the rank on its host; `None` if unknown."""
+    """Return the process id of the rank on its host; `None` if it is unknown."""
     return stacks.pids.get(rank) if stacks is not None and rank is not None else None
 
 

@@ -24,11 +24,11 @@ _WILD = lazy(r"(\*|\?|\[[^\]]+\])")
 
 
 class NoAnswer(Exception):
-    """The server gave no usable answer; the error message omits the password in its address."""
+    """The server returned no usable response; the error message omits the password in its address."""
 
 
 class Server:
-    """A client for a server with a base address, which may hold a user name and a password."""
+    """A client for a server with a base address, which can contain a user name and a password."""
 
     def __init__(self, url: str, authorization: str = "") -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -40,11 +40,11 @@ class Server:
             self._allowed = f"Basic {base64.b64encode(user.encode()).decode()}"
 
     def get(self, path: str, **query: str) -> Any:
-        """Return the JSON at `path`; raise `NoAnswer` if the server sends none."""
+        """Return the JSON at `path`; raise `NoAnswer` if the server sends no JSON."""
         return self._json(f"{path}?{urlencode(query, quote_via=quote)}" if query else path, None)
 
     def post(self, path: str, body: object) -> Any:
-        """Send JSON to `path` and return the JSON of the response; raise `NoAnswer` if there is none."""
+        """Send JSON to `path` and return the JSON response; raise `NoAnswer` if the server sends no JSON."""
         return self._json(path, json.dumps(body).encode())
 
     def _json(self, path: str, data: bytes | None) -> Any:
@@ -130,7 +130,7 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` writes Python's."""
+    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` uses Python syntax."""
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(

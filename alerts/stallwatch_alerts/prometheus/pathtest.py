@@ -1,8 +1,8 @@
 """Test each link of the path from a metric to the chats with a real metric and a real alert.
 
-The test serves one metric at the address of an agent on this host; Prometheus scrapes it, its rule
-``StallwatchTest`` fires, Alertmanager routes the alert, and the relay notifies the chats. The links are
-checked in this order; the first failing check shows the broken link.
+The test serves one metric at the address of an agent on this host. Prometheus scrapes the metric, the rule
+``StallwatchTest`` fires, Alertmanager routes the alert, and the relay notifies the chats. The test checks the
+links in this order; the first check that fails shows the broken link.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Link:
 
 
 class Broken(Exception):
-    """A link of the path is broken; the message holds the reason and the remedy."""
+    """A link of the path is broken; the message contains the reason and the fix."""
 
 
 class PathTest:

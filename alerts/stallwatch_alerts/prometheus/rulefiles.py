@@ -1,7 +1,7 @@
 """Write the rule files for Prometheus: two handwritten files, and one with an alert for each rule page.
 
-An alert fires while the run's agent keeps an incident of the alert's rule open. The texts come from the rule
-page, so that users of Alertmanager alone read the same title and fix as all other users.
+An alert fires while the run's agent keeps an incident of the alert's rule open. Its texts come from the rule
+page, so that users who only use Alertmanager read the same title and fix as all other users.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPEN = (
 
 
 def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, str]:
-    """Return each rule file's text by name; raise `FileNotFoundError` if the installation lacks a file."""
+    """Return the text of each rule file by file name; raise `FileNotFoundError` if a file is missing."""
     texts = _written_by_hand()
 
     def annotation(found: re.Match[str]) -> str:
@@ -58,7 +58,7 @@ def rule_files(catalogue: Catalogue, runbooks: Runbooks = NOWHERE) -> dict[str, 
 
 
 def alerts_written_by_hand() -> list[str]:
-    """Return the names of the alerts that are not of the catalogue."""
+    """Return the names of the alerts in the handwritten files."""
     groups = [group for text in _written_by_hand().values() for group in yaml.safe_load(text)["groups"]]
     return [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
 
@@ -89,7 +89,7 @@ def alert_name(rule: str) -> str:
 
 
 def _alerts(page: RulePage) -> bool:
-    """Return whether incidents of the rule can exist: notices and harmless findings open none."""
+    """Return whether the rule can open incidents: notices and harmless findings do not."""
     return page.role not in _SILENT_ROLES and page.harm != "harmless" and page.status != "retired"
 
 

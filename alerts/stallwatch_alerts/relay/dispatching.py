@@ -1,8 +1,8 @@
-"""Plan which chats get which stories, when and with which text: one message for a group.
+"""Plan the relay's messages: their chats, times and texts. One message covers a group of incidents.
 
-An agent with its own spool may also have stored messages for later (quiet hours, escalations), which the
+An agent with a separate spool can also have stored messages for later (quiet hours, escalations), which the
 relay cannot read. The agent takes precedence: the relay's message waits a little longer, and is withdrawn if
-the chat was notified meanwhile (see ``notice.planned_key``).
+the agent notifies the chat first (see ``notice.planned_key``).
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ class Receipt:
     """The result of an accepted notification."""
 
     tally: OutcomeCounts
-    doubts: tuple[str, ...] = ()  #: oddities of alerts that were sent
+    doubts: tuple[str, ...] = ()  #: warnings about alerts that were sent
     problems: tuple[str, ...] = ()  #: errors in unreadable alerts, which were not sent
 
 
 class Dispatcher:
-    """Plans the messages about a notification's stories."""
+    """Plans the messages about the incidents of a notification."""
 
     def __init__(self, settings: AlertSettings, planner: Planner, catalogue: Catalogue) -> None:
         self._settings = settings
@@ -88,10 +88,10 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
-        """Return the messages to store for these stories, the worst first, and the tally of the stories."""
+        """Return the messages to store for these incident states, the worst first, and their counts."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
-        # Alertmanager repeats large groups, so only new stories are rendered.
+        # Alertmanager repeats large groups, so only new incident states are rendered.
         news = self._planned(found, known, escalated, now, lambda _: _UNWRITTEN)
         keys = {draft.notice.key for draft in news}
         planned = self._planned(
@@ -108,7 +108,7 @@ class Dispatcher:
             if draft.escalation and story.over:
                 calls = (escalated_key(opening_keys(story.subject)[0]),)
                 if story.subject.is_settled or known(draft.channel, calls):
-                    continue  # resolved before the escalation was due, or already escalated
+                    continue  # the incident resolved before its escalation, or was already escalated
                 draft = replace(draft, keys=calls)
             if draft.not_before <= now or story.alert.name == TEST:  # a test message ignores quiet hours
                 at_once.setdefault(draft.channel, []).append(draft)
@@ -147,7 +147,7 @@ class Dispatcher:
         page = self._catalogue.pages.get(subject.rule)
         family = page.family if page is not None else ""
         letters = []
-        if story.over:  # for chats that were notified of the incident's beginning
+        if story.over:  # send the end only to chats that were notified of the incident's beginning
             letters.append(
                 IncidentMessage(msgspec.structs.replace(subject, status="resolved"), notice, family)
             )
@@ -160,7 +160,7 @@ class Dispatcher:
         return story.alert.name == TEST or RANKS.get(story.severity, -1) >= least
 
     def _message(self, group: Sequence[IncidentState]) -> Notice:
-        """Return one message about a group, which has the worst story first in full, the rest by title."""
+        """Return one message about a group: the worst incident in full, and the titles of the others."""
         first, *others = group
         notice, language = self._notice(first), self._settings.language
         title, text = notice.message.title, notice.message.text
@@ -181,7 +181,7 @@ class Dispatcher:
         return _alert_notice(story, language)
 
     def _links(self, story: IncidentState) -> str:
-        """Return links from our configuration or from the user's rule files, never from a log."""
+        """Return links from the configuration or from the user's rule files, never from a log."""
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
         if page is not None:
             runbook = runbook_of(page, self._settings)

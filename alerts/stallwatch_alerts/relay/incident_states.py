@@ -1,8 +1,8 @@
 """Join alerts with their incidents in the database.
 
-An alert names its incident by its label ``rule``, or by ``incident`` with the incident's kind; the alert that
-a host is gone belongs to a stall that found this host silent. All alerts of one incident are one story, whose
-key is the key under which the agent records its own notification of the chat.
+An alert identifies its incident by the label ``rule``, or by the label ``incident`` with the incident's kind.
+The alert that a host is gone belongs to the stall that found this host silent. All alerts of one incident
+form one `IncidentState`. Its key is also the key under which the agent records that it notified a chat.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HOST_GONE = "StallwatchHostGone"
 _NEVER_SENT = "none"  # severity of alerts that only prove that alerting works, such as the watchdog
 _PRESUMED: Severity = "warning"
 _NAME = 200
-_APART = 120.0  # seconds between an incident and its alert: scrape, evaluation, and differing clocks
+_APART = 120.0  # maximum seconds between an incident and its alert: scrape, evaluation, clock differences
 
 Lookup = Callable[[str], Sequence[Incident]]  #: returns the incidents of a run, newest first
 
@@ -31,7 +31,7 @@ class IncidentState:
     """The current state of one incident, or of an alert without an incident."""
 
     key: str  #: each chat gets one message per key
-    subject: Incident  #: matched with routes and silences: the incident, or a stand-in made from the alert
+    subject: Incident  #: compared with routes and silences: the incident, or a stand-in for an alert
     alert: Alert
     incident: Incident | None = None
 
@@ -42,7 +42,7 @@ class IncidentState:
 
     @property
     def severity(self) -> str:
-        """``critical``, ``warning``, ``info``, or ``none`` for a story that is never sent."""
+        """``critical``, ``warning``, ``info``, or ``none`` if the state is never sent."""
         return self.subject.severity
 
     @property
@@ -53,17 +53,17 @@ class IncidentState:
 
     @property
     def over(self) -> bool:
-        """True if the story reports the end of its incident."""
+        """True if this state reports the end of its incident."""
         return self.subject.status == "resolved"
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Sort key that puts the worst story first."""
+        """Sort key that puts the worst state first."""
         return self.subject.is_settled, -RANKS.get(self.severity, -1)
 
 
 def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentState]:
-    """Return one story per incident or alert, the worst first, without the watchdog alert."""
+    """Return one state per incident or alert, the worst first, without the watchdog alert."""
     known: dict[str, Sequence[Incident]] = {}
     found: dict[str, IncidentState] = {}
     for alert in alerts:
@@ -79,7 +79,7 @@ def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentSta
 
 
 def doubt(alert: Alert) -> str:
-    """Return why an alert that is sent looks wrong; "" if it does not."""
+    """Return a warning about an alert without a known severity; "" if its severity is known."""
     severity = alert.labels.get("severity", "")
     if severity in RANKS or severity == _NEVER_SENT:
         return ""

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from stallwatch_exporter.incident import Incident
     from stallwatch_rules.pages.catalogue import Catalogue
 
-_STUCK_SECONDS = 180.0  # a sender without a turn for this long hangs in an attempt
+_STUCK_SECONDS = 180.0  # a sender that has not read the outbox for this long is stuck in an attempt
 _CLOSING = 5.0
 _PRUNE_SECONDS = 86400.0
-_INCIDENTS = 200  # the newest incidents of one run
+_INCIDENTS = 200  # maximum number of incidents to read for one run, newest first
 _TRIES = 3
 _YOUNG_SECONDS = 5.0
 _LOOK_SECONDS = 0.25
-_MOST_WAITING = 32  # maximum number of requests that wait for an incident; further ones do not wait
+_MOST_WAITING = 32  # maximum number of requests that wait for an incident; further requests do not wait
 
 
 class NotificationIntake:
-    """Receives notifications in several threads; other relays may use the same database."""
+    """Receives notifications in several threads; other relays can use the same database."""
 
     def __init__(
         self,
@@ -72,16 +72,16 @@ class NotificationIntake:
         found = self._joined(notification.alerts)
         tally = self._kept(found) if found else OutcomeCounts()
         watchdogs = [alert.firing for alert in notification.alerts if alert.name == WATCHDOG]
-        if watchdogs:  # a resolved watchdog means that its Prometheus is silent; another may still fire
+        if watchdogs:  # a resolved watchdog: its Prometheus is silent, but another may still send
             self.watchdog_at = self._clock() if any(watchdogs) else None
         doubts = tuple(dict.fromkeys(filter(None, map(doubt, notification.alerts))))
         return Receipt(tally, doubts, notification.problems)
 
     def _joined(self, alerts: Sequence[Alert]) -> list[IncidentState]:
-        """Return the stories of the alerts, after a short wait for incidents not yet in the database.
+        """Return the incident states of the alerts; wait briefly for incidents not yet in the database.
 
-        The agent writes a new alert's incident in parallel. Without a common database the incident never
-        arrives; the wait then costs a few seconds once per alert.
+        The agent writes a new alert's incident in parallel. If agent and relay do not share a database, the
+        incident never arrives, and the wait costs a few seconds once per alert.
         """
         found = incident_states(alerts, self._incidents)
         if not any(self._is_early(story) for story in found) or not self._waiting.acquire(blocking=False):
@@ -110,7 +110,7 @@ class NotificationIntake:
             try:
                 self._outbox.put(make, now, over)
                 return tally
-            except IntegrityError:  # another relay notified the chats meanwhile: plan the rest again
+            except IntegrityError:  # another relay notified the chats at the same time: plan again
                 if not left:
                     raise
         return OutcomeCounts()
@@ -183,7 +183,7 @@ class Relay:
         )
 
     def unhealthy(self) -> str:
-        """Return why the relay cannot send messages; "" if it can."""
+        """Return the reason why the relay cannot send messages; "" if it can."""
         try:
             self._outbox.waiting()
         except Exception as error:
@@ -195,7 +195,7 @@ class Relay:
         return ""
 
     def blind(self) -> str:
-        """Return why the relay is unhealthy or no alert could reach it; "" if neither is the case."""
+        """Return the reason why the relay is unhealthy or does not receive alerts; "" if it works."""
         watchdog_at = self._intake.watchdog_at
         if watchdog_at is None:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
@@ -216,17 +216,17 @@ class Relay:
             self._deadman.close(None)
 
     def _prune(self) -> None:
-        """Delete old rows once a day: the agents of other hosts may write to other databases."""
+        """Delete old rows once a day, because agents on other hosts may use other databases."""
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now
 
             def prune() -> None:
-                # If the database is down, the next attempt tomorrow is early enough.
+                # If the database is down, an attempt on the next day is early enough.
                 with contextlib.suppress(Exception):
                     self._outbox.prune(now, self._settings.alerts.keep_days)
 
-            # Run in parallel, after the notification is stored: pruning may lock the database for a long
+            # Run in parallel, after the notification is stored: pruning can lock the database for a long
             # time.
             self._pruning = threading.Thread(target=prune, name="stallwatch-prune", daemon=True)
             self._pruning.start()

@@ -1,10 +1,13 @@
 """Serve the relay's HTTP API: Alertmanager posts to it, Prometheus and load balancers read from it.
 
-| path | meaning | |---|---| | POST /alertmanager | a notification; 200: stored on disk; 400: names what was
-not stored; 5xx: try again | | GET /-/healthy | 200, or 503 with the reason | | GET /metrics | the relay's own
-metrics | | GET /api/messages?run=NAME | the delivery state of the run's messages, as JSON |
+* ``POST /alertmanager``: a notification. 200: it is stored on disk. 400: the body reports what was not
+  stored. 5xx: the client must retry.
+* ``GET /-/healthy``: 200, or 503 with the reason.
+* ``GET /metrics``: the relay's own metrics.
+* ``GET /api/messages?run=NAME``: the delivery state of the run's messages, as JSON.
 
-Credentials protect all paths except /-/healthy; with only ``[relay] token`` set, /metrics is open too.
+All paths except ``/-/healthy`` require credentials. If only ``[relay] token`` is set, ``/metrics`` is also
+open.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ _MOST_BYTES = 32 << 20  # Alertmanager does not limit a group; 10,000 alerts hav
 _HEALTHY, _METRICS = "/-/healthy", "/metrics"
 
 _OUTCOMES = ("sent", "failed", "given-up")
-_LISTED_LINES = 20  # lines of each list in an answer
+_LISTED_LINES = 20  # maximum number of lines per list in a response
 _REMEMBERED = 1000
 
 Answer = tuple[HTTPStatus, str, bytes]
@@ -72,7 +75,7 @@ class RelayMetrics:
         self._deliveries[outcome].inc()
 
     def follow(self, waiting: Callable[[], int], watchdog_at: Callable[[], float | None]) -> None:
-        """Set the functions that provide the values at each read of the metrics."""
+        """Set the functions that provide the current values whenever the metrics are read."""
         self._waiting.set_function(lambda: float(waiting()))
         self._watchdog.set_function(lambda: watchdog_at() or 0.0)
 
@@ -107,7 +110,7 @@ class RelayServer(ServerThread):
         super().__init__(BoundedServer(address, handler), "stallwatch-relay", 0.1)
 
     def refusal(self, path: str, headers: Message) -> Refusal | None:
-        """Return why a request with these headers is refused; ``None`` if it is accepted."""
+        """Return the reason to refuse a request with these headers; ``None`` if it is accepted."""
         hosts, origins, authorization = (
             headers.get_all(name, []) for name in ("Host", "Origin", "Authorization")
         )
@@ -115,7 +118,7 @@ class RelayServer(ServerThread):
         return self._access.refusal(hosts, origins, authorization, is_open=is_open)
 
     def take(self, body: bytes) -> Answer:
-        """Store a notification and return the answer. After a failure here, the answer causes a retry."""
+        """Store a notification and return the response. After a failure, the response causes a retry."""
         try:
             receipt = self._receive(body)
         except WebhookProblem as problem:
@@ -124,7 +127,7 @@ class RelayServer(ServerThread):
             return _text(HTTPStatus.BAD_REQUEST, str(problem))
         except Exception as error:
             self._metrics.failed.inc()
-            # Report only the name of the error, because a database's error text may hold its address.
+            # Report only the type of the error, because a database's error text can contain its address.
             self._report(
                 f"a notification could not be stored ({type(error).__name__}); Alertmanager will try again"
             )
@@ -164,7 +167,7 @@ class _Handler(BoundedHandler):
     protocol_version = "HTTP/1.1"
 
     def parse_request(self) -> bool:
-        """Refuse a request whose end is ambiguous: a proxy may determine a different end."""
+        """Refuse a request with an ambiguous length, because a proxy can determine a different length."""
         if not super().parse_request():
             return False
         if not self.has_one_end():

@@ -1,7 +1,7 @@
 """Parse the requests that Alertmanager posts to a webhook, version 4.
 
-The format is Alertmanager's ``notify/webhook/webhook.go`` (``Message``) around ``template/template.go``
-(``Data``, ``Alert``), the same in 0.25 and 0.28. Keys that later versions add are ignored.
+Alertmanager defines the format in ``notify/webhook/webhook.go`` (``Message``) and ``template/template.go``
+(``Data``, ``Alert``). It is the same in versions 0.25 and 0.28. Keys that later versions add are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stallwatch_rules.text.redact import redact
 
 VERSION = "4"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
-_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nanoseconds, but Python before 3.11 reads microseconds
+_FRACTION = lazy(r"\.(\d+)")  # Go prints up to nine digits, but Python before 3.11 reads only six
 
 
 class WebhookProblem(ValueError):
@@ -104,7 +104,7 @@ def _read_alert(raw: msgspec.Raw) -> Alert:
 
 
 def _moment(text: str) -> datetime | None:
-    """Return the time that Go printed; ``None`` if the text is not a time or has no zone."""
+    """Return the Unix time for a time that Go printed; ``None`` if the text is not a time or has no zone."""
     try:
         found = datetime.fromisoformat(
             _FRACTION.sub(lambda digits: f".{digits[1]:0<6.6}", text.replace("Z", "+00:00"))

@@ -1,8 +1,9 @@
 """Use PostgreSQL instead of a coordinator: each agent has a row, and one agent merges all rows.
 
 The merging agent holds an advisory lock, which belongs to its connection, and updates a heartbeat twice a
-second. If the heartbeat stops, another agent ends that connection and takes the lock: two agents never merge
-at the same time, whatever happens to hosts, processes and network. Only the server's clock counts.
+second. If the heartbeat stops, another agent ends that connection and takes the lock. Therefore, two agents
+never merge at the same time, even after failures of hosts, processes or the network. The age of the heartbeat
+is measured by the server's clock.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, R
 from stallwatch_rules.decoding import from_json
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-if TYPE_CHECKING:  # SQLAlchemy takes a second to import, so only the thread imports it
+if TYPE_CHECKING:  # the import of SQLAlchemy takes a second, so it runs in the thread only
     from stallwatch_alerts.storage.cluster_rows import Answer, ClusterRows, Row
 
-_AT_ONCE = 32  # reports in memory; each report may have up to `MOST_BYTES`
+_AT_ONCE = 32  # maximum number of reports in memory; each report can have up to `MOST_BYTES` bytes
 _SLACK = 1.0  # seconds from the start of this agent to its first post
-_BEATS = 3  # an agent tries to merge again this many `retry` intervals after its last post
+_BEATS = 3  # `retry` intervals from an agent's last post to its next attempt to merge
 # Seconds from a post to the first check for its acknowledgement; the interval then doubles.
 _FIRST_LOOK = 0.02
 
@@ -40,12 +41,12 @@ class Timing:
     """Durations in seconds, for posting and merging reports."""
 
     answer: float = 4.0  #: longest duration of a post
-    statement: float = 2.0  #: without an answer in this time, the connection is closed
+    statement: float = 2.0  #: without a response in this time, the connection is closed
     acknowledgement: float = 1.0  #: longest wait of a post for the merging agent to accept the report
-    reconnect: float = 0.5  #: between two attempts while a post waits
+    reconnect: float = 0.5  #: between two attempts to connect while a post waits
     gather: float = 0.1  #: reports posted within this time are merged together
     beat: float = 0.5  #: between two heartbeats of the merging agent
-    step: float = 1.0  #: between two clock checks of the merging agent
+    step: float = 1.0  #: between two checks for lost agents by the merging agent
     absent: float = 1.5  #: without a heartbeat for this long, other agents try to take the lock
     #: Without a heartbeat for this long, other agents end the connection that holds the lock.
     frozen: float = 4.0
@@ -78,9 +79,9 @@ def is_cluster_engine(url: str) -> bool:
 class PostgresBacking:
     """Carries reports through PostgreSQL, and passes them to `merges` while this agent is the merging agent.
 
-    A separate thread does both. It calls `merges` only if the server has just confirmed, over the connection
-    that holds the lock, that the lock is still held. `agent` is this agent's id, as in its reports; `notice`
-    receives one line for each new problem.
+    A separate thread does both tasks. It calls `merges` only if the server has just confirmed, over the
+    connection that holds the lock, that the lock is still held. `agent` is this agent's id in its reports.
+    `notice` receives one line for each new problem.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class PostgresBacking:
     def post(self, report: AgentReport) -> Reply | None:
         """Write the report; return the merging agent's newest reply.
 
-        Return ``None`` if the database does not answer in time or no agent is merging the reports.
+        Return ``None`` if the database does not respond in time or no agent is merging the reports.
         """
         encoded = msgspec.json.encode(report)
         if len(encoded) > MOST_BYTES:
@@ -169,7 +170,7 @@ class PostgresBacking:
                     self._turn(self._rows, time.monotonic())
                     works = True
             except _LockLost:
-                pass  # closing the connection releases the lock, too
+                pass  # closing the connection also releases the lock
             except Exception as error:
                 self._fail(error, works)
             finally:
@@ -183,7 +184,7 @@ class PostgresBacking:
         return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Do the due work, then wait for the next event."""
+        """Do the work that is due, then wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
@@ -240,7 +241,7 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the answer to the post, which the merging agent may not have read yet."""
+        """Read the reply to the post; the merging agent may not have read the post yet."""
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
@@ -307,7 +308,7 @@ class PostgresBacking:
         return fileno in ready
 
     def _wake(self) -> None:
-        with contextlib.suppress(OSError):  # a full buffer: the thread is awake
+        with contextlib.suppress(OSError):  # the buffer is full if the thread is already awake
             self._waking.send(b"\0")
 
     def _leave(self) -> None:

@@ -17,9 +17,9 @@ from sqlalchemy.exc import DBAPIError
 from stallwatch_alerts.storage.engine import is_migrated, migrate, open_engine
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport
 
-_CONNECT_SECONDS = 2  # libpq accepts no shorter timeout
-_OPENING_SECONDS = 10.0  # for SQLAlchemy's queries on a new connection
-_MIGRATING_SECONDS = 60.0  # another agent may be migrating
+_CONNECT_SECONDS = 2  # the shortest timeout that libpq accepts
+_OPENING_SECONDS = 10.0  # maximum for SQLAlchemy's queries on a new connection
+_MIGRATING_SECONDS = 60.0  # maximum for the migration: another agent may be migrating
 _NOW = "extract(epoch FROM clock_timestamp())"
 
 # With these settings, the server detects a lost host after about 11 s, and releases its lock. Servers before
@@ -32,7 +32,7 @@ _SETTINGS = {
     "tcp_user_timeout": "11000",
     "synchronous_commit": "off",
 }
-_CLIENT_SETTINGS = {  # the same settings for the client
+_CLIENT_SETTINGS = {  # the corresponding settings of the client
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
@@ -98,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a post: the reply to all agents, or the refusal of the report."""
+    """The response to a post: the reply to all agents, or the reason why the report was refused."""
 
     reply: bytes | None
     silence: float  #: seconds since the last heartbeat of the merging agent; infinite if there was none
@@ -106,10 +106,10 @@ class Answer:
 
 
 class ClusterRows:
-    """The tables of one run, for one agent. Any method raises if the server does not answer in time.
+    """The tables of one run, for one agent. Any method raises if the server does not respond in time.
 
-    The connection is then closed, which releases the merging agent's lock. Not thread-safe, except
-    `interrupt`.
+    After an exception, the connection is closed, which releases the merging agent's lock. Only `interrupt` is
+    thread-safe.
     """
 
     def __init__(self, url: str, key: str, agent: str, *, patience: float) -> None:
@@ -155,7 +155,7 @@ class ClusterRows:
     def interrupt(self) -> None:
         """Break the connection from another thread, so that a pending wait fails with an error."""
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # the connection ended meanwhile
+            with contextlib.suppress(OSError):  # the connection may have ended already
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
@@ -164,7 +164,7 @@ class ClusterRows:
         return int(driver.fileno())
 
     def post(self, report: AgentReport, encoded: bytes, waited: float) -> None:
-        """Write this agent's report, which is `waited` seconds old, and wake the merging agent."""
+        """Write this agent's report, which has waited `waited` seconds, and wake the merging agent."""
         self._execute(
             _POST,
             agent=report.agent,
@@ -179,9 +179,9 @@ class ClusterRows:
         )
 
     def answer(self, agent: str) -> Answer:
-        """Return the answer to the last post of `agent`."""
+        """Return the response to the last post of `agent`."""
         row = self._execute(_ANSWER, agent=agent).one_or_none()
-        if row is None:  # the row was deleted by age
+        if row is None:  # the row was deleted because of its age
             return Answer(None, float("inf"), "")
         return Answer(row.reply, float("inf") if row.silence is None else float(row.silence), row.refused)
 
@@ -197,7 +197,7 @@ class ClusterRows:
         try:
             return bool(self._execute(_DISCONNECT, key=self._key, lock=self._lock, seconds=seconds).scalar())
         except DBAPIError as error:
-            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # the server itself detects a lost host
+            if getattr(error.orig, "sqlstate", None) == _MAY_NOT:  # the server will detect a lost host
                 return False
             raise
 
@@ -210,11 +210,11 @@ class ClusterRows:
         return bool(self._execute(_PUBLISH, key=self._key, agent=self._agent, reply=reply).rowcount)
 
     def refuse(self, row: Row, reason: str) -> None:
-        """Record that an agent's report was not merged, and why."""
+        """Record the reason why an agent's report was not merged."""
         self._execute(_REFUSE, agent=row.agent, number=row.number, reason=reason[:1000])
 
     def resign(self) -> None:
-        """Let another agent take over the merging immediately."""
+        """Release the lock, so that another agent can merge the reports immediately."""
         self._execute(_RESIGN, key=self._key, agent=self._agent)
 
     def posted(self, seconds: float) -> list[str]:
@@ -222,7 +222,7 @@ class ClusterRows:
         return list(self._execute(_POSTED, key=self._key, seconds=seconds).scalars())
 
     def check(self) -> None:
-        """Read the data that the server has sent meanwhile; raise if the server is gone."""
+        """Read the data that the server has sent since the last call; raise if the server is gone."""
         self._execute(text("SELECT 1"))
 
     def expect(self, agents: Sequence[str]) -> None:
@@ -266,7 +266,7 @@ class ClusterRows:
 
     @contextlib.contextmanager
     def _in_time(self, seconds: float) -> Iterator[None]:
-        """Break the connection after `seconds`, because psycopg 3.1 waits for an answer without limit."""
+        """Break the connection after `seconds`, because psycopg 3.1 waits for a response without limit."""
         late = threading.Event()
 
         def give_up() -> None:
@@ -299,7 +299,7 @@ _FINAL_WORDS = (
 
 
 def is_final(error: BaseException) -> bool:
-    """Return whether the server refuses this agent permanently; libpq reports logins only in English text."""
+    """Return whether the server permanently refuses this agent; libpq reports login errors only as text."""
     if not isinstance(error, DBAPIError):
         return False
     state = getattr(error.orig, "sqlstate", None)

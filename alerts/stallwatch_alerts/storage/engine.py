@@ -1,4 +1,4 @@
-"""Open a database of any kind for several processes at once, and migrate it."""
+"""Open a SQLite or PostgreSQL database for simultaneous use by several processes, and migrate it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 HEAD = "0003"  #: the newest migration
-_LOCK = 0x57A11  # our number among PostgreSQL's advisory locks; arbitrary
+_LOCK = 0x57A11  # arbitrary number that identifies our advisory lock in PostgreSQL
 _PATIENCE_SECONDS = 5
 _NEW_FILE_SECONDS = 30.0  # seconds in which another process may create the same file
 _AGAIN_SECONDS = 0.02
@@ -61,14 +61,14 @@ def _made(address: URL, **given: Any) -> Engine:
 
 
 def make_file(path: Path) -> None:
-    """Create SQLite's file, if missing, for the users who may enter its folder: 0600 in a folder of 0700.
+    """Create SQLite's file if it is missing. Its mode follows the folder's: 0600 in a folder of 0700.
 
     SQLite creates the files beside it (``-wal``, ``-shm``) with the mode of this file (SQLite,
     ``src/os_unix.c``, findCreateFileMode). If the file cannot be created, opening the database reports the
     reason.
 
-    An existing file is never opened here: closing it would drop the locks of every connection that this
-    process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason a new file is
+    An existing file is never opened here. Closing it would drop the locks of all connections that this
+    process has to the file (sqlite.org/howtocorrupt.html, section 2.2). For the same reason, a new file is
     closed before any other thread connects.
     """
     with _MAKING, contextlib.suppress(OSError):
@@ -77,7 +77,7 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a later retry may succeed: the server restarts, a lock is held, or a disk is full."""
+    """Return whether a later retry can succeed: the server restarts, a lock is held, or a disk is full."""
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
@@ -96,7 +96,7 @@ def is_unwritable(error: BaseException) -> bool:
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a transaction for writing. SQLite takes its lock at the beginning, while it can still wait.
 
-    SQLite refuses a transaction that first reads and then writes if another process wrote meanwhile
+    SQLite refuses a transaction that first reads and then writes if another process writes between the two
     (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
     """
     with engine.execution_options(stallwatch_writing=True).begin() as connection:
@@ -104,7 +104,7 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 def _for_several_processes(connection: Any, _record: object) -> None:
-    # BEGIN is issued explicitly, because the driver begins late, and commits around changes of the schema.
+    # BEGIN is issued explicitly: the driver begins transactions late, and commits around schema changes.
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute(f"PRAGMA busy_timeout={_PATIENCE_SECONDS * 1000}")
@@ -116,8 +116,8 @@ def _for_several_processes(connection: Any, _record: object) -> None:
 def _keep_a_log(cursor: sqlite3.Cursor) -> None:
     """Switch to write-ahead logging, so that readers do not wait for writers.
 
-    If several connections open a new file at once, SQLite refuses some of them without waiting, whatever the
-    `busy_timeout`: two connections that read the file cannot wait for each other to unlock it.
+    If several connections open a new file simultaneously, SQLite refuses some of them immediately, regardless
+    of `busy_timeout`: two connections that read the file cannot wait for each other to unlock it.
     """
     end = time.monotonic() + _NEW_FILE_SECONDS
     while True:
@@ -136,7 +136,7 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Run the missing migrations. A database of a newer Stallwatch is left unchanged.
+    """Run the missing migrations. Do not change a database of a newer Stallwatch version.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
     imported only if a migration is missing, because this code runs alongside training.

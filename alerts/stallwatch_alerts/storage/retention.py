@@ -28,10 +28,10 @@ _ENDS = ("/resolved", "/ended")
 def prune(engine: Engine, now: float, keep_days: float) -> int:
     """Delete data of incidents that ended `keep_days` before `now` (Unix seconds); return the row count.
 
-    Open incidents and their records of notifications stay, regardless of age; current silences also stay.
-    The record of a notified beginning without an end, of an incident in another database, is kept four times
-    as long. A message that still waits after `keep_days` is for a chat that is no longer configured: other
-    messages are discarded after a day.
+    Open incidents with their records of notifications, and current silences, are kept regardless of age. If
+    a chat was notified of an incident's beginning but not of its end, the record is kept four times as long,
+    because the incident may be in another database. A message that still waits after `keep_days` is for a
+    chat that is no longer configured, because other messages are discarded after a day.
     """
     before = now - keep_days * _DAY
     with writing(engine) as connection:
@@ -52,7 +52,7 @@ def prune(engine: Engine, now: float, keep_days: float) -> int:
 
 
 def _lacks_end() -> ColumnElement[bool]:
-    """Return the condition that a row of NOTIFIED is a beginning whose end the chat was not notified of."""
+    """Return the condition that a row of NOTIFIED records a beginning, and no row of its chat the end."""
     end = NOTIFIED.alias("end")
     found = []
     for beginning in _BEGINNINGS:

@@ -79,12 +79,12 @@ MESSAGES = Table(
     # The end of quiet hours, or the time of an escalation.
     Column("not_before", Float, nullable=False, server_default="0"),
     Column("tried_at", Float, nullable=False, server_default="0"),
-    Column("claim", String(32), nullable=False, server_default=""),  # the holder's claim
+    Column("claim", String(32), nullable=False, server_default=""),  # the claim of the sending process
     Column("about", String(400), nullable=False, server_default=""),  # the incident's id
     # 1 means that the message is sent only if the incident is not acknowledged.
     Column("escalation", Integer, nullable=False, server_default="0"),
     Column("group", JSON),  # set if the message joins several notices: see ``grouping``
-    Column("keys", JSON),  # the notification keys that it covers, for another database
+    Column("keys", JSON),  # the notification keys that the message covers, for another database
     Index("messages_by_channel", "channel", "state", "id"),
     Index("messages_by_run", "run", "id"),
     Index("messages_by_incident", "about", "state"),

@@ -1,4 +1,4 @@
-"""Draw the common parts of all charts: axes, times in the reader's zone, incident bands, and lines."""
+"""Draw the common parts of all charts: axes, times in the user's time zone, incident bands, and lines."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ Json = dict[str, Any]
 
 @dataclass
 class Drawing:
-    """Plotly's ``data`` and ``layout`` as plain dicts. Numbers of traces are arrays, sent as bytes.
+    """Plotly's ``data`` and ``layout`` as plain dicts. The numbers of traces are arrays, sent as bytes.
 
-    Plotly's graph objects check every key at every assignment, which takes tens of milliseconds per chart.
-    Instead, the tests check charts against Plotly's schema.
+    Plotly's graph objects validate every key on every assignment, which takes tens of milliseconds per chart.
+    Instead, the tests validate the charts against Plotly's schema.
     """
 
     data: list[Json] = field(default_factory=list)
@@ -71,8 +71,8 @@ class Span:
 
     start: float
     end: float
-    live: bool = False  #: True if the range ends now
-    seen_at: float | None = None  #: time of the run's last sign of life, if too long ago
+    live: bool = False  #: True if the run is live and the range ends at the current time
+    seen_at: float | None = None  #: time of the run's last sign of life if that is too long ago
 
     @property
     def seen(self) -> float:
@@ -89,7 +89,7 @@ def milliseconds(seconds: T) -> T:
 
 
 def quiet(look: Look) -> Drawing:
-    """Return an empty chart in the reader's colors, with unobtrusive axes."""
+    """Return an empty chart in the colors of the user's theme, with unobtrusive axes."""
     axis = {"autotypenumbers": "strict", "ticks": "", "zeroline": False, "linecolor": look.line}
     return Drawing(
         layout={
@@ -117,7 +117,7 @@ def figure(look: Look, span: Span, incidents: Sequence[Incident], say: Say) -> D
     # An incident that began with the run's end has no duration.
     incidents = [incident for incident in incidents if incident.began_as[0] != "ended"]
     chart.layout |= {
-        "uirevision": "keep",  # lines that the reader hid stay hidden after updates
+        "uirevision": "keep",  # lines that the user hid stay hidden after updates
         "dragmode": "zoom",
         "showlegend": True,
         "shapes": [*(band(incident, span) for incident in incidents), *_silence(look, span)],
@@ -145,7 +145,7 @@ def band(incident: Incident, span: Span) -> Json:
 
 
 def _silence(look: Look, span: Span) -> list[Json]:
-    """Return a gray area since the run's last sign of life, because no newer numbers exist."""
+    """Return a gray area for the time since the run's last sign of life, for which no numbers exist."""
     if span.seen_at is None or span.seen_at >= span.end:
         return []
     return [rectangle(span.seen_at, span.end, look.grey, 0.18, 0)]
@@ -168,9 +168,9 @@ def rectangle(start: float, end: float, colour: str, opacity: float, edge: int) 
 
 
 def _names(look: Look, incidents: Sequence[Incident], span: Span, say: Say) -> list[Json]:
-    """Return a name above the start of each band, cut at the next band, omitted if too short.
+    """Return a name above the start of each band, truncated at the next band; omit a name that is too short.
 
-    A click on a name opens the incident whose id is in ``name``.
+    A click on a name opens the incident with the id in ``name``.
     """
     names = []
     shown = sorted(incidents[:_MOST_NAMES], key=lambda one: (began(one), one.severity == "critical"))
@@ -200,7 +200,7 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
     groups = [(say("rank", rank), shown[shown["rank"].eq(rank).fillna(False)]) for rank in ranks]
     if (rest := shown["rank"].isna()).any():
         groups.append((name, shown[rest]))
-    if len(ranks) < (every := frame["rank"].nunique()):  # The note is in the legend, where it covers no line.
+    if len(ranks) < (every := frame["rank"].nunique()):  # In the legend, the note does not cover any line.
         title, rows = groups[len(ranks) - 1]
         groups[len(ranks) - 1] = (say("few_of_ranks", title, len(ranks), every), rows)
     for index, (title, rows) in enumerate(groups):
@@ -211,8 +211,8 @@ def per_rank(chart: Drawing, frame: pd.DataFrame, look: Look, say: Say, hover: s
 def number_axis(chart: Drawing, unit: str = "", *, from_zero: bool = False) -> None:
     """Set the vertical axis for the numbers of a run, after the lines are drawn.
 
-    Small numbers are powers of ten and not 10μ. Plotly draws a constant in the middle of an axis from 1 below
-    to 1 above it, on which 1e-05 looks like 0; from zero, it is readable.
+    Small numbers are shown as powers of ten instead of 10μ. For a constant, Plotly chooses an axis from 1
+    below to 1 above the value, on which 1e-05 looks like 0. With `from_zero`, the axis starts at 0.
     """
     values = np.concatenate([trace["y"] for trace in chart.data] or [np.zeros(0)])
     known = values[np.isfinite(values)]
@@ -235,7 +235,7 @@ def line(
 ) -> None:
     """Draw a line over time or, if there is a column ``step``, over steps; draw nothing without rows.
 
-    `stepped` is for values that stay the same until they change.
+    Set `stepped` for values that are constant until the next point.
     """
     if rows.empty:
         return

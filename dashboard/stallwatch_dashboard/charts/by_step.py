@@ -24,7 +24,7 @@ def _title(name: str, say: Say) -> str:
 def compared(
     runs: tuple[str, str], own: RunFrames, other: RunFrames, look: Look, say: Say
 ) -> list[tuple[str, str, Drawing]]:
-    """Return (key, title, figure) of each number that both runs have; this run solid, the other dashed."""
+    """Return (key, title, figure) of each number that both runs have; the other run's line is dashed."""
     drawn = []
     for name in _COMPARED:
         unit = " s" if name == "step_seconds" else ""
@@ -43,7 +43,7 @@ def compared(
 
 
 def by_step(frame: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """Return the lowest rank's numbers by the steps reached at the time, as columns ``step`` and ``v``."""
+    """Return the lowest rank's numbers by the step reached at each time, as columns ``step`` and ``v``."""
     if frame.empty or steps.empty:
         return pd.DataFrame({"step": [], "v": []})
     ranks = frame["rank"].dropna()

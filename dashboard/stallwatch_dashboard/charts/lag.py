@@ -33,8 +33,8 @@ _LONGEST = 24  #: maximum number of characters of a host's name at the axis
 def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
     """Return the steps behind the leading rank: a row per rank, a column per time (Unix seconds).
 
-    Cells before a rank's start are NaN. In each time span the last known step counts, so that ranks scraped
-    one after another within the span do not seem late.
+    Cells before a rank's start are NaN. Each time span shows the last known step of each rank, so that ranks
+    that are scraped at different times within the span do not appear to lag.
     """
     known = rank_steps.dropna(subset=["rank", "v"]).sort_values("t", kind="stable")
     if known.empty:
@@ -50,7 +50,7 @@ def lag(rank_steps: pd.DataFrame, moments: int = _MOMENTS) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the heat map: a host, represented by its rank that is furthest behind, or one rank."""
+    """A row of the heat map: a single rank, or a host, which is represented by its slowest rank."""
 
     host: str
     rank: int | None = None
@@ -86,7 +86,7 @@ def blamed_hosts(incidents: Sequence[Incident], hosts: Mapping[int, str]) -> lis
 
 
 def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Incident]) -> list[str]:
-    """Return the hosts that were silent for a minute, unlike others, or that an incident names silent."""
+    """Return the hosts that have been silent for a minute longer than others, or that an incident lists."""
     last = max(found.seen_at.values(), default=0.0)
     named = {
         host
@@ -100,7 +100,7 @@ def silent_hosts(hosts: Sequence[str], found: RunFrames, incidents: Sequence[Inc
 def draw_lag(
     found: RunFrames, rows: Sequence[Row], incidents: Sequence[Incident], span: Span, look: Look, say: Say
 ) -> Drawing:
-    """Draw the heat map, dark where a rank is behind the leader: a rank that stays behind is a stripe."""
+    """Draw the heat map: dark cells show that a rank lags; a rank that stays behind appears as a stripe."""
     chart = figure(look, span, incidents, say)
     behind = lag(found.rank_steps)
     if behind.empty or not rows:
@@ -128,7 +128,7 @@ def draw_lag(
     )
     marks = [(number, one) for one in incidents for number in _blamed(one, rows, found.hosts)]
     blamed = {number for number, _ in marks}
-    for shape in chart.layout["shapes"]:  # the map would hide bands, and uses their color itself
+    for shape in chart.layout["shapes"]:  # the map would hide the bands, and uses the same color
         if shape["line"]["width"]:
             line = {**shape["line"], "dash": "dot"}
             shape |= {"fillcolor": "rgba(0,0,0,0)", "opacity": 1, "layer": "above", "line": line}
@@ -156,7 +156,7 @@ def draw_lag(
 
 
 def _values(behind: pd.DataFrame, rows: Sequence[Row], hosts: Mapping[int, str]) -> np.ndarray:
-    """Return the steps behind of each row; for a host, those of its rank that is furthest behind."""
+    """Return the steps by which each row lags; for a host, the steps of its slowest rank."""
     of_hosts = behind.groupby([hosts.get(int(rank), "") for rank in behind.index]).max()
     parts = [of_hosts.loc[row.host] if row.rank is None else behind.loc[row.rank] for row in rows]
     return np.array(parts, "float64")
@@ -168,7 +168,7 @@ def _odd(incident: Incident) -> list[int]:
 
 
 def _blamed(incident: Incident, rows: Sequence[Row], hosts: Mapping[int, str]) -> list[int]:
-    """Return the numbers of the rows of blamed ranks or of their hosts; none if all rows are blamed."""
+    """Return the numbers of the rows with blamed ranks; empty if all rows have blamed ranks."""
     ranks = set(_odd(incident))
     guilty = {hosts[rank] for rank in ranks if rank in hosts}
     found = [
@@ -188,7 +188,7 @@ def _frame(number: int, incident: Incident, span: Span) -> Json:
 
 
 def _silences(rows: Sequence[Row], seen_at: Mapping[str, float], span: Span, look: Look) -> list[Json]:
-    """Return gray areas over the rows of hosts that are silent for a minute while others are not."""
+    """Return gray areas over the rows of hosts that have been silent for a minute while others report."""
     last = max(seen_at.values(), default=0.0)
     return [
         _on_row(rectangle(seen, max(span.seen, seen), look.grey, 0.5, 0), number)

@@ -45,7 +45,7 @@ COLOURS = {
 class Chart:
     key: str
     title: str  #: key of the title's text
-    needs: tuple[str, ...]  #: frames, at least one of which must have rows
+    needs: tuple[str, ...]  #: names of frames; at least one must have rows
     fill: Fill = lambda *_: None
 
     def drawable(self, found: RunFrames) -> bool:
@@ -61,9 +61,9 @@ class Chart:
 
 @dataclass(frozen=True)
 class LagChart(Chart):
-    """The heat map of lagging ranks: a row per host if the run has several, otherwise per rank."""
+    """The heat map of lagging ranks, with a row per host in a multi-host run, otherwise a row per rank."""
 
-    host: str = ""  #: in a run with several hosts, the host whose ranks have rows
+    host: str = ""  #: in a multi-host run, the host whose ranks have rows
 
     def draw(
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
@@ -73,7 +73,7 @@ class LagChart(Chart):
 
 
 def _progress(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
-    """Draw steps and trace-cache invalidations: in a stall, invalidations may climb while steps stop.
+    """Draw steps and trace-cache invalidations: during a stall, invalidations can rise while steps stop.
 
     Steps are on the left axis, invalidations on the right, distinguished by color and by dashes.
     """
@@ -112,11 +112,11 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)
-    # The generous threshold of the start would be a line that falls from outside the chart.
+    # The high threshold at the start of a run would be a line that falls from outside the chart.
     limits = found.threshold.assign(v=found.threshold["v"].where(found.threshold["v"] <= highest))
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
-        # A threshold so far above the steps would flatten them as a line, so it is shown as text.
+        # A line for a threshold this high would flatten the line of steps, so it is shown as text.
         words = say("threshold_above", formats.seconds(limit))
         corner = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "top"}
         chart.layout["annotations"] += [note(words, look.grey, **corner)]
@@ -127,7 +127,7 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
 
 
 def top(found: RunFrames, waited: float) -> float:
-    """Return the top of the axis: above the steps, and above the last threshold unless it is too high."""
+    """Return the top of the axis, above all steps and, unless it is too high, above the last threshold."""
     slowest = float(found.step_seconds["v"].max()) if not found.step_seconds.empty else 0.0
     limit = float(found.threshold["v"].iloc[-1]) if not found.threshold.empty else 0.0
     shown = max(slowest, waited)
@@ -142,7 +142,7 @@ def _waited(found: RunFrames, span: Span) -> float:
 
 
 def _of_ranks(name: str, hover: str, *, from_zero: bool = True) -> Chart:
-    """Return the chart of a number that each rank may have; NaN leaves a gap in its line."""
+    """Return the chart of a number that each rank can report; NaN leaves a gap in the line."""
 
     def fill(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Say) -> None:
         per_rank(chart, getattr(found, name), look, say, hover, name=say(name))
@@ -164,7 +164,7 @@ def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
 
 
 def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say) -> None:
-    """Draw the band of phases. A phase lasts until the next one, the last phase until the known time ends."""
+    """Draw the band of phases. Each phase ends when the next begins; the last ends with the known data."""
     if not found.phases:
         return
     ends = [time for time, _ in found.phases[1:]] + [max(span.seen, found.phases[-1][0])]
@@ -203,11 +203,11 @@ BOARD = (
     Chart("phases", "phases", ("phases",), _phases),
     LagChart("lag", "chart_lag", ("rank_steps",)),
 )
-WIDE = ("phases", "lag", "lag_ranks")  #: charts of full width
+WIDE = ("phases", "lag", "lag_ranks")  #: charts that use the full width of the page
 #: Charts that need a probe in the ranks, or DeepSpeed, so the page does not list them as missing.
 OPTIONAL = (*WIDE, "progress")
 
 
 def ranks_of_host(host: str) -> Chart:
-    """Return the chart for the host that the reader opened, which is drawn below the map of hosts."""
+    """Return the chart of the host that the user selected, which is drawn below the map of hosts."""
     return LagChart("lag_ranks", "chart_lag_ranks", ("rank_steps",), host=host)

@@ -1,4 +1,4 @@
-"""Cache the points of runs that readers view, thinned to the resolution of a chart."""
+"""Cache the points of runs that users view, thinned to the resolution of a chart."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def series_frame(order: Sequence[Key], points: Points) -> pd.DataFrame:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """Thin to at most about `most` points, but not below half of that. `points` must be in order."""
+    """Thin the points to about `most`, and to at least half of that. `points` must be in order."""
     if not len(points):
         return points
     begins = np.ones(len(points), bool)
@@ -95,13 +95,13 @@ def _first(
 
 _MOST_RUNS = 12
 _LOADED_POINTS = 24_000  #: maximum points of one metric; a longer metric keeps the extremes of each time span
-#: Points of each of many series, for example ranks; and the maximum for all of them.
+#: Points per series of a metric with many series, such as ranks; and the maximum for all series.
 EACH_POINTS, _MOST_LOADED = 120, 240_000
 _MOST_FRESH = 16_000  #: maximum number of points of a metric that are stored as tuples until it is read
 
 
 def _enough(series: int) -> int:
-    """Return how many points of a metric with this many series are cached."""
+    """Return the maximum number of cached points of a metric with this number of series."""
     return max(_LOADED_POINTS, min(_MOST_LOADED, EACH_POINTS * series))
 
 
@@ -112,7 +112,7 @@ class _Metric:
     points: Points = field(default_factory=lambda: of_rows(()))
     many: int = 0
     fresh: list[Point] = field(default_factory=list)  # points written since `points` was built
-    shown: tuple[int, int, Points] | None = None  # the last answer: points in the file, limit, result
+    shown: tuple[int, int, Points] | None = None  # number of points in the file, limit, last result
 
     def fold(self) -> None:
         if self.fresh:
@@ -149,7 +149,7 @@ class PointCache:
         self._runs: dict[str, _Run] = {}  # runs in the order of their last reading
 
     def take(self, points: Iterable[tuple[str, str, Point]]) -> None:
-        """Add points that were just written, each with its run and metric."""
+        """Add points that were just written to the file, each with its run and metric."""
         with self._lock:
             for run, metric, point in points:
                 if (kept := self._runs.get(run)) is not None:
@@ -170,9 +170,9 @@ class PointCache:
             if len(self._runs) > _MOST_RUNS:
                 del self._runs[next(iter(self._runs))]
         if not kept.read:
-            found = self._read(run)  # may contain points written meanwhile twice, which is harmless
+            found = self._read(run)  # points that arrive during this read can occur twice: harmless
             with self._lock:
-                if not kept.read:  # another thread may have read the run meanwhile
+                if not kept.read:  # another thread may have read the run
                     for name, (points, many) in found.items():
                         own = kept.metrics.setdefault(name, _Metric())
                         own.points, own.many = points, many

@@ -1,4 +1,4 @@
-"""Return the numbers of one run as pandas frames, of the same shape from scraping or from log copies."""
+"""Return the numbers of one run as pandas frames, in the same form from scraping and from log copies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Which = tuple[int | None, str]  #: a series of a metric: rank and remaining labels
 Key = tuple[int | None, str, str]  #: rank, remaining labels, and the agent that reports the series
 COLUMNS = {"rank": "Int64", "t": "float64", "v": "float64"}
-MOST_RANKS = 8  #: maximum lines of one chart; of more ranks, some are shown
+MOST_RANKS = 8  #: maximum number of lines in a chart; if a run has more ranks, the chart shows some of them
 
 
 def empty() -> pd.DataFrame:
@@ -40,7 +40,7 @@ class RunFrames:
     step_seconds: pd.DataFrame = field(default_factory=empty)  #: seconds per step, at the end of each step
     threshold: pd.DataFrame = field(default_factory=empty)  #: stall threshold in seconds
     memory: pd.DataFrame = field(default_factory=empty)  #: bytes
-    memory_kind: str = ""  #: allocated, reserved, peak or host_rss
+    memory_kind: str = ""  #: "allocated", "reserved", "peak" or "host_rss"
     invalidations: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
     warnings: pd.DataFrame = field(default_factory=empty)  #: total number up to each time
     rank_steps: pd.DataFrame = field(default_factory=empty)  #: the step that each rank has reached
@@ -53,9 +53,9 @@ class RunFrames:
     notes: tuple[Text, ...] = ()
 
     def last_memory(self) -> tuple[float, float] | None:
-        """Return the time and the bytes of the rank that used most when last seen before the last step's end.
+        """Return the time and bytes of the rank that used the most memory before the last step ended.
 
-        If nothing was seen before it, the newest numbers count.
+        Only each rank's last value before that time counts; if there is none, use the newest values.
         """
         held = self.memory
         if self.last_step_at is not None and not (early := held[held["t"] <= self.last_step_at]).empty:
@@ -74,10 +74,10 @@ class RunFrames:
 _FRAMES = tuple(one.name for one in fields(RunFrames) if one.default_factory is empty)
 #: Numbers that are reported with a step, not between two steps.
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate")
-_LATE_SECONDS = 3.0  #: how long after a step its numbers may be scraped
+_LATE_SECONDS = 3.0  #: maximum delay between a step and the scrape of its numbers
 _POINTS = 1200  #: maximum number of points of a metric: two per pixel of a chart
-_RANK_POINTS = 20_000  #: maximum number of points of a metric for few ranks: enough for 80 times of 128 ranks
-SILENT_SECONDS = 60.0  #: an agent silent for this much longer than others is gone
+_RANK_POINTS = 20_000  #: maximum number of points of a metric, enough for 128 ranks in 80 time spans
+SILENT_SECONDS = 60.0  #: an agent that has been silent for this much longer than others is gone
 _MEMORY = ("allocated", "reserved", "peak")
 
 
@@ -149,7 +149,7 @@ def from_store(store: NumberStore, run: str) -> RunFrames:
 
 
 def joined(early: RunFrames, late: RunFrames, at: float) -> RunFrames:
-    """Return `late` with the part of `early` before `at`, when scraping began during the run."""
+    """Return `late`, preceded by the part of `early` before `at`, the time at which scraping began."""
     both: dict[str, Any] = {}
     for name in _FRAMES:
         before, after = getattr(early, name), getattr(late, name)
@@ -190,7 +190,7 @@ def host_of(agent: str) -> str:
 
 
 def series_order(key: Which | Key) -> tuple[bool, int, tuple[str, ...]]:
-    """Return the sort key of a series: by rank, without a rank last; then by the remaining labels."""
+    """Return the sort key of a series: its rank (series without a rank are last), then the other labels."""
     rank, *rest = key
     return (rank is None, rank or 0, tuple(rest))
 
@@ -231,7 +231,7 @@ def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
 
 
 def limit_ranks(frame: pd.DataFrame) -> pd.DataFrame:
-    """Keep at most `MOST_RANKS` ranks: those with the lowest, median, and highest last value."""
+    """Keep at most `MOST_RANKS` ranks: the ranks with the lowest, median, and highest last value."""
     if frame["rank"].nunique() <= MOST_RANKS:
         return frame
     last = frame.groupby("rank")["v"].last().sort_values()
@@ -254,7 +254,7 @@ def hosts_of(frame: pd.DataFrame) -> dict[int, str]:
 
 
 def _speaker(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the first agent that is not silent, for values that a run has only once."""
+    """Return the rows of the first agent that is not silent, for values that describe the entire run."""
     if frame["agent"].nunique() < 2:
         return frame
     last = frame.groupby("agent")["t"].max()
@@ -280,13 +280,13 @@ def _lines(frame: pd.DataFrame) -> dict[Key, tuple[Floats, Floats]]:
 
 
 def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
-    """Return the values of a line at these times, each the last value before; NaN before the first."""
+    """Return the last value of a line at or before each of these times; NaN before the first value."""
     values = np.append(line[1], np.nan)
     return values[np.searchsorted(line[0], times, side="right") - 1]
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one line per rank, whichever agents report it, and one line for values without a rank."""
+    """Return one line per rank, merged over all agents, and one line for values without a rank."""
     if frame["agent"].nunique() > 1:
         whole = frame["rank"].isna()
         frame = pd.concat([frame[~whole], _speaker(frame[whole])])
@@ -295,7 +295,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_plateau(frame: pd.DataFrame, last_step_at: float | None) -> pd.DataFrame:
-    """Remove the plateau after the last step, which only repeats old values without measurements."""
+    """Remove the points after the last step, which repeat the last measured value."""
     if last_step_at is None or frame.empty:
         return frame
     times, values = frame["t"].to_numpy(), frame["v"].to_numpy()

@@ -20,7 +20,7 @@ from stallwatch_rules.text.redact import redact
 
 _log = logging.getLogger(__name__)
 _UNREADABLE = (SQLAlchemyError, msgspec.MsgspecError, OSError)
-_LATE_SECONDS = 300.0  #: seconds after an incident's end in which its last messages may be sent
+_LATE_SECONDS = 300.0  #: maximum seconds from an incident's end to its last message
 T = TypeVar("T")
 
 
@@ -47,13 +47,13 @@ class LazyIncidentStore:
     def incidents(
         self, run: str | None = None, status: str | None = None, limit: int | None = None
     ) -> list[Incident]:
-        """Return incidents, newest first, without those of single hosts that were merged into others."""
+        """Return incidents, newest first, except the single-host incidents that were merged into others."""
         found: list[Incident] = self._read(lambda store: store.list(run, status, limit), [])
         merged = {alias for one in found for alias in one.aliases}
         return [one for one in found if one.id not in merged]
 
     def unreadable(self) -> str | None:
-        """Return why incidents cannot be read, without secrets; None if they can be read."""
+        """Return the reason why incidents cannot be read, without secrets; None if they can be read."""
         try:
             self._opened().list(limit=1)
         except _UNREADABLE as error:
@@ -90,7 +90,7 @@ class LazyIncidentStore:
         self._write(lambda store: OperatorActions(store.engine).note(key, who, text, now))
 
     def silence(self, incident: Incident, seconds: float, who: str, now: float) -> None:
-        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences take patterns
+        run, rule = glob.escape(incident.run), glob.escape(incident.rule)  # silences contain patterns
         made = Silence(now, now + seconds, run=run, rule=rule, who=who)
         self._write(lambda store: OperatorActions(store.engine).silence(made))
 

@@ -30,12 +30,12 @@ _NUMBERS = re.compile(r"\d+(\.\d+)?")
 @dataclass(frozen=True)
 class LogCopy:
     path: Path
-    rank: int | None  #: None: lines of unknown rank
+    rank: int | None  #: None for lines of unknown rank
     host: str = ""  #: set if the run has several hosts
 
     @property
     def stamp(self) -> tuple[str, int, int]:
-        """Path, bytes, and time in ns, which change with the file; zeros if the file is gone."""
+        """Path, size, and modification time in ns of the file; zeros if the file is gone."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -44,9 +44,9 @@ class LogCopy:
 
 
 def copies(*folders: Path, hosts: Sequence[str] = ()) -> list[LogCopy]:
-    """Return the log copies of a run: ranks in order, then the lines of unknown rank.
+    """Return the log copies of a run: ranks in order, then the copies with lines of unknown rank.
 
-    `hosts` are the hosts of the folders, if the run has several hosts.
+    `hosts` are the hosts of the folders if the run has several hosts.
     """
     ranks, rest = list[LogCopy](), list[LogCopy]()
     for folder, host in zip(folders, hosts or [""] * len(folders), strict=True):
@@ -71,7 +71,7 @@ def _end_of(path: Path) -> bytes:
 def tail(path: Path, lines: int = 200, zone: tzinfo | None = None) -> str:
     """Return the last lines of one copy with secrets masked and the time of day before each line.
 
-    Of a progress bar, which redraws one line, only the last state is shown.
+    A progress bar redraws one line; only its last state is shown.
     """
     shown = [
         f"{datetime.fromtimestamp(last, zone):%H:%M:%S}  {text}" if whole else f"{'…':>8}  {text}"
@@ -100,14 +100,14 @@ def _assembled(raw: bytes, until: float = math.inf) -> Iterator[tuple[float, flo
 
 
 def as_drawn(raw: bytes) -> str:
-    """Return the last state in which a terminal shows a line that contains carriage returns."""
+    """Return a line that contains carriage returns as a terminal finally shows it."""
     text = raw.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
     return redact(without_controls(TERMINAL_CODES.sub("", text))[:_MOST_CHARACTERS].rstrip())
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line in the last state that a terminal showed, with its secrets masked."""
+    """A line as a terminal finally showed it, with its secrets masked."""
 
     time: float
     ranks: tuple[int | None, ...]  #: for a folded line, all ranks that printed it
@@ -137,7 +137,7 @@ def matching(lines: Iterable[Line], search: str) -> list[Line]:
 
 
 def fold(lines: Sequence[Line]) -> list[Line]:
-    """Fold lines of several ranks that are close in time and differ only in numbers; keep the first."""
+    """Fold lines of several ranks that are close in time and differ only in numbers into the first line."""
     found: list[Line] = []
     latest: dict[str, int] = {}
     for line in lines:
@@ -154,7 +154,7 @@ def fold(lines: Sequence[Line]) -> list[Line]:
 
 
 def drawn(lines: Sequence[Line], at: float, zone: tzinfo | None, unknown: str) -> str:
-    """Return time, ranks, and text of each line, with the time `at` marked; of too many, the nearest."""
+    """Return time, ranks, and text of each line, with the time `at` marked; keep the lines nearest to it."""
     before = sum(line.time < at for line in lines)
     first = max(0, min(before - MOST_LINES // 2, len(lines) - MOST_LINES))
     texts = []

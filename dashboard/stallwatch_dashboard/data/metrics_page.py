@@ -1,4 +1,4 @@
-"""Fetch and parse an agent's metrics page, within limits, as any program may answer."""
+"""Fetch and parse an agent's metrics page, with limits, because any program could use the port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PREFIX = "stallwatch_"
 IDENTITY = "stallwatch_run_info"
 MOST_READINGS = 50_000
 MOST_BYTES = 8 * 1024 * 1024
-MOST_SECONDS = 3.0  #: maximum seconds for the whole answer
+MOST_SECONDS = 3.0  #: maximum seconds for the whole response
 _SOCKET_SECONDS = 1.5
 # Histograms have many buckets, which no chart needs: sum and count give the step time.
 _LEFT_OUT = ("_bucket", "_created")
@@ -32,7 +32,7 @@ class Reading(NamedTuple):
     rank: int | None
     labels: str  #: the labels other than run and rank, as sorted JSON; "" if there are none
     value: float
-    agent: str = ""  #: ``host:port`` if the run may have several agents, otherwise ""
+    agent: str = ""  #: ``host:port`` if the run can have several agents, otherwise ""
 
 
 class ScrapeError(Exception):
@@ -119,7 +119,7 @@ def fetch(
         raise ScrapeError("source_http_status", status=error.code) from error
     except ScrapeError:
         raise
-    # Refused, reset or late connections, bad headers and bad addresses all mean that there is no page.
+    # Refused, reset or slow connections, bad headers and bad addresses all mean that there is no page.
     except Exception as error:
         reason = str(getattr(error, "reason", None) or type(error).__name__)
         raise ScrapeError("source_no_answer", reason=reason) from error

@@ -1,4 +1,4 @@
-"""Determine the state of every run in one row each, for the Runs page and the head of the Run page."""
+"""Determine the state of each run as one row, for the Runs page and the header of the Run page."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ State = Literal[
     "unwatched",
     "finished",
 ]
-_WAITED_SECONDS = 60.0  # a shorter silence is not reported
-_UNTIMED_SECONDS = 180.0  # the same without a measured step: lines may be minutes apart
+_WAITED_SECONDS = 60.0  # minimum silence until a run counts as waiting
+_UNTIMED_SECONDS = 180.0  # minimum if no step was measured: lines can be minutes apart
 _WAITED_STEPS = 20
 
 
@@ -45,20 +45,20 @@ class Numbers:
     loss: float | None = None
     step_seconds: float | None = None  #: seconds per step of the last few steps
     baseline_seconds: float | None = None  #: seconds per step of this run's own first steps
-    invalidations: float | None = None  #: None: not counted
+    invalidations: float | None = None  #: None if they are not counted
     memory_bytes: float | None = None
     host_memory_bytes: float | None = None
     host_memory_limit_bytes: float | None = None
     phase: str = ""
-    losses: tuple[float, ...] = ()  #: the course of the loss, a few dozen values at most
+    losses: tuple[float, ...] = ()  #: the loss over time, at most a few dozen values
     stalled_seconds: float | None = None  #: time lost to stalls
     stepping_seconds: float | None = None  #: time spent in steps
     started_at: float | None = None  #: time of the run's first number
     ended_at: float | None = None
-    ended_as: str = ""  #: how the run ended, such as finished or failed, if the numbers show it
+    ended_as: str = ""  #: outcome of the run, such as finished or failed, if the numbers show it
     overdue: bool = False  #: True if the last step is longer ago than the learned threshold
     progressed_at: float | None = None  #: time of the last sign of progress
-    alarm_at: float | None = None  #: when the silence since the last progress becomes a stall
+    alarm_at: float | None = None  #: time at which the silence since the last progress becomes a stall
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class RunRow(Numbers):
     host: str = ""  #: the first host of the run
     command: tuple[str, ...] = ()
     open_incidents: tuple[Incident, ...] = ()
-    incident: Incident | None = None  #: the incident that explains the trouble now, or at the end of the run
+    incident: Incident | None = None  #: the incident that explains the current problem, or the end of the run
     cause: str = ""  #: rule of the incident, or of the diagnosis, that explains a failure
     exception: str = ""  #: short form of the exception, if no rule matches the cause
     seen: float | None = None  #: time of the agent's last sign of life
@@ -108,7 +108,7 @@ class RunRow(Numbers):
 
     @property
     def headroom(self) -> float | None:
-        """Bytes of host memory that the command may still use; None if no limit is known."""
+        """Bytes of host memory that the command can still use; None if no limit is known."""
         if self.host_memory_limit_bytes is None or self.host_memory_bytes is None:
             return None
         return self.host_memory_limit_bytes - self.host_memory_bytes
@@ -129,10 +129,10 @@ def state_of(
     step: float | None,
     loss: float | None = None,
 ) -> State:
-    """Return the state of a run. If its agent is silent, everything else it reported is out of date.
+    """Return the state of a run. If its agent is silent, everything else that it reported is out of date.
 
-    A log without step numbers shows by its losses that the run trains.
-    `answers`: whether the agent's metrics are up to date, whatever the age of its record.
+    Losses in a log without step numbers also show that the run trains. `answers` is true if the agent's
+    metrics are up to date, even if its record is old.
     """
     recorded: State = "starting"
     if info is not None:
@@ -168,7 +168,7 @@ class Agent:
 
 
 def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
-    """Return the agents of the newest of several starts of a job with one run name."""
+    """Return the agents of the newest attempt; several attempts of a job can have the same run name."""
     if len(agents) < 2 or not all(one.info.key for one in agents):
         return agents
     kept = sorted(((one.folder, one.info) for one in agents), key=lambda each: -each[1].started_at)
@@ -179,8 +179,8 @@ def newest_start(agents: Sequence[Agent]) -> Sequence[Agent]:
 def as_one(agents: Sequence[Agent]) -> AgentInfo | None:
     """Return a run's record that combines the records of all its agents; None without agents.
 
-    The run is over if an agent has ended and none is running, or if an agent reports a failure. Of several
-    starts of a job with one run name, the newest counts.
+    The run is over if an agent has ended and none is running, or if an agent reports a failure. If several
+    attempts of a job have the same run name, only the newest counts.
     """
     if not agents:
         return None
@@ -214,7 +214,7 @@ def hosts_of(agents: Sequence[Agent]) -> tuple[str, ...]:
 
 
 def with_final_numbers(scraped: Numbers, logged: Progress) -> Numbers:
-    """Return the numbers of an ended run with those after the last scrape, from the diagnosis."""
+    """Return the numbers of an ended run; add the numbers after the last scrape from the diagnosis."""
     return replace(
         scraped,
         step=scraped.step if logged.last_step is None else max(scraped.step or 0, logged.last_step),
@@ -235,7 +235,7 @@ def make_row(
     now: float,
     hosts: Sequence[str] = (),
 ) -> RunRow:
-    """Return a run's row from all its data; the agents' records count if they were not scraped."""
+    """Return a run's row from all its data; use the agents' records if the agents were not scraped."""
     open_ones = tuple(incident for incident in incidents if incident.status == "open")
     if info is not None:
         known_steps = [step for step in (numbers.step, info.step) if step is not None]
@@ -262,7 +262,7 @@ def make_row(
     of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
     incident = newest(incidents) if ended_at is None else final_incident(incidents)
-    if incident is None and state == "stale":  # its incident was closed because its agent is gone
+    if incident is None and state == "stale":  # the incident was closed because the agent is gone
         incident = max((i for i in incidents if i.unwatched), key=lambda i: i.opened_at, default=None)
     is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
     died_of = incident if state == "failed" and is_fatal else None
@@ -272,7 +272,7 @@ def make_row(
         "ended_at": ended_at,
     }
     if ended_at is not None:
-        known |= _NO_MORE  # the last scrape saw the processes end
+        known |= _NO_MORE  # these values are out of date after the end
     return RunRow(
         run=run,
         state=state,
@@ -295,10 +295,10 @@ _NO_MORE = {"phase": "", "memory_bytes": None, "host_memory_bytes": None, "host_
 def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
     """Return whether a run without a reported stall has been silent for longer than all its steps took.
 
-    A few steps establish no regular interval, and a hang among them is reported only after half an hour. A
-    log with rare lines must be silent for longer than the time between two lines. If no step has a measured
-    duration, the time until the last step replaces the duration of all steps: a complete log that is only
-    read now has none.
+    The first few steps do not establish a regular interval, and a stall among them is reported only after
+    half an hour. If a log has few lines, its silence must be longer than the time between two lines. If no
+    step has a measured duration, as in a complete log that is read later, the time until the last step
+    replaces the duration of all steps.
     """
     if numbers.progressed_at is None or numbers.phase not in ("", "train"):
         return False
@@ -313,8 +313,8 @@ def _waits(numbers: Numbers, started_at: float | None, now: float) -> bool:
 def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> State:
     """Return the state of a run that is no longer watched, from the diagnosis of its log.
 
-    ``cause``: whether the diagnosis names a cause. It does if the system stopped the run, but not if its user
-    did.
+    `cause` is true if the diagnosis names a cause. For an interrupted run, this means that the system stopped
+    it, not its user.
     """
     if verdict in ("failed", "unknown-failure") or (verdict == "interrupted" and cause):
         return "failed"
@@ -324,7 +324,7 @@ def state_from_log(verdict: str, progress: Progress, *, cause: bool = False) -> 
 
 
 def _state_from_numbers(state: State, numbers: Numbers) -> State:
-    """Return the state, from its numbers, of a run without a folder and possibly without incidents here."""
+    """Return the state of a run according to its numbers, if this host has no folder for the run."""
     if numbers.ended_at is not None:
         return ENDINGS.get(numbers.ended_as, "failed")
     return "stalled" if numbers.overdue and state in ("training", "degraded") else state
@@ -344,12 +344,12 @@ def final_incident(incidents: Sequence[Incident]) -> Incident | None:
 
 
 def began(incident: Incident) -> float:
-    """Return the Unix time at which the trouble began: for a stall the last step, not its report."""
+    """Return the Unix time at which the problem began; for a stall, the time of the last step."""
     return incident.quiet_since if incident.kind == "stall" else incident.opened_at
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the seconds to the end or `now`; None for a run's end without trouble before."""
+    """Return the duration in seconds, until the end or `now`; None if the incident is only a run's end."""
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
@@ -357,7 +357,7 @@ def lasted(incident: Incident, now: float) -> float | None:
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
-    """Return the newest run that reuses this name with a number appended; `names` are newest first."""
+    """Return the newest run with this name and an appended number; `names` are newest first."""
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run
     same = re.compile(re.escape(base) + r"-(?:[2-9]|[1-9]\d+)")
@@ -366,9 +366,9 @@ def later_attempt(run: str, names: Sequence[str]) -> str | None:
 
 
 def in_order(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Sort the runs that need attention first; within a state, the newest first.
+    """Sort the runs that need attention first; within a state, sort the newest first.
 
-    Failed runs come before those that finished or that a user stopped, which are sorted only by time.
+    Failed runs come before runs that finished or that a user stopped, which are sorted only by time.
     """
 
     def key(row: RunRow) -> tuple[bool, int, float]:

@@ -36,7 +36,7 @@ Every = dict[str, dict[str, dict[Which, float]]]  #: newest values by run and me
 
 
 def frame(series: Mapping[Key, list[Points]]) -> pd.DataFrame:
-    """Return the points by rank (none last), labels, and time; of two points at one time, the last counts."""
+    """Return the points sorted by rank (without a rank last), labels, and time, with one point per time."""
     order = sorted(series, key=series_order)
     parts = [
         cache.Points(np.full(len(times), place), times, values)
@@ -64,7 +64,7 @@ def trends(
     sums: dict[str, dict[float, float]],
     counts: dict[str, dict[float, float]],
 ) -> dict[str, Numbers]:
-    """Return the trends of each run from its losses and the seconds and numbers of its steps, by time."""
+    """Return the trends of each run from the history of its losses, step durations and step counts."""
     found = {}
     for run in losses.keys() | sums.keys():
         counted = counts.get(run, {})
@@ -77,7 +77,7 @@ def trends(
 
 PRESENT = "stallwatch_log_lines_total"  #: every agent reports this metric from the start
 DAY = 86400.0
-HISTORY_SECONDS = 60.0  #: how long answers about the past are cached
+HISTORY_SECONDS = 60.0  #: seconds for which past values are cached
 
 
 class Departed:
@@ -88,12 +88,12 @@ class Departed:
         self._clock = clock
         self._day = Remembered[set[str]](clock, HISTORY_SECONDS)  # the runs of the last day
         self._seen: dict[str, float] = {}  # the last sign of life of each run
-        # The last sign of life, by run and its last time on the grid.
+        # The exact last sign of life, by run and by its last time in the coarse query.
         self._exact: dict[tuple[str, float], float] = {}
         self._ended: dict[tuple[str, float | None], Latest] = {}  # last numbers, by run and last sign of life
 
     def last_seen(self) -> dict[str, float]:
-        """Return the last sign of life of each run of the last day; running runs are queried each time."""
+        """Return the last sign of life of each run of the last day; query running runs every time."""
         day = None
         if self._day.get("") is None:
             query = f"group by (run) (last_over_time({PRESENT}[1d]))"
@@ -112,7 +112,7 @@ class Departed:
         return {run: at for run, at in self._seen.items() if run}
 
     def numbers(self, runs: Collection[str], there: Collection[str]) -> dict[str, Latest]:
-        """Return the last known numbers of the `runs` that are not in `there`."""
+        """Return the last known numbers of those `runs` that are not in `there`, the scraped runs."""
         wanted = {run: (run, self._seen.get(run)) for run in runs if run not in there}
         known = {
             key: latest
@@ -128,8 +128,8 @@ class Departed:
     def _when_gone(self, runs: list[str]) -> dict[str, float]:
         """Return the last sign of life of each of these runs, which are no longer scraped.
 
-        It takes two queries, because a query for the time of each number of a whole day takes Prometheus 9 ms
-        per run (2.42).
+        Two queries are faster: a query for the time of each number of a whole day takes 9 ms per run in
+        Prometheus 2.42.
         """
         now, last = self._clock(), dict[str, float]()
         start = (now - DAY) // _GRID_SECONDS * _GRID_SECONDS
@@ -150,11 +150,11 @@ class Departed:
 
 
 _GRID_SECONDS = 290.0  #: less than the five minutes for which a server returns a number as the newest
-_LOOK_BACK = 30 * DAY  #: how far back a run's beginning is searched
-_MEMORY_SECONDS = 10.0  #: how long the memory of all ranks, the largest answer, is cached
-_SAME_SECONDS = 0.5  #: queries of a page within this time share an answer
+_LOOK_BACK = 30 * DAY  #: maximum age in seconds of a run's beginning that a search finds
+_MEMORY_SECONDS = 10.0  #: seconds for which the memory of all ranks, the largest result, is cached
+_SAME_SECONDS = 0.5  #: queries of a page within this time share a result
 _TREND_POINTS = 60
-_FEW_POINTS, _MANY_POINTS = 400, 120  #: times of a chart; and of a chart with a series per rank
+_FEW_POINTS, _MANY_POINTS = 400, 120  #: number of times in a chart, and in a chart with a series per rank
 _MEMORY = tuple(name for name in METRICS if re.fullmatch(r"memory_\w+_bytes", name))
 _NOW = tuple(name for name in METRICS if name not in _MEMORY)
 #: Metrics that a Run page draws without a line per rank, read with one query.
@@ -176,7 +176,7 @@ _LATEST = (*_TOGETHER, *_OF_RANKS, "last_step_timestamp_seconds", "target_steps"
 
 
 class PrometheusStore:
-    """Reads numbers from a Prometheus, and caches answers about the past. The page shows if it is down."""
+    """Reads numbers from a Prometheus, and caches past values. The page reports an unreachable server."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.time) -> None:
         self._server = Prometheus(url)
@@ -236,7 +236,7 @@ class PrometheusStore:
         return found
 
     def _agents_of(self, run: str) -> dict[str, str]:
-        """Return the agents of a run that may have several, by Prometheus's instance label."""
+        """Return the agents of a run that can have several agents, by Prometheus's instance label."""
         if (known := self._agents.get(run)) is not None:
             return known
         found: dict[str, str] = {}
@@ -247,7 +247,7 @@ class PrometheusStore:
         return self._agents.keep(run, found)
 
     def summaries(self, runs: Iterable[str], now: float) -> dict[str, Numbers]:
-        """Return current values, and trends once a minute; for a single run, query only that run."""
+        """Return current values, and trends, updated once a minute; for a single run, query only that run."""
         runs = list(runs)
         wanted = is_run(runs[0]) if len(runs) == 1 else ""
         trends = self._all_trends(wanted)
@@ -301,7 +301,7 @@ class PrometheusStore:
         return {run: {**(memory or {}).get(run, {}), **newest_values} for run, newest_values in found.items()}
 
     def _all_trends(self, wanted: str) -> Callable[[], dict[str, Numbers]]:
-        """Query the trends, and return a function that waits for the answers."""
+        """Query the trends, and return a function that waits for the results."""
         for known in (self._trends.get(""), self._trends.get(wanted)):
             if known is not None:
                 return lambda kept=known: kept  # type: ignore[misc]
@@ -319,7 +319,7 @@ class PrometheusStore:
         return lambda: self._trends.keep(wanted, trends(losses.result(), sums.result(), counts.result()))
 
     def _now(self, run: str, metric: str) -> list[Any]:
-        """Return the newest numbers of one metric; one query reads all that a page shows."""
+        """Return the newest numbers of one metric; a single query reads all metrics that a page shows."""
         if metric.removeprefix(PREFIX) not in _LATEST:
             return self._questions.instant(f"{metric}{{{is_run(run)}}}")
         answer = self._moment.get(run)

@@ -1,4 +1,4 @@
-"""Write queries to a Prometheus in PromQL, and cache the answers."""
+"""Write PromQL queries to a Prometheus, and cache the results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _KEPT = "run, __name__, stallwatch_phase, phase, ending"
 
 
 def newest(names: Collection[str], wanted: str, over: str = "") -> str:
-    """Return the query for the highest newest value of each of these metrics per run, over all ranks."""
+    """Return the query for the newest value of each of these metrics per run: the maximum over all ranks."""
     series = selector(names, wanted)
     if over:
         series = f"last_over_time({series}{over})"
-    elif _END in names:  # a host's end is the run's if it is a failure, or if no other host continues
+    elif _END in names:  # a host's end counts if it is a failure, or if no other host continues
         run = f"{{{wanted}}}"
         others = f"{IDENTITY}{run} unless on (run, instance) {PREFIX}{_END}{run}"
         ended = f'{PREFIX}{_END}{{ending=~"{"|".join(ENDINGS)}"{"," if wanted else ""}{wanted}}}'
@@ -38,7 +38,7 @@ def newest(names: Collection[str], wanted: str, over: str = "") -> str:
 
 
 def selector(names: Collection[str], wanted: str) -> str:
-    """Return the selector of these metrics, for the runs that `wanted` selects; "" selects all."""
+    """Return the selector of these metrics, for the runs that `wanted` selects; "" selects all runs."""
     every = "|".join(f"{PREFIX}{name}" for name in names)
     return f'{{__name__=~"{every}"{"," if wanted else ""}{wanted}}}'
 
@@ -68,19 +68,19 @@ _SHOWN_SECONDS = 90.0  #: a page repeats its queries at least once a minute
 class Questions:
     """Queries to a Prometheus.
 
-    Thread-safe. Times are Unix seconds. Without an answer, results are empty or None.
+    Thread-safe. Times are Unix seconds. If the server does not respond, results are empty or None.
     """
 
     def __init__(self, server: Prometheus, clock: Callable[[], float]) -> None:
         self._server = server
         self._clock = clock
         self._lock = threading.Lock()
-        self._failed: dict[str, tuple[float, Text]] = {}  # time and reason of failures, by query
+        self._failed: dict[str, tuple[float, Text]] = {}  # time and reason of each query's failure
         self.executor = ThreadPoolExecutor(_AT_ONCE, "prometheus")
 
     @property
     def problem(self) -> Text | None:
-        """Reason for missing numbers: the newest failure of a query whose last attempt got no answer."""
+        """Reason for missing numbers: the newest failure of a query whose last attempt failed."""
         now = self._clock()
         with self._lock:
             self._failed = {
@@ -105,7 +105,7 @@ class Questions:
         return self.moments(query, start, end, max(1.0, (end - start) / moments)) or []
 
     def moments(self, query: str, start: float, end: float, width: float) -> list[Any] | None:
-        """Return the series at times `width` apart; None without an answer."""
+        """Return the series at times `width` apart; None if the query failed."""
         return self._query("/api/v1/query_range", query, start=start, end=end, step=width)
 
     def _query(self, path: str, query: str, **times: float) -> list[Any] | None:
@@ -126,7 +126,7 @@ T = TypeVar("T")
 
 
 class Remembered(Generic[T]):
-    """A cache of answers for some seconds, by name; holds those of the last `MOST_NAMES` queries."""
+    """A cache of results by name; keeps the last `MOST_NAMES` results for some seconds."""
 
     def __init__(self, clock: Callable[[], float], seconds: float) -> None:
         self._clock = clock
@@ -149,9 +149,9 @@ Floats = NDArray[np.float64]
 Points = tuple[Floats, Floats]  #: Unix seconds, and the values at these times
 FetchRange = Callable[[str, float, float, float], "list[Any] | None"]  #: query, start, end, width
 
-_LATE_SECONDS = 60.0  #: a number may reach the server this late, so this time span is queried again
-_SAME_SECONDS = 0.5  #: how long an answer is reused: a page repeats a query for many of its lines
-_MOST_KEPT = 256  #: maximum number of queries, enough for some dozen pages
+_LATE_SECONDS = 60.0  #: maximum delay of a number at the server; this time span is queried again
+_SAME_SECONDS = 0.5  #: time for which a result is reused: a page repeats a query for many lines
+_MOST_KEPT = 256  #: maximum number of cached queries, enough for several dozen pages
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class Ranges:
         self._kept: dict[str, _Answer] = {}
 
     def points(self, query: str, start: float, end: float, moments: int) -> dict[Labels, Points]:
-        """Return at most `moments` points of each series between the two times; none without an answer."""
+        """Return at most `moments` points of each series between the two times; empty if the query failed."""
         width = max(1.0, 2.0 ** math.ceil(math.log2(max(end - start, 1.0) / moments)))
         first = math.ceil(start / width) * width
         with self._lock:
@@ -204,7 +204,7 @@ def _before(points: Points, end: float) -> Points:
 
 
 def _joined(points: Points | None, values: list[Any]) -> Points:
-    """Append the points of an answer, whose values are text, including "NaN" and "+Inf"."""
+    """Append the points of a result, in which values are text, including "NaN" and "+Inf"."""
     times = np.array([at for at, _ in values], "float64")
     numbers = np.array([float(text) for _, text in values], "float64")
     if points is None or not len(points[0]):

@@ -28,7 +28,7 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Line, Sample
 from stallwatch_rules.samples import extract
 
-MOST_BYTES = 128 * 1024 * 1024  #: maximum number of bytes of one run's copies; the rest is omitted
+MOST_BYTES = 128 * 1024 * 1024  #: maximum number of bytes read of one run's copies
 _CHUNK = 1024 * 1024
 _KEPT_FRAMES = 16  #: number of runs whose frames are cached
 
@@ -36,12 +36,12 @@ Row = tuple[int | None, float, float]  # rank, time, value
 
 
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folders`, or only the part `before` a time, which never changes.
+    """Return the frames of the run in `folders`, or only the part `before` a time.
 
-    The result is cached as long as the files do not change.
+    The result is cached until the files change. The part `before` a time never changes.
     """
     version = before if before is not None else tuple(copy.stamp for copy in copies(*folders))
-    with _reading:  # a second reader waits, and finds the result cached
+    with _reading:  # another thread waits, and then uses the cached result
         return _remembered_frames(folders, rules, version)
 
 
@@ -118,7 +118,7 @@ def to_frames(numbers: LogNumbers) -> RunFrames:
 
 
 def thin(frame: pd.DataFrame, points: int = 2000) -> pd.DataFrame:
-    """Return about `points` rows: the lowest and highest value of each time span, so that peaks survive."""
+    """Return about `points` rows: the lowest and highest value of each time span, to preserve peaks."""
     if len(frame) <= points:
         return frame
     groups = frame["rank"].nunique(dropna=False)

@@ -29,7 +29,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class TargetStatus:
-    """The scrape status of one endpoint for one run; another agent may use the port later."""
+    """The scrape status of one endpoint for one run; another agent can use the port later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
@@ -39,12 +39,12 @@ class TargetStatus:
     error: Message | None = None  #: error of the last scrape; None after a success
 
     def lag(self, now: float) -> float | None:
-        """Return the seconds since the last answer; wrong until the next answer if the clock was set back."""
+        """Return the seconds since the last response; wrong until the next one if the clock was set back."""
         return None if self.answered is None else abs(now - self.answered)
 
 
 class Scraper:
-    """Scrapes in a separate thread; `scrape_once` is a complete round."""
+    """Scrapes in a separate thread; `scrape_once` scrapes every endpoint once."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class Scraper:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop scraping; the store may be closed afterward."""
+        """Stop scraping; the store can be closed afterward."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(timeout=2 * MOST_SECONDS)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint without a pending query; wait for the answers, but not for slow endpoints."""
+        """Query every endpoint without a pending query; wait for the responses except from slow endpoints."""
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -126,13 +126,13 @@ class Scraper:
             if info.endpoint and _wanted(info, self._clock()):
                 named = found.setdefault(info.endpoint, info)
                 older = self._status.get((info.endpoint, info.run))
-                # In a multi-host run, each agent may report its own 127.0.0.1.
+                # In a multi-host run, each agent can report 127.0.0.1 as its address.
                 if older is not None and (named is None or named.run != info.run):
                     older.error = message("dashboard.source_address_reused")
         return list(found.items())
 
     def _scrape(self, status: TargetStatus, authorization: str, host: str) -> None:
-        """Scrape an endpoint. `host` is the only host that can reach the agent, if it is another host."""
+        """Scrape an endpoint. `host` is the agent's host if only that host can reach the agent."""
         status.scrapes += 1
         try:
             page = self._get(status.url, authorization)
@@ -148,7 +148,7 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Run `act`; show a full disk or a closed file on the page, and continue."""
+        """Run `act`; if the disk is full or the file is closed, report this on the page, and continue."""
         try:
             act()
         except duckdb.Error as error:
@@ -158,14 +158,14 @@ class Scraper:
 
 
 def _wanted(info: AgentInfo, now: float) -> bool:
-    """Return whether a run is running or just ended, because its last numbers may still be served."""
+    """Return whether the run is running or has just ended; its agent may still serve the last numbers."""
     return info.ended_at is None or now - info.ended_at < 3
 
 
 def _has_port(info: AgentInfo | None) -> bool:
     """Return whether an endpoint belongs to an agent: a configured target, or a live process here.
 
-    Any account may listen on the port of a dead agent, and would receive the credentials.
+    Any account can listen on the port of a dead agent, and would receive the credentials.
     """
     if info is None:
         return True
@@ -174,14 +174,14 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _only_there(info: AgentInfo | None) -> str:
-    """Return the only host that can reach an agent's endpoint; empty if this host can."""
+    """Return the host of an agent if only that host can reach its endpoint; empty if this host can, too."""
     if info is None or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""
 
 
 def _of(readings: list[Reading], run: str | None) -> list[Reading]:
-    """Return the readings of the expected run; another agent may use the same port now."""
+    """Return the readings of the expected run; another agent may now use the same port."""
     if run is None:
         return [reading for reading in readings if reading.run]
     own = [reading for reading in readings if reading.run == run]

@@ -1,4 +1,4 @@
-"""Combine runs, numbers, and incidents from this host's state folder, or numbers from a Prometheus."""
+"""Combine the runs, incidents and numbers of this host's state folder; a Prometheus can provide numbers."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ from stallwatch_rules.records import Progress, UnknownException
 from stallwatch_rules.report.phrases import exception_in_short
 from stallwatch_rules.text.foreign_json import NOT_JSON
 
-_LATE_SECONDS = 5.0  #: seconds after a run's start from which scraping misses its beginning
+_LATE_SECONDS = 5.0  #: seconds from a run's start after which a first scrape misses the beginning
 _MOST_JOURNAL = 4 * 1024 * 1024  #: maximum number of bytes read from the end of a run's incidents.jsonl
 _KEPT_JOURNALS = 1000  #: number of runs whose journals are cached
 
 
 class Source:
-    """Provides the data of the pages, one source per process. Any thread may call any method."""
+    """Provides the data of the pages, one source per process. All methods are thread-safe."""
 
     def __init__(self, settings: DashboardSettings, *, clock: Callable[[], float] = time.time) -> None:
         self.settings = settings
@@ -101,7 +101,7 @@ class Source:
         return self.scraper.status() if self.scraper is not None else []
 
     def agents(self, run: str) -> list[Agent]:
-        """Return the agents of a run whose folders are here; hosts may share the state folder."""
+        """Return the agents of a run with folders on this host; several hosts can share the state folder."""
         return [Agent(folder, info) for folder, info in folders_of(self.settings.home, run)]
 
     def copies(self, run: str) -> list[LogCopy]:
@@ -126,13 +126,13 @@ class Source:
         return found
 
     def run_names(self) -> list[str]:
-        """Return the names of all runs known here, newest first."""
+        """Return the names of all runs that have folders or numbers, newest first."""
         local = list(self._agents())
         seen = self.store.last_seen()
         return local + sorted(seen.keys() - set(local), key=lambda run: -seen[run])
 
     def rows(self) -> list[RunRow]:
-        """Return one row per run, runs that need attention first."""
+        """Return one row per run; runs that need attention come first."""
         local = self._agents()
         seen = self.store.last_seen()
         incidents = self._open_by_run()
@@ -196,12 +196,12 @@ class Source:
         *,
         whole: bool = False,
     ) -> RunRow:
-        """Return a run's row; without scraped numbers, from log copies if `whole`, otherwise from records."""
+        """Return a run's row; without scraped numbers, use log copies if `whole`, otherwise the diagnosis."""
         info, folders = as_one(agents), [one.folder for one in agents]
         ended = info is not None and info.ended_at is not None
         end = final_diagnosis(*folders)
         now = self.clock()
-        # The record has the time of the agent's host: the two signs of life have their own limits.
+        # The record has the time of the agent's host, so the two signs of life are compared separately.
         answers = scraped is not None and now - scraped <= self._late
         signs = [scraped, info.updated_at if info else None]
         seen = max((time for time in signs if time is not None), default=None)
@@ -235,8 +235,8 @@ class Source:
 def journal(*folders: Path) -> list[Incident]:
     """Return the incidents in the journals of a run's folders, newest first, cached until they change.
 
-    For a multi-host run, these are the merged incidents, and the incidents of agents that no coordinator
-    merged: its folder may not be here, or an agent had no coordinator.
+    For a multi-host run, these are the merged incidents, and the incidents that no coordinator merged. The
+    coordinator's folder may be on another host, or an agent may have had no coordinator.
     """
     stamps = []
     for path in (folder / name for name in (RUN_INCIDENTS, "incidents.jsonl") for folder in folders):
@@ -274,7 +274,7 @@ class _Primary(msgspec.Struct):
 
 
 class _Ended(msgspec.Struct):
-    """The part of a diagnosis that a row needs."""
+    """The part of a diagnosis that a row of the Runs page shows."""
 
     verdict: str = ""
     progress: Progress = msgspec.field(default_factory=Progress)
@@ -295,9 +295,9 @@ class _Ended(msgspec.Struct):
 
 
 def final_diagnosis(*folders: Path) -> _Ended:
-    """Return the diagnosis that the agent wrote when the run ended; an empty diagnosis without it.
+    """Return the diagnosis that the agent wrote when the run ended; if there is none, an empty diagnosis.
 
-    Of several agents' diagnoses, prefer one that explains why the run failed.
+    If several agents wrote a diagnosis, prefer one that explains why the run failed.
     """
     found = []
     for folder in folders:
@@ -312,7 +312,7 @@ _source: Source | None = None
 
 
 def shared() -> Source:
-    """Return the process's only source, started on first use with the settings from the environment."""
+    """Return the single source of this process; on first use, start it with the environment's settings."""
     global _source
     with _lock:
         if _source is None:

@@ -54,16 +54,16 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series in DuckDB, with points only on changes. Several threads may read while one writes.
+    """Stores series in DuckDB, with points only on changes. Several threads can read while one writes.
 
-    A constant number costs one point a minute: its plateau is closed with a second point when it changes, so
-    that a chart shows the change at its time. NaN is stored as NULL.
+    A constant number takes one point per minute. When it changes, a second point ends the plateau, so that a
+    chart shows the change at the right time. NaN is stored as NULL.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         """Open or create the file at `path`; ``None`` keeps everything in memory. Raises ``duckdb.Error``."""
         self.path = path
-        self.problem: Text | None = None  #: why this store cannot keep the numbers, for the page
+        self.problem: Text | None = None  #: the reason why this store cannot keep the numbers, for the page
         self._lock = threading.Lock()
         self._series: dict[_Name, dict[Key, _Series]] = {}
         self._agents: dict[str, dict[str, float]] = {}  # time of the last scrape, by run and agent
@@ -71,7 +71,7 @@ class MetricStore:
         self._first: dict[str, float] = {}  # time of the oldest number, by run
         self._trends = Trends()
         self._next_id = 1
-        # Two threads and half a GiB suffice, and leave the rest of the host to the training.
+        # Two threads and half a GiB are sufficient, and leave the rest of the host to the training.
         self._connection = duckdb.connect(
             str(path) if path else ":memory:", config={"threads": 2, "memory_limit": "512MB"}
         )
@@ -105,19 +105,20 @@ class MetricStore:
             try:
                 self._insert(fresh, [point for *_, point in points])
             except duckdb.Error:
-                for series in fresh:  # not in the file: the next scrape writes it again
+                for series in fresh:  # the value is not in the file, so the next scrape writes it again
                     del self._series[series.name][series.key]
                 raise
             self._cache.take(points)
             return len(points)
 
     def series(self, run: str, metric: str, *, points: int = POINTS) -> pd.DataFrame:
-        """Return a metric of a run, columns ``rank, labels, agent, t, v``, in order, about `points` rows.
+        """Return a metric of a run in about `points` rows with columns ``rank, labels, agent, t, v``.
 
-        A longer series is cut into equal time spans; each keeps its lowest and highest value, so that peaks
-        survive. More than four series get a quarter of `points` each, `_MOST_POINTS` together; `EACH_POINTS`
-        each if more than `POINTS` are requested. The last value is repeated at the last scrape that showed
-        it, so that a plateau extends to now.
+        A longer series is split into equal time spans, and each span keeps its lowest and highest value to
+        preserve peaks. If there are more than four series, each gets a quarter of `points`, but all together
+        at most `_MOST_POINTS`. If more than `POINTS` are requested, each gets at least `EACH_POINTS`. The
+        last value is repeated at the last scrape that showed it, so that a plateau extends to the current
+        time.
         """
         with self._lock:
             family = sorted(
@@ -129,7 +130,7 @@ class MetricStore:
             most = max(most, EACH_POINTS * len(family))
         found = joined(self._cache.points(run, metric, most), ends)
         place = pd.Index(ends.series).get_indexer(pd.Index(found.series))
-        known = place >= 0  # a newer series is shown next time
+        known = place >= 0  # a series that was added during the query is shown next time
         return series_frame([one.key for one in family], Points(place[known], found.t[known], found.v[known]))
 
     def latest(self, run: str, metric: str) -> dict[Which, float]:
@@ -137,7 +138,7 @@ class MetricStore:
             return self._latest(run, metric)
 
     def _latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest values, combined over the agents that are not silent; for ends, see `_over`."""
+        """Return the newest values, combined over the agents that are not silent; `_over` handles ends."""
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         there = {agent for agent, seen in agents.items() if seen >= since}
@@ -150,7 +151,7 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _speaks(self, reading: Reading) -> bool:
-        """Return whether the values of the reading's agent represent the run."""
+        """Return whether this agent's values represent the run: it is the first agent that is not silent."""
         agents = self._agents[reading.run]
         since = max(agents.values()) - SILENT_SECONDS
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
@@ -279,7 +280,7 @@ FROM series JOIN ends ON ends.series = id JOIN points ON points.series = id AND 
 
 
 def _over(endings: dict[Which, list[tuple[str, float]]], there: set[str]) -> bool:
-    """Return whether the run is over: an agent reports a failure, or all but silent ones report an end."""
+    """Return whether the run is over: an agent reports a failure, or all agents that report have ended."""
     ended = {agent for reported in endings.values() for agent, _ in reported}
     return ended >= there or any(label_of(which, "ending") not in ENDINGS for which in endings)
 

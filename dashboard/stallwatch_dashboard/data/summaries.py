@@ -1,4 +1,4 @@
-"""Summarize each run's history for the Runs page, and make the row of numbers from it."""
+"""Summarize each run's history, and create the numbers of its row on the Runs page."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Trend:
     """The bounded history of one run's losses and step times."""
 
     _losses: list[float] = field(default_factory=list)
-    _stride: int = 1  #: one of this many losses is kept
+    _stride: int = 1  #: a stride of n keeps every nth loss
     _skipped: int = 0
     _last_loss: float | None = None
     _counted: tuple[float, float] | None = None  #: seconds and steps when the step count last rose
@@ -35,7 +35,7 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second loss, which preserves the course."""
+        """Add the next loss. If there are too many, drop every second loss, which preserves the curve."""
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -62,7 +62,7 @@ class Trend:
             self._early.append(each)
 
     def numbers(self) -> Numbers:
-        """Return the course of the loss, and the median seconds of the latest and of the early steps."""
+        """Return the curve of the loss, and the median seconds of the latest and of the early steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -117,7 +117,7 @@ def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
 
     loss = latest.get("loss", {})
     stepping, steps = highest("step_duration_seconds_sum"), highest("step_duration_seconds_count")
-    # After only one scrape there is no difference, so the mean of all steps is used.
+    # A single scrape gives no difference, so the mean of all steps is used.
     mean = stepping / steps if stepping is not None and steps else None
     phase = _phase(latest.get("phase", {}))
     ending, ended_at = _ending(latest.get("end_timestamp_seconds", {}))
@@ -150,13 +150,13 @@ def _phase(states: Mapping[Which, float]) -> str:
 def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
     if not moments:
         return "", None
-    # The end of a failed host is the end of the run, whenever other hosts ended.
+    # The end of a failed host is the end of the run, regardless of when other hosts ended.
     which = max(moments, key=lambda one: (label_of(one, "ending") not in ENDINGS, moments[one]))
     return label_of(which, "ending"), moments[which]
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix time of the last progress, and when the silence since then becomes a stall."""
+    """Return the Unix time of the last progress, and the time at which the silence becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds

@@ -1,7 +1,7 @@
-"""The script that Streamlit runs for every reader.
+"""The script that Streamlit runs for every session.
 
-It is in a separate folder: next to a folder named pages/, Streamlit would add that folder's files to its own
-navigation, and show them without the dashboard's frame.
+It is in a separate folder, because Streamlit adds the files of a folder named pages/ beside its script to its
+navigation, and shows them without the dashboard's frame.
 """
 
 from stallwatch_dashboard.app import main

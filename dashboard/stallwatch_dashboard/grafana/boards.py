@@ -1,7 +1,7 @@
 """Build the Grafana boards: all runs, and one run. Their uids never change, so links to them stay valid.
 
-`panels.json` describes their panels. They are built with grafana-foundation-sdk for Grafana 11.4, whose
-schema later versions also read.
+`panels.json` describes the panels. The boards are built with grafana-foundation-sdk for the schema of Grafana
+11.4, which later versions can also read.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from stallwatch_rules.decoding import from_json
 
 RUNS, RUN = "stallwatch-runs", "stallwatch-run"
 TAG = "stallwatch"  #: tag of the boards, and of the annotations for incidents
-#: The data source that the reader selects at the top of the board.
+#: The data source that the user selects at the top of the board.
 _SOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 #: Width in 24ths of a board, and height in rows.
 _SIZES = {"figure": (6, 4), "curves": (12, 8), "rows": (24, 9), "states": (24, 6)}
 
 
 class _Panel(msgspec.Struct, forbid_unknown_fields=True):
-    kind: str  #: figure: one number; curves: lines; rows: a row per series; states: a band over time
+    kind: str  #: "figure": one number; "curves": lines; "rows": a row per series; "states": a band
     title: str
     about: str
     query: str = ""  #: PromQL
-    queries: dict[str, str] = {}  #: PromQL queries of curves, by legend
+    queries: dict[str, str] = {}  #: PromQL queries of curves, by legend text
     legend: str = ""
     unit: str = ""
-    limits: dict[str, str] = {}  #: for a figure: colors of `theme`, by the value at which they start
+    limits: dict[str, str] = {}  #: colors of a figure (names in `theme`), by the value at which each starts
     links: dict[str, str] = {}
 
 

@@ -1,6 +1,6 @@
 """Push boards, their data source, and incidents to a Grafana. Repeated pushes have the same result.
 
-The calls are those of Grafana's HTTP API as grafana-client makes them: ``/folders``, ``/datasources``,
+The module uses these paths of Grafana's HTTP API through grafana-client: ``/folders``, ``/datasources``,
 ``/dashboards/db``, and ``/annotations``.
 """
 
@@ -34,7 +34,7 @@ class Done(NamedTuple):
 
 
 class PushError(Exception):
-    """Grafana did not accept a push; the message gives the reason and a remedy, without the token."""
+    """Grafana did not accept a push; the message gives the reason and a fix, without the token."""
 
 
 class Grafana:
@@ -49,7 +49,7 @@ class Grafana:
         return Done("folder", title, "created")
 
     def source(self, prometheus: str, name: str = "Stallwatch Prometheus") -> Done:
-        """Create or update the data source for a Prometheus-compatible server, as Grafana reaches it."""
+        """Create or update the data source for a Prometheus-compatible server; Grafana must reach the URL."""
         wanted = {"uid": SOURCE, "name": name, "type": "prometheus", "access": "proxy", "url": prometheus}
         known = self._got(lambda: self._api.datasource.get_datasource_by_uid(SOURCE))
         if known is None:
@@ -89,7 +89,7 @@ class Grafana:
         return Done("annotation", incident.id, "updated")
 
     def _got(self, request: Any) -> Any:
-        """Return Grafana's answer; ``None`` if Grafana has no such object."""
+        """Return Grafana's response; ``None`` if the object does not exist."""
         with suppress(_Missing):
             return self._answer_of(request)
         return None
@@ -107,7 +107,7 @@ class Grafana:
             raise PushError(f"{self._url} is no address: it begins with http:// or https://") from None
         except (RequestException, OSError) as error:
             raise PushError(f"{self._url} does not answer: {type(error).__name__}") from None
-        # grafana-client returns a web page, such as a proxy's, as its text (5.1.4, client.py).
+        # For a web page, such as a proxy's, grafana-client returns the page's text (5.1.4, client.py).
         if not isinstance(answer, (dict, list)):
             raise PushError(f"{self._url} answers, but not as Grafana does: something else is there")
         return answer
@@ -123,7 +123,7 @@ def push(
     prometheus: str = "",
     incidents: Iterable[Incident] = (),
 ) -> Iterable[Done]:
-    """Push folder, data source, boards and annotations; yield each result. Raises ``PushError``."""
+    """Push the folder, the data source, boards and annotations; yield each result. Raises ``PushError``."""
     yield grafana.folder()
     if prometheus:
         yield grafana.source(prometheus)

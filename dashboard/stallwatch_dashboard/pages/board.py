@@ -1,7 +1,7 @@
 """Draw all charts of a run in one frame, and update them in place.
 
-``st.plotly_chart`` makes a new chart for every new number: it discards the old chart with its zoom, and the
-page flickers (docs/decisions/0008). This component keeps the charts and gives them new data.
+``st.plotly_chart`` creates a new chart for every new number: it discards the old chart with its zoom, and the
+page flickers (docs/decisions/0008). This component keeps the charts and updates their data.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _plotly = components.declare_component("plotly", path=Path(str(files("plotly")))
 def draw_board(
     charts: Sequence[tuple[str, str, Drawing]], *, key: str, say: Say, wide: Sequence[str] = ()
 ) -> str | None:
-    """Draw (key, title, figure) in rows of two, those in `wide` alone; the same `key` keeps the charts.
+    """Draw each (key, title, figure), two per row; those with a key in `wide` use the full width.
 
-    Return the id of the incident whose name was clicked, once for each click.
+    The same `key` keeps the existing charts. For each click on an incident's name, return its id once.
     """
     specs = [
         {

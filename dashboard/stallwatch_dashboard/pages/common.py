@@ -1,4 +1,4 @@
-"""Draw the parts that all pages share: the head, the reader's language and zone, the verdict."""
+"""Draw the parts that all pages share: the header, the user's language and time zone, and the verdict."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PAGES = {
 
 def page(name: str, *, default: bool = False) -> StreamlitPage:
     path = Path(__file__).with_name(f"{name}.py")
-    address = None if default else name  # the first page has no path, and only the first page has none
+    address = None if default else name  # only the first page has no path
     return st.Page(path, title=say(name), icon=PAGES[name], url_path=address, default=default)
 
 
@@ -52,14 +52,14 @@ def switch(name: str, **query: str) -> NoReturn:
 
 
 def leave_fragments() -> None:
-    """Stop answering reruns of this page's fragments, before another page is drawn.
+    """Prevent reruns of this page's fragments before another page is drawn.
 
-    The browser requests reruns of a page's fragments until it receives the new page. A rerun that arrives
-    meanwhile would be answered after the new page, with the last page's address: the browser would return to
-    that address, or discard the new page, draw nothing, and report a "Bad delta path index"; and a click that
-    the browser still reports would count again (streamlit 1.67, ScriptRunner._run_script,
-    ScriptRequests.request_rerun). A fragment that is not stored is not rerun (AppSession.request_rerun), and
-    the new page replaces pending requests.
+    The browser requests reruns of a page's fragments until it receives the new page. The response to such a
+    request would arrive after the new page, with the last page's address. The browser would then return to
+    that address, or discard the new page, draw nothing, and report a "Bad delta path index". A click that the
+    browser still reports would also count again (streamlit 1.67, ScriptRunner._run_script,
+    ScriptRequests.request_rerun). Streamlit does not rerun a fragment that is not stored
+    (AppSession.request_rerun), and the new page replaces pending requests.
     """
     if (context := get_script_run_ctx()) is not None:
         context.fragment_storage.clear()
@@ -78,9 +78,9 @@ def leave_last_page() -> None:
 def note_page() -> None:
     """Store the current page, after the navigation has found it.
 
-    For an address that was just opened, Streamlit first reports the main script, and the page only from the
-    next run on (streamlit 1.67, PagesManager): if that counted as another page, the first click would be
-    discarded.
+    For an address that was just opened, Streamlit first reports the main script, and reports the page only
+    from the next run (streamlit 1.67, PagesManager). If this counted as a change of page, the first click
+    would be discarded.
     """
     if (context := get_script_run_ctx()) is not None:
         st.session_state[_DRAWN] = context.page_script_hash
@@ -99,7 +99,7 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """Return the language that the reader chose, or that of an address, the browser, or the settings."""
+    """Return the language that the user chose, or the language of the address, browser, or settings."""
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
         st.session_state[_OF_ADDRESS] = named  # the next page's address does not repeat it
     chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS) or _of_browser()
@@ -108,12 +108,12 @@ def language() -> str:
 
 
 def _of_browser() -> str | None:
-    """Return Chinese if it is the browser's language; otherwise None: English is often a default."""
+    """Return Chinese if it is the browser's language, otherwise None, because English is often a default."""
     return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
 
 
 def _choose_language() -> None:
-    """Store the chosen language, because the switch is a new widget on every page and loses it."""
+    """Store the chosen language, because the switch is a new widget on every page and loses its value."""
     st.session_state[_CHOSEN] = st.session_state["language"] or language()
 
 
@@ -126,7 +126,7 @@ def duration(value: float | None) -> str:
 
 
 def say_or(key: str, otherwise: str) -> str:
-    """Return the text of a key, or `otherwise` for a key of a later version or another program."""
+    """Return the text of a key, or `otherwise` if the key is unknown, for example from a later version."""
     try:
         return say(key)
     except KeyError:
@@ -138,7 +138,7 @@ def render(text: Text) -> str:
 
 
 def zone() -> tzinfo | None:
-    """Return the reader's time zone from the browser; None (this host's zone) if it reports none."""
+    """Return the user's time zone from the browser; None (this host's zone) if the browser reports none."""
     try:
         return ZoneInfo(st.context.timezone) if st.context.timezone else None
     except (ZoneInfoNotFoundError, ValueError):
@@ -159,7 +159,7 @@ def catalogue(extra: tuple[str, ...]) -> Catalogue:
 
 
 def head(title: str, choose: Callable[[], str | None] | None = None) -> str | None:
-    """Draw the title or a choice in its place, the language, and source problems; return the choice."""
+    """Draw the title or a selection, the language switch, and source problems; return the selection."""
     st.html(theme.STYLE)
     left, right = st.columns([3, 1], vertical_alignment="center")
     with left:
@@ -182,7 +182,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
 
 
 def chosen_row(table: str, rows: Sequence[T]) -> T | None:
-    """Return the row that the reader selected in the table with this key; `None` if none is selected."""
+    """Return the row that the user selected in the table with this key; `None` if no row is selected."""
     chosen = st.session_state.get(table, {}).get("selection", {}).get("rows", [])
     return rows[chosen[0]] if chosen and chosen[0] < len(rows) else None
 
@@ -192,7 +192,7 @@ _FEW_FIXES = 3
 
 
 def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -> None:
-    """Draw the trouble, its impact on the run, and what to change first; the rest can be opened."""
+    """Draw the problem, its impact on the run, and the first fixes; the user can expand the rest."""
     with st.container(border=True, key=f"verdict-{found.level}"):
         st.markdown(f"### {icon} {markdown(found.headline)}")
         if caption := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
@@ -230,7 +230,7 @@ def missing_page(pages: Mapping[str, StreamlitPage]) -> list[StreamlitPage]:
     """Return a hidden page for the name in the address, if none of `pages` has that name.
 
     The browser sends the name once, and then a number derived from it. The page therefore exists as long as
-    the reader's session (streamlit 1.67, PagesManager).
+    the user's session (streamlit 1.67, PagesManager).
     """
     context = get_script_run_ctx()
     name = context.pages_manager.intended_page_name if context is not None else None

@@ -38,7 +38,7 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.sentences import sentence
 
 _ICONS = {"open": "■", "resolved": "✔"}
-_RUN_WIDTH = 150  #: pixels; a longer name is shortened, so that there is room for the titles
+_RUN_WIDTH = 150  #: width in pixels; longer names are shortened to leave room for the titles
 
 
 def incident_table(
@@ -56,7 +56,7 @@ def incident_table(
     }
     if any(i.hosts for i in incidents):
         columns[say("hosts")] = [_hosts(i) for i in incidents]
-    # The longest text comes last, so that no other column is outside of the window.
+    # The longest text is in the last column, so that all other columns are visible.
     columns[say("rule_title")] = [cell(title_of(i, pages.get(i.rule), reader)) for i in incidents]
     if not with_run:
         del columns[say("run_column")]
@@ -64,7 +64,7 @@ def incident_table(
 
 
 def _hosts(incident: Incident) -> str:
-    """Return the host of the rank and the number of hosts; for a single host, only its name."""
+    """Return the rank's host and the number of hosts; for a single host, return only its name."""
     if not incident.hosts:
         return cell(incident.host)
     return f"{cell(incident.host) or formats.NOTHING} / {len(incident.hosts)}"
@@ -73,7 +73,7 @@ def _hosts(incident: Incident) -> str:
 def draw_incidents(
     incidents: Sequence[Incident], *, key: str, with_run: bool = True, height: int | Literal["auto"] = "auto"
 ) -> None:
-    """Draw the table, and store the incident that the reader selects, for the page to open."""
+    """Draw the table, and store the incident that the user selects, so that the page can open it."""
 
     def remember() -> None:
         if (chosen := chosen_row(key, incidents)) is not None:
@@ -100,7 +100,7 @@ def _state(incident: Incident, reader: Reader) -> str:
 
 
 def missing() -> bool:
-    """Return whether incidents cannot be read, and show why, because incidents may still exist."""
+    """Return whether incidents cannot be read; if so, show the reason, because incidents may exist."""
     why = shared().cases.unreadable()
     if why is not None:
         st.warning(markdown(say("incidents_unreadable", why)), icon=":material/warning:")
@@ -147,7 +147,7 @@ def _live(key: str) -> None:
 
 
 def draw_stacks(stacks: StallStacks, about: str = "") -> None:
-    """Draw a sentence about where the ranks of a host were, and then their stacks."""
+    """Draw a sentence about the code position of a host's ranks, and then their stacks."""
     st.text(verbatim(render(sentence(stacks))))
     if about:
         st.caption(about)
@@ -155,7 +155,7 @@ def draw_stacks(stacks: StallStacks, about: str = "") -> None:
 
 
 def _timeline(incident: Incident) -> None:
-    """Draw an incident's changes and notes; for an older version's incident, those in the database."""
+    """Draw an incident's changes and notes; incidents of older versions have them only in the database."""
     kept = shared().cases.history(incident.id)
     changes = [_entry(incident, event) for event in incident.history]
     for change in kept:
@@ -185,7 +185,7 @@ def _timeline(incident: Incident) -> None:
 
 
 def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
-    """Return a row of the timeline: time, change, person, and subject."""
+    """Return a row of the timeline: the time, the change, the person, and the subject."""
     named = verdict.rule_name(event.rule, say, incident.exception if event.rule == incident.rule else "")
     about = named if event.rank is None else f"{named} ({say('rank', event.rank)})"
     if event.what == "closed":
@@ -196,7 +196,7 @@ def _entry(incident: Incident, event: Event) -> tuple[float, str, str, str]:
 
 
 def _icon(incident: Incident) -> str:
-    """Return the icon: a tick only if the incident was fixed, or if its run finished despite it."""
+    """Return the icon: a check mark only if the incident was fixed or the run finished despite it."""
     if incident.unwatched:
         return ICONS["stale"]
     if incident.outlasted:
@@ -239,7 +239,7 @@ _HOURS = (1, 4, 24, 168)
 
 
 def draw_actions(incident: Incident) -> None:
-    """Draw the controls, or who may use them; nothing if the incident is in no database."""
+    """Draw the controls, or a note that only operators can act; nothing if no database has the incident."""
     cases = shared().cases
     if cases.incident(incident.id) is None:
         return
@@ -261,7 +261,7 @@ def draw_actions(incident: Incident) -> None:
 
 
 def _who() -> str:
-    """Return the name of the acting person: the login, or the name typed here."""
+    """Return the name of the acting person: the login name, or a name that the user types."""
     signed_in = st.user.get("email") if shared().settings.login.on else None
     if isinstance(signed_in, str):
         return signed_in

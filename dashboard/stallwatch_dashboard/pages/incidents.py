@@ -1,4 +1,4 @@
-"""Draw all incidents or, with ``?incident=``, one of them."""
+"""Draw all incidents or, with ``?incident=``, a single incident."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ from stallwatch_rules.report.phrases import (
 )
 from stallwatch_rules.text.digest import fold_ranks
 
-_TOGETHER = ""  #: the choice of all files as one run; no job has this name
-_CHOICE = "which_job"  #: session key of the choice
+_TOGETHER = ""  #: the option to read all files as one run; no job has this name
+_CHOICE = "which_job"  #: session key of the selected job
 _ROW_PIXELS = 35  #: height of a row in Streamlit's tables
 _MOST_ROWS = 6
 _SHOWN_REPORTS = 20
-_KNOWN_REPORTS = 8  #: cached reports of jobs of one upload, for when the reader returns to them
+_KNOWN_REPORTS = 8  #: maximum number of cached reports of the jobs in one upload
 
 
 def _draw(shown: Table) -> None:
@@ -65,7 +65,7 @@ def _draw(shown: Table) -> None:
 
 
 def _choose_job(jobs: Sequence[JobSummary]) -> str:
-    """Return the name of the job that the reader selected; `_TOGETHER` for all jobs as one run."""
+    """Return the name of the job that the user selected; `_TOGETHER` for all files as one run."""
     names = {job.name: f"{shown_name(job, language())} · {render(job.badge)}" for job in jobs}
     reported = next((number for number, job in enumerate(jobs) if job.reported), 0)
     chosen: str | None = st.selectbox(
@@ -80,7 +80,7 @@ def _choose_job(jobs: Sequence[JobSummary]) -> str:
 
 
 def _findings(found: Diagnosis) -> None:
-    # Without bounds, counts are numbers, which a reader can sort.
+    # If all counts are exact, they are shown as numbers, which users can sort.
     bounds = any(f.at_least for f in found.findings)
     st.dataframe(
         {
@@ -145,7 +145,7 @@ def _draw_problems(problems: list[InputProblem]) -> None:
 
 
 def _draw_report(found: Diagnosis, problems: list[InputProblem], lines: str) -> None:
-    """Draw a complete report, the verdict first; `lines` are the lines around the evidence."""
+    """Draw a complete report that starts with the verdict; `lines` are the lines around the evidence."""
     pages = catalogue(shared().settings.rules).pages
     draw_verdict(verdict.of_diagnosis(found, pages, reader()))
     _draw_problems(problems)
@@ -207,7 +207,7 @@ def _diagnose(files: Sequence[Any], healthy: Sequence[Any], job: str = "", toget
 
 
 def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) -> Answer:
-    """Return the report of one of several jobs, or the default report; read it unless it is cached."""
+    """Return the report of one of several jobs, or the default report; read the files unless it is cached."""
     known: dict[str | None, Answer] = st.session_state.setdefault("reports", {})
     if job not in known:
         try:
@@ -218,17 +218,17 @@ def _report_of(job: str | None, files: Sequence[Any], healthy: Sequence[Any]) ->
         if len(known) > _KNOWN_REPORTS:
             del known[next(iter(known))]
         known[job] = answer
-    known[job] = known.pop(job)  # the report viewed last is deleted last
+    known[job] = known.pop(job)  # the most recently viewed report is deleted last
     return known[job]
 
 
 def _compared(answer: Answer) -> None:
-    """Show that no line is new, or that the run used for comparison is not healthy either."""
+    """Show that there are no new lines, or that the run used for comparison is not healthy."""
     if not answer.healthy:
         return
     if answer.healthy not in TRAINS:
         st.info(say("not_healthy", say(f"verdict_{answer.healthy}")), icon=":material/info:")
-    # New lines are searched only in a run in trouble.
+    # New lines are searched only in a run that has problems.
     if not answer.found.new_lines and answer.found.in_trouble:
         st.caption(say("nothing_new"))
 

@@ -1,4 +1,4 @@
-"""Draw the catalogue: find a rule, read its page, try a pattern on lines, draft a page for a failure."""
+"""Draw the catalogue: search rules, read a page, test a pattern on lines, draft a page for a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, folder_of_pack, packs_by
 from stallwatch_rules.pages.fixes import fixes_for, without_placeholder
 from stallwatch_rules.pages.page import RulePage
 
-_ROWS = 8  #: number of rows of the list while a page is open below it
+_ROWS = 8  #: number of rows in the list while a rule page is open below the list
 
 
 @st.cache_resource(show_spinner=False)
@@ -164,7 +164,7 @@ with _browse:
     _requested = st.query_params.get("rule", "")
     if _requested in _known.pages:
         _page(_known.pages[_requested])
-    elif _pack := packs_by_rule().get(_requested):  # not loaded here, but an agent may have sent the link
+    elif _pack := packs_by_rule().get(_requested):  # not loaded, but an agent may have sent the link
         _page(catalogue((*_extra, str(folder_of_pack(_pack)))).pages[_requested])
     elif _requested:
         st.info(markdown(say("no_such_rule", _requested)), icon=":material/search_off:")

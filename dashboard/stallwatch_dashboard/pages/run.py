@@ -37,18 +37,18 @@ from stallwatch_dashboard.verdict import rule_name
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.text.digest import fold_ranks
 
-_FRESH_SECONDS = 4.0  #: the age of younger numbers is not shown
-_LAST_WORDS_SECONDS = 15.0  #: a run's last numbers, lines, and incidents may arrive this long after its end
+_FRESH_SECONDS = 4.0  #: maximum age of numbers for which the page does not show the age
+_LAST_WORDS_SECONDS = 15.0  #: maximum delay of a run's last numbers, lines, and incidents after its end
 _FEW_LINES, _MANY_LINES = 15, 1000
 _FEW_HOSTS = 6  #: maximum number of hosts listed by name
 _SPANS = (10, 60, 600)  #: choices for the seconds shown before and after a time
 
 
 def _choose() -> str | None:
-    """Return the run that the reader chose, the address names, or that is newest; None if missing."""
+    """Return the run that the user selected or the address names, or the newest run; None if missing."""
     names = shared().run_names()
     state, in_address = st.session_state, _named()
-    # A changed address means a link, or the browser's back button.
+    # If the address changed, the user followed a link or used the browser's back button.
     linked = in_address if in_address != state.get("address_run") else None
     if linked is not None or state.get("chosen_run") not in names:
         wanted = linked or in_address or (names[0] if names else None)
@@ -56,7 +56,7 @@ def _choose() -> str | None:
     chosen = st.selectbox(
         say("choose_run"),
         names,
-        index=0 if state["chosen_run"] else None,  # a clear button is useless while a run is shown
+        index=0 if state["chosen_run"] else None,  # hides the clear button while a run is shown
         key="chosen_run",
         format_func=plain,
         label_visibility="collapsed",
@@ -71,8 +71,8 @@ def _choose() -> str | None:
 def _named() -> str | None:
     """Return the run that the address names, directly or by one of its incidents.
 
-    Before it opens an incident, Streamlit puts the next page's query into this page's address (1.67,
-    `st.switch_page`), to which the browser's back button leads.
+    Before Streamlit opens an incident's page, it writes that page's query into this page's address (1.67,
+    `st.switch_page`). The browser's back button then returns to this address.
     """
     query = st.query_params.to_dict()
     if "run" not in query and (key := query.pop("incident", None)) is not None:
@@ -85,7 +85,7 @@ def _named() -> str | None:
 
 @st.fragment(run_every="2s")
 def _awaited(run: str | None) -> None:
-    """Show that there is no data yet; when the run appears, draw its page."""
+    """Show that there is no data yet; when the run appears, rerun the page."""
     names = shared().run_names()
     if run in names or (names and run is None):
         st.rerun()
@@ -110,7 +110,7 @@ def _about(row: RunRow, now: float) -> list[str]:
 
 
 def _later(run: str) -> None:
-    """Draw a link to the newest attempt: a reused name gets a number, which an address may lack."""
+    """Draw a link to the newest attempt: a reused run name gets a number that the address may lack."""
     newest = later_attempt(run, shared().run_names())
     if newest is not None:
         st.page_link(
@@ -151,7 +151,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
     eye, span = look(), _span(row, found, incidents, now)
     host = _open_host(row, found, incidents)
     ready = [chart for chart in BOARD if chart.drawable(found)]
-    if is_folded(found.hosts):  # below the map, in which the reader opens a host
+    if is_folded(found.hosts):  # below the map, in which the user selects a host
         ready = (
             [one for one in ready if one.key == "lag"]
             + ([ranks_of_host(host)] if host else [])
@@ -171,7 +171,7 @@ def _charts(row: RunRow, found: RunFrames, incidents: list[Incident], now: float
 def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
     """Draw the facts about the hosts of a multi-host run; return the host whose ranks are drawn.
 
-    That is the reader's choice, which is stored in the address, or else the blamed host.
+    This is the host that the user selected, which is stored in the address, otherwise the blamed host.
     """
     hosts = list(dict.fromkeys([*(found.hosts[rank] for rank in sorted(found.hosts)), *row.hosts]))
     if len(hosts) < 2:
@@ -207,7 +207,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
 
 
 def _hosts(run: str, found: RunFrames, hosts: list[str], blamed: list[str], silent: list[str]) -> None:
-    """Draw a row per host, hosts that need attention first: ranks, last answer, and folder."""
+    """Draw a row per host with ranks, last response, and folder; hosts that need attention come first."""
     hosts = sorted(hosts, key=lambda host: (host not in blamed, host not in silent))
     ranks: dict[str, list[int]] = {}
     for rank, host in found.hosts.items():
@@ -239,7 +239,7 @@ def _span(row: RunRow, found: RunFrames, incidents: list[Incident], now: float) 
 
 
 def _stacks(incidents: list[Incident]) -> None:
-    """Draw where the ranks were at each stall, the newest first: a sentence, then the stacks."""
+    """Draw the ranks' positions in the code at each stall, newest first: a sentence, then the stacks."""
     for incident in sorted(incidents, key=lambda one: -one.opened_at):
         if incident.stacks is None:
             continue
@@ -251,7 +251,7 @@ def _live(run: str, known: int) -> None:
     source = shared()
     row, now = source.row(run), source.clock()
     if row is None or len(source.run_names()) != known:
-        st.rerun()  # a run appeared or disappeared, so the list of runs at the top changes
+        st.rerun()  # a run appeared or disappeared, so the list of runs at the top must change
     found, incidents = source.frames(run), source.incidents(run)
     pages = catalogue(source.settings.rules).pages
     shown = verdict.of_run(row, pages, reader(), found.last_step_at)
@@ -297,7 +297,7 @@ def _log(run: str) -> None:
 
 
 def _comparison(run: str) -> None:
-    """Draw the choice of a second run, which is stored in the address, and the charts of both runs."""
+    """Draw the selection of a second run, which is stored in the address, and the charts of both runs."""
     others = [name for name in shared().run_names() if name != run]
     if not others:
         return
@@ -328,7 +328,7 @@ def _compared(run: str, other: str) -> None:
 
 
 def _moment(run: str) -> None:
-    """Draw log lines around a time, with controls. No file is read before the reader opens it."""
+    """Draw log lines around a time, with controls. Files are read only when the user opens this section."""
     found = shared().copies(run)
     if not found:
         return
@@ -369,7 +369,7 @@ def _copy_name(copy: log_copies.LogCopy) -> str:
 
 
 def _beginning(run: str, incident: Incident | None) -> float:
-    """Return the time at which progress stopped before an incident; without one, the end of the run."""
+    """Return the time at which progress stopped before an incident; without incidents, the end of the run."""
     if incident is not None:
         return incident.quiet_since
     info = shared().info(run)

@@ -1,4 +1,4 @@
-"""Draw every run in one row, urgent runs first. The choices are stored in the address, for sharing."""
+"""Draw one row per run, urgent runs first. The address stores the filters, so that users can share it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _empty() -> None:
 def _live() -> None:
     source = shared()
     rows = source.rows()
-    with st.container():  # this container always exists, so that the table keeps its place
+    with st.container():  # this container always exists, so that the table keeps its position
         missing()
     if not rows:
         _empty()

@@ -62,17 +62,17 @@ def _percent(share: float) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A column of numbers, or of words if `field` is empty. The highest number comes first."""
+    """A column of numbers, or of words if `field` is empty. The highest number is sorted first."""
 
     name: str  #: key of the heading's text
-    width: int  #: pixels; the columns up to the invalidations fit into a window of 1,440
-    order: str = ""  #: the column's name in the address; a column without one cannot be sorted
+    width: int  #: width in pixels; a window of 1,440 pixels shows all columns up to the invalidations
+    order: str = ""  #: the column's name in the address; if empty, the column cannot be sorted
     field: str = ""  #: the field of `RunRow` that holds the number
     shown: Callable[..., str] = formats.number
-    is_duration: bool = False  #: True if `shown` takes the language, too
-    rising: bool = False  #: True if the lowest number comes first
+    is_duration: bool = False  #: True if `shown` also takes the language
+    rising: bool = False  #: True if the lowest number is sorted first
     help: str = ""
-    long: bool = False  #: True if the text may be wider than its column
+    long: bool = False  #: True if the text can be wider than its column
 
 
 COLUMNS = (
@@ -99,7 +99,7 @@ COLUMNS = (
 
 
 def draw_table(table: dict[str, Any], *, key: str) -> None:
-    """Draw the data from `table`; the same `key` keeps the table, and the reader's choices."""
+    """Draw the data from `table`; the same `key` keeps the table with the user's sorting and search."""
     html, css, js = _sources()
     # Registered at each draw, because Streamlit's tests have a registry of components per page (1.58).
     draw = st.components.v2.component("stallwatch_runs", html=html, css=css, js=js, isolate_styles=False)
@@ -109,7 +109,7 @@ def draw_table(table: dict[str, Any], *, key: str) -> None:
 def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     """Return the data for the browser, which searches and sorts; `rows` start with the most urgent.
 
-    All of it is shown as text, except `key`, which leads to the run.
+    All data is shown as text, except `key`, which identifies the run to open.
     """
     say = reader.say
     return {
@@ -186,7 +186,7 @@ def _shown_incidents(row: RunRow) -> Sequence[Incident]:
 
 
 def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
-    """Return the titles of the incidents; without any, the cause of the end of an ended run."""
+    """Return the titles of the incidents; if there are none, the cause of the run's end."""
     found = {title_of(one, pages.get(one.rule), reader) for one in _shown_incidents(row)}
     if row.cause and not found:
         found = {rule_name(row.cause, reader.say, row.exception)}
@@ -194,13 +194,13 @@ def _titles(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> str:
 
 
 def _located(row: RunRow, reader: Reader) -> str:
-    """Return the ranks that hold up the run and their place, if that is known: the column is narrow."""
+    """Return the ranks that block the run and their code position if known, in a form for a narrow column."""
     stalls = [one.stacks for one in _shown_incidents(row) if one.kind == "stall" and one.stacks is not None]
     return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
 
 
 def _phase(phase: str, say: Say) -> str:
-    """Return the translated phase; for a custom trainer's phase, its own name."""
+    """Return the translated phase, or the name of a custom trainer's phase."""
     return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
 
 

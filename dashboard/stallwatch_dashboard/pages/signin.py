@@ -1,4 +1,4 @@
-"""Draw the sign-in page, which only people named in the configuration can pass."""
+"""Draw the sign-in page, which admits only people who are listed in the configuration."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ export default function ({ data }) {
 
 
 def keep_address() -> None:
-    """Make the browser store the address that it shows; drawn below the sign-in button."""
+    """Draw a component below the sign-in button that makes the browser store the current address."""
     _run("stallwatch_keep_address", _KEEP)
 
 
 def go_to_address() -> None:
-    """Redirect a person who was just admitted to the requested address."""
+    """Redirect a person who just signed in to the requested address."""
     _run("stallwatch_go_to_address", _GO)
 
 
@@ -51,9 +51,9 @@ def _run(name: str, script: str) -> None:
 
 
 def role() -> Role | None:
-    """Return the role of this page's reader, by the current configuration.
+    """Return the role of this page's user according to the current configuration.
 
-    Without a login, the reader is the owner and may do everything.
+    Without a login, the user is the owner and has all permissions.
     """
     login = shared().settings.login
     if not login.on:
@@ -64,7 +64,7 @@ def role() -> Role | None:
 
 
 def may_operate() -> bool:
-    """Return whether this person may act; the server checks every action, whatever the browser sent."""
+    """Return whether this person is an operator; the server checks this for every action."""
     return role() == "operator"
 
 
@@ -74,7 +74,7 @@ def offer_uploads() -> None:
 
 
 def admit() -> bool:
-    """Return whether the pages may be drawn; if not, draw the sign-in or the refusal instead."""
+    """Return whether the person has access; if not, draw the sign-in page or the refusal."""
     if role() is not None:
         return True
     st.html(theme.STYLE)

@@ -28,7 +28,7 @@ def lines_around(
     after: int = 6,
     limits: Limits | None = None,
 ) -> str:
-    """Return the lines `number - before` to `number + after` of a diagnosed file, line `number` marked.
+    """Return the lines `number - before` to `number + after` of a diagnosed file, with line `number` marked.
 
     Secrets are masked. The text is empty if there is no such line.
     """
@@ -38,7 +38,7 @@ def lines_around(
         for log in from_stream(name, stream, limits=limits)[0]:
             if log.name == file:
                 masker = LineMasker()
-                # An additional line before is read, because it may be part of a private key.
+                # Read one more line before, because it can be part of a private key.
                 lines = [
                     structs.replace(line, text=masker(line.text))
                     for line in _read(log, problems, number, before + 1, after)
@@ -62,9 +62,9 @@ def _read(log: LogFile, problems: list[InputProblem], number: int, before: int, 
 
 
 def _skipped(chunks: Iterator[bytes], most: int) -> tuple[int, Iterator[bytes]]:
-    """Return how many lines were skipped without inspection, at most `most`, and the chunks after them.
+    """Return the number of lines skipped without inspection, at most `most`, and the chunks after them.
 
-    No line is skipped in encodings in which a line's end has more than one byte.
+    No line is skipped in encodings with more than one byte per line break.
     """
     count, rest = 0, b""
     for portion in chunks:

@@ -1,8 +1,8 @@
-"""Guard Streamlit's upload address: which sessions may send files, and how much in total.
+"""Restrict uploads to Streamlit by session and by total size.
 
-Streamlit accepts a file from any open session, even one without a login, and keeps it in memory (streamlit
-1.67, web/server/starlette/starlette_routes.py). Here a session may send files only after a page offers an
-upload, and all sessions together have a size limit.
+Streamlit accepts a file from any open session, even without a login, and keeps the file in memory (streamlit
+1.67, web/server/starlette/starlette_routes.py). With this module, a session can send files only after a page
+offered it an upload, and all sessions together have a size limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATH = re.compile(r"/_stcore/upload_file/(?P<session>[^/]+)/(?P<file>[^/]+)$")
 
 
 class UploadSessions:
-    """Records the sessions that may send files, and the bytes that each session stores."""
+    """Records the sessions that can send files, and the number of bytes that each session stores."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,7 +30,7 @@ class UploadSessions:
             self._kept.setdefault(session, {})
 
     def take(self, session: str, file: str, size: int, most: int, alive: Callable[[str], bool]) -> int:
-        """Register a file about to arrive. Return the HTTP status of a refusal, or 0 to accept the file."""
+        """Register a file before it arrives. Return 0 to accept the file, or the HTTP status of a refusal."""
         with self._lock:
             if session not in self._kept:
                 return 403
@@ -47,7 +47,7 @@ class UploadSessions:
             self._kept.get(session, {}).pop(file, None)
 
 
-LEDGER = UploadSessions()  #: the ledger of this process
+LEDGER = UploadSessions()  #: the sessions of this process
 _REFUSALS = {
     403: "this session may not upload",
     411: "the length of the upload is missing",
@@ -65,7 +65,7 @@ class UploadGate:
     ) -> None:
         self._app = app
         self._ledger = ledger
-        self._most = most  #: maximum bytes that all sessions may store together
+        self._most = most  #: maximum number of bytes that all sessions together can store
         self._alive = alive
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

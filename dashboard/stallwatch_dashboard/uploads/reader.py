@@ -2,7 +2,7 @@
 
 `reading` starts this process in the folder that holds the files. Standard input holds the `Task` (JSON).
 Standard output receives one JSON line for each progress report, ``[read, of]`` in bytes, and ends with the
-line ``"done"``; the answer (`Answer`, msgpack) is in the file that the task names.
+line ``"done"``. The result (`Answer`, msgpack) is in the file that the task names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stallwatch_rules.decoding import from_json
 from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.records import Diagnosis, JobSummary
 
-_NICER = 5  # gives the pages, for which people wait, a higher priority
+_NICER = 5  # gives a higher priority to the pages, for which users wait
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Task:
     workers: int
     answer: str  #: path of the file to write
     healthy: list[str] = field(default_factory=list)  #: paths of a healthy run for comparison
-    job: str = ""  #: which of several jobs to read; empty: the job that the command would report
+    job: str = ""  #: name of the job to read; empty: the job that ``stallwatch diagnose`` would report
     together: bool = False  #: True reads all files as one run
 
 
@@ -78,7 +78,7 @@ def _read(task: Task) -> Answer:
             task.limits,
             known.baseline if known is not None and known.baseline.exemplars else None,
             parallel,
-            scratch=".",  # removed with the files, also if this process is killed
+            scratch=".",  # removed together with the files, even if this process is killed
         ),
         job=task.job or None,
         together=task.together,
@@ -87,7 +87,7 @@ def _read(task: Task) -> Answer:
     answer = Answer(found, result.problems, jobs=result.jobs)
     if known is not None:
         answer.problems = [*result.problems, *known.problems]
-        # If the healthy run could not be read, the problem is reported and nothing was compared.
+        # If the healthy run could not be read, report the problem and compare nothing.
         answer.healthy = known.verdict if known.baseline.exemplars else ""
     if found.primary is None:
         return answer

@@ -1,4 +1,4 @@
-"""Read uploaded files in a separate process, a few at a time, and pass on its progress reports."""
+"""Read a few uploads at a time, each in a separate process, and forward its progress reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """Return the last part of an upload's name as a safe file name that keeps its rank and extensions."""
+    """Return the last part of an upload's name as a safe file name with the same rank and extensions."""
     last = _UNSAFE_CHARACTERS.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
@@ -41,7 +41,7 @@ def safe_name(name: str, number: int) -> str:
 
 @contextmanager
 def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Write the files to a private folder, removed at the end; yield it and their paths within it.
+    """Write the files to a temporary private folder; yield the folder and the files' paths in it.
 
     Files with the same name are stored in separate folders.
     """
@@ -64,14 +64,14 @@ def spooled(files: Sequence[tuple[str, BinaryIO]], home: Path) -> Iterator[tuple
 
 
 _AT_ONCE = 2
-_STARTS_SAFELY = sys.version_info >= (3, 11)  # True if Python obeys PYTHONSAFEPATH
+_STARTS_SAFELY = sys.version_info >= (3, 11)  # True if Python supports PYTHONSAFEPATH
 _turns = threading.BoundedSemaphore(_AT_ONCE)
 _MIB = 1024 * 1024
-_RATIO_FROM = 64 * _MIB  # smaller than the default, as uploads may come from anyone
+_RATIO_FROM = 64 * _MIB  # smaller than the default, because any user can upload files
 
 
 class ReadingFailed(Exception):
-    """The reading process ended without an answer; the message gives its exit code."""
+    """The reading process ended without a result; the message gives its exit code."""
 
 
 def limits_of(settings: DashboardSettings) -> Limits:
@@ -94,13 +94,13 @@ def read_uploads(
     job: str = "",
     together: bool = False,
 ) -> Answer:
-    """Diagnose the files, compared with those of a `healthy` run if there are any.
+    """Diagnose the files, and compare them with the files of a `healthy` run, if any.
 
-    If the files belong to several jobs, read only those of `job`, or all as one run if `together`. Call
-    ``waiting`` if other uploads must be read first.
+    If the files belong to several jobs, read only the files of `job`, or all files as one run if `together`.
+    Call ``waiting`` if other uploads must be read first.
 
-    Any exception from ``progress``, for example because the reader closed the page, kills the process at
-    once. Raises `ReadingFailed` if that process died, and ``OSError`` if the disk accepts no files.
+    If ``progress`` raises an exception, for example because the user closed the page, kill the process
+    immediately. Raise `ReadingFailed` if the process died, and ``OSError`` if files cannot be written.
     """
     if not _turns.acquire(blocking=False):
         waiting()
@@ -132,7 +132,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
     with subprocess.Popen(
         own_main("stallwatch_dashboard.uploads.reader"),
         cwd=folder,
-        # The process's children must not import modules from the folder of the uploaded files, either.
+        # Child processes must not import modules from the folder of the uploaded files, either.
         env={**os.environ, "PYTHONSAFEPATH": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -155,7 +155,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Return a problem if the files (name, bytes) are too large together; otherwise ``None``."""
+    """Return a problem if the files (name, bytes) are too large in total; otherwise ``None``."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None

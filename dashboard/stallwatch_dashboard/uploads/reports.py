@@ -1,4 +1,4 @@
-"""Store reports for readers: one file each under ``<home>/reports``, without secrets."""
+"""Store reports for later viewing: one file each under ``<home>/reports``, without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stallwatch_rules.report.clean import clean_diagnosis
 
 _ID = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{8}")
 _SUFFIX = ".msgpack"
-_MOST_BYTES = 32 << 20  #: a report has some hundred kilobytes; a larger file is not ours
+_MOST_BYTES = 32 << 20  #: a report has a few hundred kilobytes; a larger file is not a report
 
 
 class SavedReport(msgspec.Struct):

@@ -1,9 +1,9 @@
-"""One module per chat: it writes the requests that the chat documents, and interprets the answers.
+"""Chat services, one module each: write the requests that a chat documents, and interpret the responses.
 
-Apprise parses the URL. Stallwatch writes the request if Apprise 2.2.0 does not follow the chat's
-documentation: Apprise takes every HTTP 200 of Feishu, Lark, DingTalk and WeCom for a success although these
-chats report errors in a 200, cannot sign requests to Feishu and Lark, discards ``Retry-After`` and error
-codes of all chats, and sends plain text to chats that support cards.
+Apprise parses the URL. Stallwatch writes the request for chats whose documentation Apprise 2.2.0 does not
+follow. Apprise treats every HTTP 200 of Feishu, Lark, DingTalk and WeCom as a success, although these chats
+also report errors with status 200. It cannot sign requests to Feishu and Lark, discards ``Retry-After`` and
+the error codes of all chats, and sends plain text to chats that support cards.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from stallwatch_alerts.channels.chats.wecom import WeCom
 def chat_of(plugin: Any, url: str) -> Chat | None:
     """Return the chat for the Apprise plugin of a URL; `None` if Apprise itself must send.
 
-    Apprise sends to every other service, and to URLs with features that only Apprise supports: a template of
-    the user's own, Slack workflows, Slack users by email address, or the search for the owner of a Telegram
-    bot.
+    Apprise sends to every other service, and to URLs with features that only Apprise supports: a custom
+    template, Slack workflows, Slack users by email address, or the search for the owner of a Telegram bot.
     """
     if isinstance(plugin, (NotifyFeishu, NotifyLark)):
         return Feishu(plugin, secret=_query(url, "secret"))

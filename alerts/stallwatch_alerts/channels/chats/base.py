@@ -1,4 +1,4 @@
-"""Define the interface of all chats: convert a notice to requests, and an answer to an error or `None`."""
+"""Define the interface of all chats: convert a notice to requests, and a response to an error or `None`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def headline(notice: Notice) -> str:
 
 
 class Chat:
-    """Writes the requests for a notice, and reads the chat's answers.
+    """Writes the requests for a notice, and interprets the chat's responses.
 
     A chat that can edit its messages returns the location of each message (`place`), and overrides `edits`
     and `replies`.
@@ -32,7 +32,7 @@ class Chat:
 
     name: str  #: the chat's section of ``advice.json``
     title: str  #: the chat's name in error messages
-    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait, by error code, if the answer names no time
+    pauses: ClassVar[Mapping[str, float]] = {}  #: seconds to wait by error code, if the response has none
 
     def requests(self, notice: Notice) -> list[Request]:
         """Return one request for each target of the URL."""
@@ -43,11 +43,11 @@ class Chat:
         raise NotImplementedError
 
     def place(self, answer: Answer) -> Place | None:  # noqa: ARG002
-        """Return the location of the message in a chat's answer; `None` if the chat does not report it."""
+        """Return the location of the message from a response; `None` if the chat does not report it."""
         return None
 
     def edits(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
-        """Return one request per place that replaces the message there with the notice."""
+        """Return one request per place; it replaces the message at that place with the notice."""
         return []
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:  # noqa: ARG002
@@ -55,7 +55,7 @@ class Chat:
         return self.requests(notice)
 
     def failure(self, answer: Answer) -> ChannelError | None:
-        """Return the error that an answer reports; `None` if the chat accepted the message."""
+        """Return the error that a response reports; `None` if the chat accepted the message."""
         refusal = self.refusal(answer)
         if refusal is None:
             return None
@@ -70,7 +70,7 @@ class Chat:
 
 
 class CodedChat(Chat):
-    """A chat that reports errors as a code in the body of an HTTP 200; code 0 means success."""
+    """A chat that reports errors as a code in the body of an HTTP 200 response; code 0 means success."""
 
     code_keys: ClassVar[Sequence[str]] = ("errcode",)
     message_key: ClassVar[str] = "errmsg"

@@ -1,15 +1,15 @@
 r"""Send notices to custom robots of DingTalk.
 
 Documented at open.dingtalk.com, "Custom robot access" (document/robots/custom-robot-access) and "Security
-settings" (customize-robot-security-settings): the URL is signed with the HMAC-SHA256 of
-``timestamp\nsecret``, keyed by the secret, with a timestamp in milliseconds that must be less than an hour
-off; a message has at most 20,000 bytes; after 20 messages in a minute a robot is blocked for ten minutes;
-errors are reported as ``errcode`` in a 200: 310000 (signature, keyword or address), 130101 (too many
-messages), 300001 and 400xxx (token).
+settings" (customize-robot-security-settings). The URL is signed with the HMAC-SHA256 of
+``timestamp\nsecret``, keyed by the secret. The timestamp is in milliseconds and must be less than an hour
+off. A message has at most 20,000 bytes. After 20 messages in a minute, a robot is blocked for ten minutes.
+DingTalk reports errors as ``errcode`` in a response with status 200: 310000 (signature, keyword or address),
+130101 (too many messages), 300001 and 400xxx (token).
 
-Apprise 2.2.0 takes every 200 for a success, and encodes the signature twice (``quote`` in ``get_signature``,
-again in ``requests``). A Markdown message must also mention the called people in its text; Apprise does not
-mention them.
+Apprise 2.2.0 treats every 200 as a success, and encodes the signature twice (``quote`` in
+``get_signature``, again in ``requests``). The text of a Markdown message must also mention the people whom
+the message notifies; Apprise does not add these mentions.
 """
 
 from __future__ import annotations

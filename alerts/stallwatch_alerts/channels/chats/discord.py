@@ -1,9 +1,10 @@
 """Send notices to Discord webhooks.
 
-Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true``
-Discord reports no error if it does not save a message; with it the answer is the message), "Edit Webhook
-Message" (a PATCH), "Message resource", "Embed limits" (title 256, description 4096, 6000 in all) and "Allowed
-mentions", "Rate limits" (429 with ``retry_after`` in seconds in the body and ``Retry-After``).
+Documented at discord.com/developers/docs: "Webhook resource", "Execute Webhook" (without ``wait=true``,
+Discord reports no error if it does not save a message; with ``wait=true``, it returns the message), "Edit
+Webhook Message" (a PATCH), "Message resource", "Embed limits" (256 characters in the title, 4096 in the
+description, 6000 in total), "Allowed mentions", and "Rate limits" (429 with ``Retry-After``, and with
+``retry_after`` in seconds in the body).
 
 Apprise sends without ``wait=true`` and without ``allowed_mentions``, and after a 429 it resends immediately.
 """
@@ -41,7 +42,7 @@ class Discord(Chat):
         return [Request(self._url, _body(notice) | self._user, params={"wait": "true", **self._thread})]
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the id of the posted message; `None` if the answer has none."""
+        """Return the id of the posted message; `None` if the response has no id."""
         body = answer.json()
         return {"id": str(body["id"])} if str(body.get("id", "")).isdecimal() else None
 

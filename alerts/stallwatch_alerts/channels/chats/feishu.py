@@ -1,13 +1,13 @@
 r"""Send notices to custom bots of Feishu and of Lark, which is Feishu outside of China.
 
-Documented at open.feishu.cn, "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot): a request has at
-most 20 KB; its body holds the signature (the HMAC-SHA256 of an empty message, keyed by
-``timestamp\nsecret``); errors are reported as ``code`` in a 200: 9499 bad request, 11232 too many, 19021
-signature, 19022 address, 19024 keyword. "Rich text (Markdown) component" lists the entities that escape the
-markup of a card.
+Documented at open.feishu.cn, "Custom bot usage guide" (client-docs/bot-v3/add-custom-bot). A request has at
+most 20 KB. Its body contains the signature: the HMAC-SHA256 of an empty message, keyed by
+``timestamp\nsecret``. Feishu reports errors as ``code`` in a response with status 200: 9499 (bad request),
+11232 (too many messages), 19021 (signature), 19022 (address), 19024 (keyword). "Rich text (Markdown)
+component" lists the entities that escape the markup of a card.
 
-Apprise takes every 200 for a success, cannot sign (``?secret=`` is our addition), and sends text without a
-card.
+Apprise treats every 200 as a success, cannot sign requests (Stallwatch adds the parameter ``?secret=``), and
+sends text without a card.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stallwatch_alerts.channels.http import Request
 from stallwatch_alerts.messages.layout import Block, Code, Links, bold_label
 from stallwatch_alerts.notice import Notice
 
-_LIMIT = 19_000  # maximum number of bytes, of the 20 KB allowed; the rest is for the signature
+_LIMIT = 19_000  # maximum bytes of a message; Feishu allows 20 KB, and the rest is for the signature
 _TEMPLATES = {"failure": "red", "warning": "orange", "info": "blue", "success": "green"}
 _ENTITIES = str.maketrans({char: f"&#{ord(char)};" for char in "\\`*_[]()<>#~$&"})
 _LOOK_ALIKES = str.maketrans({"`": "'", "<": "‹", ">": "›"})
@@ -38,7 +38,7 @@ class Feishu(CodedChat):
     name = "feishu"
     code_keys = ("code", "StatusCode")
     message_key = "msg"
-    # The limit is per minute; Feishu does not document how long it refuses messages.
+    # The rate limit is per minute; Feishu does not document how long it refuses messages after that.
     pauses = dict.fromkeys(("11232", "11233", "99991400"), 60.0)
 
     def __init__(self, plugin: Any, secret: str = "", clock: Callable[[], float] = time.time) -> None:

@@ -1,14 +1,14 @@
 """Send notices to incoming webhooks of Slack, or through bots by ``chat.postMessage``.
 
-A bot edits its messages by ``chat.update``, and replies in a thread that also shows in the channel.
-Documented at docs.slack.dev: "Sending messages using incoming webhooks" (a plain ``ok``, or an error code as
-text with 400, 403, 404, 410), "chat.postMessage" (errors as ``"ok": false`` in a 200, ``channel`` and ``ts``
-of the posted message, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate limits" (429 with
-``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message text" (``&``, ``<``
-and ``>`` are escaped in ``text``).
+A bot edits its messages by ``chat.update``. Its replies appear both in the thread and in the channel.
+Documented at docs.slack.dev: "Sending messages using incoming webhooks" (the response is ``ok``, or an error
+code as text with status 400, 403, 404 or 410), "chat.postMessage" (errors as ``"ok": false`` with status 200,
+``channel`` and ``ts`` of the posted message, ``thread_ts``, ``reply_broadcast``), "chat.update", "Rate
+limits" (429 with ``Retry-After``), "Blocks": "Header" (150 characters) and "Rich text", "Formatting message
+text" (``&``, ``<`` and ``>`` are escaped in ``text``).
 
-Rich text is literal: Slack interprets no markup, mentions or links in it. Apprise sends mrkdwn, in which the
-``_`` and ``*`` of a log line cannot be escaped.
+Slack interprets no markup, mentions or links in rich text. Apprise sends mrkdwn, in which the ``_`` and ``*``
+of a log line cannot be escaped.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from stallwatch_alerts.notice import Notice
 from stallwatch_rules.text.lazy import lazy
 
 _HEADER = 150
-_TEXT = 10_000  # characters in all blocks; above about 13,000, Slack answers "msg_blocks_too_long"
+_TEXT = 10_000  # maximum characters in all blocks; above about 13,000, Slack returns "msg_blocks_too_long"
 _CODE = lazy(r"[a-z][a-z0-9_]{2,60}")
 
 
@@ -87,7 +87,7 @@ class Slack(Chat):
         return [Request(self._update, {**body, **place}, headers=self._headers) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return replies in the message's thread and the channel, or in the thread that the URL names."""
+        """Return replies to the message's thread and the channel, or to the thread that the URL specifies."""
         found = []
         for (_, thread), place in zip(self._targets, places, strict=True):
             where = {"channel": place["channel"], "thread_ts": thread or place["ts"]}

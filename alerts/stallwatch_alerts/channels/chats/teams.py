@@ -1,11 +1,11 @@
 """Send notices to Microsoft Teams through a Power Automate workflow.
 
 Documented at learn.microsoft.com: "Create incoming webhooks with Workflows for Microsoft Teams" and "Create
-and send messages" of incoming webhooks (a card in ``attachments``, 28 KB, more than four requests a second
-are refused with a 429), "Trigger a workflow with a request" (202; errors as ``error.code``),
-adaptivecards.io, "RichTextBlock" and "TextRun".
+and send messages" of incoming webhooks (a card in ``attachments`` of at most 28 KB; status 429 for more than
+four requests a second), "Trigger a workflow with a request" (status 202; errors as ``error.code``); and at
+adaptivecards.io: "RichTextBlock" and "TextRun".
 
-Teams shows text runs literally, but interprets Markdown in text blocks, which Apprise sends.
+Teams shows text runs literally, but interprets Markdown in text blocks. Apprise sends text blocks.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ entities are parsed), "editMessageText", "ReplyParameters", "HTML style" (only `
 escaped), "LinkPreviewOptions", "Making requests" and "ResponseParameters" (``error_code``, ``description``,
 ``retry_after``, ``migrate_to_chat_id``).
 
-Words with a dot are sent as code: otherwise Telegram turns words such as ``train.py`` into links, because .py
-is a country's domain.
+Words that contain a dot are sent as code. Otherwise, Telegram turns words such as ``train.py`` into links,
+because .py is a country's top-level domain.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Telegram(Chat):
         return found
 
     def place(self, answer: Answer) -> Place | None:
-        """Return the ids of the chat and the message; `None` if the answer has none."""
+        """Return the ids of the chat and the message; `None` if the response has no ids."""
         result = answer.json().get("result")
         chat = result.get("chat") if isinstance(result, dict) else None
         if not isinstance(result, dict) or not isinstance(chat, dict) or "message_id" not in result:
@@ -64,7 +64,7 @@ class Telegram(Chat):
         return [Request(self._edit, {**self._body(notice), **place}) for place in places]
 
     def replies(self, notice: Notice, places: Sequence[Place]) -> list[Request]:
-        """Return one reply per posted message; Telegram sends a plain message if that one is deleted."""
+        """Return one reply per posted message; if that was deleted, Telegram sends a plain message."""
         found = []
         for request, place in zip(self.requests(notice), places, strict=True):
             answered = {"message_id": place["message_id"], "allow_sending_without_reply": True}

@@ -1,1 +1,1 @@
-"""Alembic's folder: ``versions/`` holds one file per change of the tables. See ``storage.engine.migrate``."""
+"""Alembic's folder: ``versions/`` holds one file per schema change. See ``storage.engine.migrate``."""

@@ -1,4 +1,4 @@
-"""Create the tables of incidents, messages and records of notifications, which first had no version."""
+"""Create the tables of incidents, messages and notifications; some databases have them without a version."""
 
 from __future__ import annotations
 
