@@ -90,5 +90,5 @@ def _create(path: Path, header: Header) -> mmap.mmap:
 def _allocate(fd: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
-    else:  # macOS: writing allocates the blocks, too
+    else:  # on macOS, writing also allocates the blocks
         os.write(fd, bytes(size))

@@ -30,7 +30,7 @@ def install(module: Any, probe: Probe) -> None:
 def notice_event(
     handler: type, calls: Mapping[str, Callable[[Any, Mapping[str, Any]], None]], probe: Probe
 ) -> None:
-    """Call each of `calls` at its event, with the trainer's state and all arguments of the handler."""
+    """Call the functions in `calls` at their events, with the trainer's state and the handler's arguments."""
 
     def notice(_: Any, frame: FrameType) -> None:
         call = calls.get(frame.f_code.co_name)

@@ -37,7 +37,7 @@ def install(_: Any, probe: Probe) -> None:
                 probe.failed()
             before(message)
 
-        # Do not replace ``showwarning``: the source of a warning is then no longer shown.
+        # Do not replace ``showwarning``, because the source of a warning would no longer be shown.
         warnings._showwarnmsg_impl = shown  # type: ignore[attr-defined]
     logging = sys.modules.get("logging")
     if logging is not None:
