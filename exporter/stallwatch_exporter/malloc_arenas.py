@@ -1,4 +1,4 @@
-"""Limit and check the address space of the watching process: its threads share their heaps."""
+"""Limit the address space of the agent's process by letting threads share heaps, and check it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def limit_malloc_arenas() -> None:
     CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
     endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on.
 
-    With another C library, the function does nothing.
+    With other C libraries, the function does nothing.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes

@@ -34,7 +34,7 @@ NO_PROBE = (
     " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
     " a container, ranks on other hosts)"
 )
-_LEAST_COST = 0.2  # share of the throughput: a rank that also logs and prints is slower by design
+_LEAST_COST = 0.2  # fraction of the throughput; a rank that also logs and prints is expected to be slower
 _LEAST_SECONDS = 0.05  # in a very short step, a printed line is a large share of the time
 WAIT_SECONDS = 15.0  #: seconds from the first step in the log; a rank's ring exists before its first step
 
@@ -73,7 +73,7 @@ class ProbeIntake:
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
-        self._unprobed_since: float | None = None  # time since when the log shows steps and no ring exists
+        self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
         # A ring was seen, the user was notified that no rank has a probe, or a replay has no ranks.
         self._probe_known = is_replay(command)
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
@@ -81,7 +81,7 @@ class ProbeIntake:
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
         self._up: set[int] = set()  # ranks with a running process
         self._gone: set[int] = set()  # ranks whose process has ended
-        self._paced_at: dict[int, int] = {}  # last step by rank whose times were processed
+        self._paced_at: dict[int, int] = {}  # last step with processed times, by rank
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """Process the events since the last call, in their order in ``events.jsonl``."""
@@ -110,7 +110,7 @@ class ProbeIntake:
                 self._all(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
-        """Process a record and the step in it; return whether the record contains news."""
+        """Process a record and its step; return whether the record contains new information."""
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
@@ -132,7 +132,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the time at which a rank reached its backward pass: other ranks may wait for this rank."""
+        """Compare the time at which a rank starts its backward pass, because other ranks may wait for it."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -163,8 +163,8 @@ class ProbeIntake:
             loss = sample.values.get("loss")
             counter = (sample.rank, sample.series)
             if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
-                continue  # a progress bar repeats its loss
-            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks may print it, too
+                continue  # progress bars repeat the loss
+            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks can repeat a step
                 self._logged[counter] = sample.step
                 self._loss(counter, loss, sample.rank, sample.time)
 
@@ -212,12 +212,12 @@ class ProbeIntake:
     def judged(self, ending: Ending) -> Ending:
         """Return the command's ending with the ranks that ended before it."""
         left = self.exits.left
-        if ending.kind == "finished":  # ranks normally end one after another
+        if ending.kind == "finished":  # ranks normally end at slightly different times
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints, which takes time; processes `pids` may still write them."""
+        """Check the announced checkpoints, which takes time; processes `pids` can still write them."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
@@ -229,7 +229,7 @@ class ProbeIntake:
         return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
     def _all(self, matches: Iterable[Match]) -> None:
-        """Report the matches of warnings whose rules the catalogue contains."""
+        """Report the matches of warnings with rules in the catalogue."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.take_report(match)
