@@ -40,7 +40,7 @@ _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds of faults with their own reason
 MOST_NAMES = 200_000  #: maximum number of files and folders below a path; no checkpoint has more
-_REPORT_EVERY = 20_000  #: number of names between two calls
+_REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
 
 
 class FolderContent(NamedTuple):
@@ -60,10 +60,10 @@ class CheckedFiles(NamedTuple):
 def listed(
     path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None
 ) -> FolderContent:
-    """Return the folders below a path with their files, the path itself first; for a file, that file.
+    """Return the folders below a path with their files, starting with the path; for a file, only that file.
 
-    Links to folders are not followed. The listing stops after `most` names, because a path such as /home is
-    not a checkpoint. `on_count` is called with the number of names at intervals.
+    Links to folders are not followed. The listing stops after `most` names, because a large folder such as
+    /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
 
     Raises:
         FileNotFoundError: The path does not exist.

@@ -237,7 +237,7 @@ def _pickle_facts(file: IO[bytes]) -> PickleFacts:
     """Return the facts from one pickle's opcodes. Raises `ValueError` if they are invalid or incomplete."""
     facts = PickleFacts()
     name, key, number_of = "", "", ""
-    sizes: list[int] | None = None  # the integers since the last storage: its offset, then the tensor's size
+    sizes: list[int] | None = None  # integers since the last storage: its offset, then the size of the tensor
     for opcode, argument in _opcodes(file):
         if isinstance(argument, str) and opcode.endswith("UNICODE"):
             if argument.isdigit():

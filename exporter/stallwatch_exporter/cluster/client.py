@@ -235,7 +235,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent, and then to the agent that it names instead."""
+        """Post the reports to an agent, and then to the agent to which it redirects."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -396,7 +396,7 @@ class HttpBacking:
 
 
 class HostReports:
-    """Newest reports of the agents of one host, which one post carries together.
+    """Newest reports of the agents on one host, which one post sends together.
 
     A report without changes waits for the next post, and its agent gets the last reply. Therefore, a host
     sends one post per interval, regardless of the number of its agents.

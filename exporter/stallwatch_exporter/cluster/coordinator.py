@@ -348,7 +348,7 @@ class Coordinator:
         self._progressing = goes_on
 
     def _is_given_up(self, reported_at: float, now: float) -> bool:
-        """Return whether a silent host has had enough time to return to its open incidents.
+        """Return whether a silent host has had enough time to report its open incidents again.
 
         If the run continues on other hosts, or ends, the silent host is lost. If all hosts are quiet, the
         silent host may be disconnected but have the same incident, and it may be the last to post when the
@@ -448,7 +448,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks of each host: of these agents, and of hosts that posted only to others."""
+        """Return the folded ranks of each host, for these agents and for hosts that posted only to others."""
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(agent.host, []).append(agent.report.ranks)

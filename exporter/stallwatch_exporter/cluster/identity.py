@@ -93,9 +93,10 @@ def identify(
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
     """Return the identity from the environment of a started rank; a definite identity is not changed.
 
-    A rank has more information than its launcher's command line, which may be within a script. torchrun sets
-    all variables used here (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py); with its
-    own rendezvous, `MASTER_PORT` changes at each start.
+    A rank has more information than the command line of its launcher, which may be hidden in a script.
+    torchrun sets all variables used here (torch 2.13,
+    distributed/elastic/agent/server/local_elastic_agent.py). With torchrun's own rendezvous, `MASTER_PORT`
+    changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -187,11 +188,11 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of ``srun … stallwatch run``: a task of a step that has several tasks.
+    """Identify the run of ``srun … stallwatch run``, which is a task of a step with several tasks.
 
-    A batch script is not a step: its programs run on one host. Steps are renumbered after a requeue, so the
-    restart count is part of the key. In a job array, each task has its own job number, which users know as
-    ``4711_3``; all components of a heterogeneous step have the same number.
+    A batch script does not count as a step, because its programs run on one host. Steps are renumbered after
+    a requeue, so the restart count is part of the key. In a job array, each task has its own job number,
+    which users know as ``4711_3``. All components of a heterogeneous step have the same number.
     """
     job, step = facts.get("SLURM_JOB_ID", "SLURM_JOBID"), facts.get("SLURM_STEP_ID", "SLURM_STEPID")
     tasks = _number(facts.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))

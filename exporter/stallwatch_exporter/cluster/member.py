@@ -42,12 +42,12 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent itself notifies users of its news
+ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent notifies users itself
 _UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not acknowledge the change
 _LEAVING_SECONDS = 5.0  # seconds in which this agent can merge and send the last changes before it ends
 _LOOK_SECONDS = 0.05
 _FRESH_SECONDS = 2.0  # seconds, in addition to a beat, for which a ruling of all hosts is valid
-_AGAIN_SECONDS = 0.5  # seconds between two posts of news that is not acknowledged
+_AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
 _SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
 _SENDING_BEAT = 2.0
 
@@ -102,9 +102,9 @@ class Member:
         the incidents that it sent. `leave` receives the ledger of another coordinator that accepted the
         report, and the ids that the other coordinator escalates.
 
-        `shown` receives the incidents that this agent alone gave to `sinks`, now or before it joined.
-        `renamed` receives the host's name in the run if another host has the same name.
-        `alone_seconds`: seconds without a reply after which the agent notifies users itself.
+        `shown` receives the incidents that this agent alone passed to `sinks`, now or before it joined.
+        `renamed` receives the name of the host in the run if another host has the same name. After
+        `alone_seconds` without a reply, the agent notifies users itself.
         """
         self._identity = identity
         self._run = run
@@ -249,7 +249,7 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Post the last news, and let a coordinator within this agent send its notifications; never raise."""
+        """Post the last changes, and let a coordinator in this agent send its notifications; never raise."""
         began = time.monotonic()
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
@@ -258,7 +258,7 @@ class Member:
             if done and self._is_settled():
                 if self._others_know():
                     break
-                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would send them again
+                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would notify again
             time.sleep(_LOOK_SECONDS)
         self._closing = True
         self._wake.set()

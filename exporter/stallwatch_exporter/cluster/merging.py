@@ -54,7 +54,7 @@ def number_of(incident: Incident) -> int:
 
 
 class RunEpisodes(Episodes):
-    """Episodes of a run, from agents' incidents with `qualified` ids; `flush` reports them."""
+    """Episodes of a run, built from agents' incidents with `qualified` ids; `flush` reports the episodes."""
 
     def __init__(
         self,
@@ -196,7 +196,7 @@ class RunEpisodes(Episodes):
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add a change that is new to the run to the history, but not repeats from its other hosts."""
+        """Add a change that is new to the run to the history, but not its repetitions from other hosts."""
         known = len(episode.history)
         super().note(episode, trouble, before)
         seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
@@ -222,7 +222,7 @@ class RunEpisodes(Episodes):
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
         folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
-        if episode.reported is not None:  # the opening time identifies sent notifications; clock offsets vary
+        if episode.reported is not None:  # the opening time identifies notifications, but clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({one.host for one in episode.troubles.values()})

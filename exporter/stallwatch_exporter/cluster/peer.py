@@ -126,7 +126,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; return the answer's status, body, ``Content-Encoding`` and signature."""
+        """Send a request; return the response's status, body, ``Content-Encoding`` and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -182,7 +182,7 @@ class Peer:
 
     @property
     def is_new(self) -> bool:
-        """Return whether no search for the agent has ended yet."""
+        """Return whether the first search for the agent has not ended yet."""
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
@@ -198,7 +198,7 @@ class Peer:
             self._search.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the current search has ended; return whether the agent answers."""
+        """Wait until the current search has ended; return whether the agent responds."""
         with self._changed:
             self._changed.wait_for(lambda: self._search is None, seconds)
             return self.hello is not None

@@ -116,7 +116,7 @@ def _prune(folder: Path, but: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client, or none without certificates. Raises `NoSecret`."""
+    """Return the TLS contexts of server and client; none without certificates. Raises `NoSecret`."""
     given = {
         "tls_certificate": join.tls_certificate,
         "tls_key": join.tls_key,

@@ -1,4 +1,4 @@
-"""Serve the posts of a run's agents: of other hosts with a proof, of this host over a Unix socket.
+"""Serve posts from a run's agents: from other hosts with a proof, from this host over a Unix socket.
 
 | request | answer |
 |---|---|
@@ -68,7 +68,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def __call__(self, text: str, about: str = "") -> None:
-        """Report a problem, unless a problem with the same `about` was reported lately."""
+        """Report a problem, unless a problem with the same `about` was reported recently."""
         text, now = printable(text), self._clock()
         with self._lock:
             self._mentioned = {key: at for key, at in self._mentioned.items() if now - at < _REPEATED_SECONDS}

@@ -119,7 +119,7 @@ class Hello(msgspec.Struct, kw_only=True):
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """Content of the response 409: another agent merges the reports of the run."""
+    """Content of a response with status 409: another agent merges the reports of the run."""
 
     host_id: str
     address: str

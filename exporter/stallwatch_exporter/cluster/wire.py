@@ -1,7 +1,7 @@
 """Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
 
-Durations are ages in seconds, measured by the sender's monotonic clock, because the wall clocks of hosts
-differ. Every report contains all that its host knows of open incidents, so that any agent can replace the
+Durations are ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ. Every
+report contains everything that its host knows about open incidents, so that any agent can replace the
 coordinator.
 """
 
@@ -124,7 +124,7 @@ class Reply(msgspec.Struct, kw_only=True):
     v: int = VERSION
     coordinator: str = ""  #: agent or service that merges the reports
     acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
-    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without news
+    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
     members: list[Member] | None = None  #: null if the host already has the current list
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
     names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id

@@ -42,8 +42,8 @@ _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
 _UNNAMED = re.compile(r"Task-\d+$")  # asyncio's default names contain a counter, which differs between ranks
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
 _WAITS = ("_try_get_data", "_get_data", "_next_data")  # iterator methods that wait for data workers
-_MOST_FRAMES = 40  # maximum number of frames searched for a data loader
-_USUAL = 2  # number of saves of a function after which their usual length is known
+_MOST_FRAMES = 40  # maximum number of frames that are searched for a data loader
+_USUAL = 2  # number of saves by a function after which their usual duration is known
 _MOST_WORKERS = 64
 
 
@@ -124,9 +124,10 @@ def _place(frame: FrameType) -> list[Any]:
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
     """Return the tasks of this thread's event loop, starting with the `awaited` tasks, outermost first.
 
-    While all tasks wait, the thread's own stack shows only the loop. The names are those of Python 3.8 to
-    3.14: ``Runner.run`` holds ``self._loop`` and ``task`` (3.11), ``run`` before it ``loop``, and
-    ``run_until_complete`` the task as ``future`` (``asyncio/runners.py``, ``base_events.py``).
+    While all tasks wait, the thread's own stack shows only the loop. The local names are those of Python 3.8
+    to 3.14 (``asyncio/runners.py``, ``base_events.py``): ``Runner.run`` holds ``self._loop`` and ``task``
+    (3.11), earlier versions of ``run`` hold ``loop``, and ``run_until_complete`` holds the task as
+    ``future``.
     """
     asyncio = sys.modules.get("asyncio")
     loop = main = None
@@ -167,7 +168,7 @@ def _coroutines(coroutine: Any) -> list[list[Any]]:
         frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
         frame = next((each for each in frames if each is not None), None)
         if frame is None:
-            break  # an iterator over a future: no Python frame follows
+            break  # iterator over a future, which no Python frame follows
         found.append(_place(frame))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return found

@@ -22,7 +22,7 @@ from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: minimum seconds between two costly readings
+SAMPLE_SECONDS = 1.0  #: minimum seconds between two expensive readings
 RECORD_SECONDS = 0.05  #: minimum seconds between records; faster steps share a record
 FIRST_RECORDS = 100  #: number of records that are written without a minimum interval
 
@@ -71,7 +71,7 @@ class Probe:
         self.reported_by_user = False  #: the training calls ``step`` itself: hooks count no steps
         self.averages_losses = False  #: losses are averages over many steps, so hooks sample single losses
         self.steps: float = 0.0  #: number of the last step
-        self.due_at = 0.0  #: time from which a step gets a record again
+        self.due_at = 0.0  #: time from which a step gets its own record again
         self._environ = os.environ if environ is None else environ
         self.monotonic, self.offset = time.monotonic, steady_offset(self._environ)
         if clock is not None:
@@ -80,9 +80,9 @@ class Probe:
         self.row = self._draft.cells  #: cells of the draft, for hooks that count; ``INDEX`` has positions
         #: Called about once a second, within a step; each sampler returns values of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest seconds of saves, by caller
+        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
         self._folder = folder
-        self.ends_listening: Callable[[], None] | None = None  #: called with the next step
+        self.ends_listening: Callable[[], None] | None = None  #: called at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
@@ -110,7 +110,7 @@ class Probe:
         skipped_steps: Any = None,
         **others: Any,
     ) -> None:
-        """Record a training step; each value is a field of ``layout``: a number or a one-number tensor.
+        """Record a training step; each value is a field of ``layout``, as a number or a one-element tensor.
 
         Without `number`, the probe counts the steps. The usual fields are separate parameters, because a loop
         over a dict takes 50% longer. They are not keyword-only, because Python looks up the defaults of
@@ -300,7 +300,7 @@ class Probe:
         self.row[_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
-        """Create the ring if needed, and store numbers that have arrived from devices and costly readings."""
+        """Create the ring if needed, and store numbers that have arrived from devices and from samplers."""
         ring = self._ring or self._open()
         if self._draft.waiting:
             self._draft.collect()

@@ -1,4 +1,4 @@
-"""Return steady Unix time: it starts from the wall clock and follows the monotonic clock.
+"""Return steady Unix time, which starts from the wall clock and follows the monotonic clock.
 
 A change of the wall clock during a run does not affect the duration of a step. All processes of a host share
 a monotonic clock, so the ranks read the agent's offset from their environment.

@@ -112,7 +112,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last offered tensor once it has arrived, otherwise ``None``."""
+        """Return the number of the last copied tensor once it is available, otherwise ``None``."""
         if self._event is None or not self._event.query():
             return None
         self._event = None

@@ -14,13 +14,13 @@ from typing import Any
 
 MOST_BYTES = 1 << 20
 MOST_LINE = 16 << 10
-KEPT_BYTES = 32 << 10  #: bytes reserved for the kind `LAST`, and the longest line of that kind
+KEPT_BYTES = 32 << 10  #: bytes reserved for events of the kind `LAST`, and maximum line length of that kind
 LAST = "exception"
 _MOST_KEYS = 2000
 
 
 class EventFile:
-    """File of events, which the first event creates; never raises, and counts missing events in `dropped`."""
+    """File of events, created by the first event; never raises, and counts lost events in `dropped`."""
 
     def __init__(
         self,

@@ -62,7 +62,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("", "async_save", "save"),
         ("", "load", "init"),
     ),
-    # For code that imported the functions themselves: each calls its planner before it writes or reads.
+    # For code that imported the functions themselves; each function calls its planner before it writes or
+    # reads.
     "torch.distributed.checkpoint.default_planner": (
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),

@@ -63,7 +63,7 @@ class Listening:
     def end(self) -> None:
         """Restore the original ``__call__``, unless other code has replaced it since."""
         if not self._turn.acquire(False):
-            return  # the other thread restores it; the next step calls this again
+            return  # the other thread restores it, or the next step calls this again
         try:
             ours, self._ours = self._ours, None
             self._probe.ends_listening = None

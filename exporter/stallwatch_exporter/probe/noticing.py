@@ -1,8 +1,8 @@
 """Observe lookups of a method, or assignments to an attribute, without a frame on the stack.
 
-A function that wraps another function shows up in every traceback through it, so a failing training would
-print different output. Instead, a descriptor is called for the method just before the call and returns the
-original: the called function and the traceback stay the same.
+A function that wraps another function appears in every traceback through it, so a failing training would
+print different output. Instead, a descriptor is called just before the method and returns the original
+method, so that the called function and the traceback stay the same.
 """
 
 from __future__ import annotations

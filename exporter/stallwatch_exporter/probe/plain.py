@@ -21,7 +21,7 @@ _MOST_ABOVE = 4  #: maximum number of processes between agent and program, such 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
     """Register the signal if this process is the command or its child, but not a rank of a launcher.
 
-    `folder` is the folder of the rings. Few imports precede the check: every Python of the command runs it.
+    `folder` is the folder of the rings. Few imports precede the check, because every Python process runs it.
     """
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(_words()) or not _is_near(folder):
         return

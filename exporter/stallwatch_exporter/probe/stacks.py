@@ -9,8 +9,8 @@ far and is new enough for all smaller numbers.
 * A thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` handles
 an unused real-time signal. It needs no lock, and writes to a separate file.
 
-A forked process has neither until it turns out to be a rank. ``exec`` ends both, as it closes descriptors and
-resets handlers; the agent checks this before it sends the signal.
+A forked process has neither of them until it turns out to be a rank. ``exec`` ends both, because it closes
+descriptors and resets handlers. The agent checks this before it sends the signal.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Answerer:
         _thread.start_new_thread(self._wait, ())  # not a Thread object, which other code could count or join
 
     def move(self, base: str) -> None:
-        """Rename the files for another `base`; the signal stays registered."""
+        """Rename the files after another `base`; the signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
@@ -93,7 +93,7 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal if Python code has taken it; a sampler without values, called each second."""
+        """Withdraw the signal if Python code uses it; a sampler without values, called every second."""
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -162,7 +162,7 @@ class Answerer:
 
 
 def free_signal(status: str = "/proc/self/status") -> int | None:
-    """Return a real-time signal that this process does not handle, ignore or block; ``None`` without one."""
+    """Return a real-time signal that this process does not handle, ignore or block; otherwise ``None``."""
     if not hasattr(_signal, "SIGRTMAX"):
         return None
     masks = signal_masks(status)
@@ -174,7 +174,7 @@ def free_signal(status: str = "/proc/self/status") -> int | None:
 
 
 def signal_masks(status: str) -> dict[str, int]:
-    """Return the signals that a process handles, ignores or blocks, as bits from proc_pid_status(5)."""
+    """Return the signals that a process handles, ignores or blocks, as bit masks (proc_pid_status(5))."""
     masks = {"SigCgt": 0, "SigIgn": 0, "SigBlk": 0}
     with open(status, encoding="ascii", errors="replace") as lines:
         for line in lines:

@@ -28,14 +28,14 @@ _LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
 _INFO_EXIT = 1 << 3
-_EXIT_CODE = 49  # index among the fields after the name, from 0
+_EXIT_CODE = 49  # index among the fields after the name, starting at 0
 
 
 class Exits:
     """Exit codes of processes that were passed to `watch` while they ran, if the kernel provides them."""
 
     def __init__(self) -> None:
-        self.codes: dict[Hashable, int] = {}  #: by the key given to `watch`; ``-n`` for signal n
+        self.codes: dict[Hashable, int] = {}  #: exit codes by the key given to `watch`; ``-n`` for signal n
         self.ended_at: dict[Hashable, float] = {}  #: steady time at which each watched process ended
         self._seen: set[Hashable] = set()
         self._watched: dict[int, tuple[int, Hashable]] = {}  # process and key by descriptor
@@ -103,7 +103,7 @@ class Exits:
 
 
 def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
-    """Record the ends of processes until `exits` is closed or unreferenced."""
+    """Record the ends of processes until `exits` is closed or no longer referenced."""
     while True:
         try:
             ended = epoll.poll(_LOOK_SECONDS)

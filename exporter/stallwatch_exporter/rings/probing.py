@@ -101,7 +101,7 @@ class RankProcess(RingReader):
         self.stepped_at: float | None = None
         self.words: tuple[str, ...] = ()  #: command line at the process's first step
         self.left: bool | None = None  #: it reported that it ends without an error (True) or with one (False)
-        self.beside = False  #: it started while another process of its rank trained
+        self.beside = False  #: the process started while another process of its rank trained
         self._events_until = 0
 
     @property
@@ -164,8 +164,8 @@ class Probing:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lost = 0  #: records and events lost permanently, and errors inside the probes
-        self._rings: dict[str, RankProcess | None] = {}  # None: the file is not a ring
+        self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
+        self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
         self._alive: set[int] = set()  # ids of running processes; ids from other namespaces never run here
         self._exits = Exits()
@@ -190,7 +190,7 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Return whether all processes of the last call have ended since, even if others have started."""
+        """Return whether all processes seen by the last call have ended, even if others have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
@@ -226,7 +226,7 @@ class Probing:
         return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
 
     def pids(self) -> set[int]:
-        """Return the process ids of all rings, running or not."""
+        """Return the process ids of all rings, whether the processes run or not."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
@@ -275,7 +275,7 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that complete steps; all of them while none does.
+        """Return the processes of a rank that complete steps; all of its processes if none does.
 
         Processes that started while another process trained are its workers, even after it has ended.
         """

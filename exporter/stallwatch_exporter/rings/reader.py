@@ -76,7 +76,7 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # the draft at the last call
+        self._shown = b""  # draft at the last call
         self._last = Record(self.header.rank, 0, 0.0, {})  # last record that was returned
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: records that the writer itself could not write
@@ -108,7 +108,7 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open a closed file for one call; a file that cannot be opened reads as empty."""
+        """Open a closed file for one call; a file that cannot be opened is treated as empty."""
         rested = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
             if rested:
@@ -140,7 +140,7 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """Add the current content of the next record if it contains new values."""
+        """Add the draft of the next record, if it contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
         # Read twice, because between two stores, a step can be mixed with the values of another step.
         for _ in range(_MOST_TRIES):
@@ -164,7 +164,7 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Close the file; later reads open it for one call."""
+        """Close the file; later reads open the file for one call."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)

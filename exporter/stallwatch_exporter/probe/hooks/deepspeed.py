@@ -83,7 +83,7 @@ class EngineWatch:
             self._probe.step(steps, **_numbers(engine))
 
     def method_called(self, engine: Any, frame: FrameType) -> None:
-        """Handle a method call: at the first call in each ``backward``, record the loss."""
+        """Handle a method call; the first call in each ``backward`` records the loss."""
         if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)

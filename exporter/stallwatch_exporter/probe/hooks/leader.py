@@ -41,7 +41,7 @@ class Leader:
         self.leader = _no_leader
 
     def is_leader(self, optimizer: Any) -> bool:
-        """Return whether the numbers of `optimizer` are the run's, because no other optimizer leads."""
+        """Return whether the values of `optimizer` are the run's values, because no other optimizer leads."""
         leader = self.leader()
         return leader is None or leader is optimizer
 

@@ -26,7 +26,7 @@ from ..api import Probe
 from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # priority among multiprocessing's finalizers: after the program's own
+_LAST = -100  # priority among multiprocessing's finalizers; runs after the program's own
 
 
 def install(_: Any, probe: Probe) -> None:

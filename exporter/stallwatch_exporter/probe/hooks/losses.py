@@ -87,7 +87,7 @@ class NoticedBackward:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
         if id(probe) in _scaled or (probe.reported_by_user and not probe.averages_losses):
-            return  # the code that reports the loss has it unscaled
+            return  # the code that reports the loss has the unscaled value
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
@@ -110,7 +110,7 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Return whether DeepSpeed calls ``backward``: its engine received the loss before scaling."""
+    """Return whether DeepSpeed calls ``backward``; its engine has then received the loss before scaling."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 

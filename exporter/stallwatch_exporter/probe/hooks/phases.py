@@ -20,7 +20,7 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are not checkpoints
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # files written before training are not checkpoints
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # maximum number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
@@ -62,7 +62,7 @@ class PhaseTracker:
         self._begun = False  # the first step is done
         self._evaluating = False  # a trainer evaluates, until its training continues
         self._evaluated = False  # the model is in evaluation mode
-        self._within = self._evaluates = ""  # functions that began the phase and the trainer's evaluation
+        self._within = self._evaluates = ""  # functions that began the phase, and the evaluation
         self.thread: int | None = None  #: id of the training thread, used after the first step
         self._before = "train"  # phase before a compilation
         self._saving = ("", 0.0)  # function of the program that started a save, and the start time

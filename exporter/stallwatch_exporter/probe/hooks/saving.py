@@ -56,7 +56,7 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 def watch_trainer(module: Any, probe: Probe) -> None:
     """Watch ``transformers.trainer``, where a trainer looks up its handler and announces its training."""
-    last: list[weakref.ref[Any]] = []  # the trainer that last looked its handler up
+    last: list[weakref.ref[Any]] = []  # trainer that last looked up its handler
 
     def looked_up(trainer: Any, _: FrameType) -> None:
         if not last or last[0]() is not trainer:

@@ -41,7 +41,7 @@ def install(module: Any, probe: Probe) -> None:
 def count_steps(probe: Probe) -> Callable[..., None]:
     """Return a hook that counts the steps of the leading optimizer."""
     leader = Leader()
-    leads = leader.leader  # a separate variable, because every step reads it
+    leads = leader.leader  # local variable, because every step reads it
     reported: list[bool] = []
 
     def stepped(optimizer: Any, *_: Any) -> None:
@@ -64,7 +64,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, maybe of a different size
+                    probe.event("training")  # a fold or a trial, possibly of a different size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
@@ -83,7 +83,7 @@ def _is_an_engines() -> bool:
 
 
 def accelerator_memory() -> dict[str, float]:
-    """Return the allocator's figures without a query to a device; empty while no accelerator is in use.
+    """Return the allocator's statistics without a device query; empty while no accelerator is in use.
 
     The statistics are read in nested form, because ``memory_stats`` flattens and sorts more than a hundred
     numbers to return these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu does the same).

@@ -21,7 +21,7 @@ _MOST_TEXT = 1000
 
 def install(_: Any, probe: Probe) -> None:
     """Watch the modules ``warnings`` and ``logging``, if the training has imported them."""
-    import warnings  # the interpreter loads this module at its start
+    import warnings  # the interpreter loads this module at startup
 
     if probe.is_rank:
         probe.add("warnings", 0.0)  # zero warnings so far, which differs from unknown

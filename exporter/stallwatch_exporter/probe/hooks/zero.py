@@ -1,24 +1,24 @@
 """Observe DeepSpeed's ZeRO-3 for failures and slowdowns that are reported too late or not at all.
 
 **Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until 0.15.3
-(an assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it reports nothing, and the model trains
-without its dropout. When a backward pass begins, the model is searched for such modules, at most once a
-second and for a thousandth of the time. Only if it has such modules, they are watched as the backward pass
-reaches them: a teacher that runs without gradients is never reached.
+(an assertion in ``runtime/zero/parameter_offload.py``). Since 0.15.4, DeepSpeed reports nothing, and the
+model trains without its dropout. When a backward pass begins, the model is searched for such modules, at most
+once a second and for at most a thousandth of the time. Only if the model has such modules are they observed
+when the backward pass reaches them. A backward pass never reaches a teacher that runs without gradients.
 
 **Sums over partitioned parameters in the loss.** A partitioned parameter is an empty tensor outside its
-module's forward pass. Autograd stores the shape of the summed tensor: the gradient of a sum over nothing is
-empty, and the backward pass fails at it. The graph is searched from the loss down, through arithmetic only
-and a bounded number of nodes; no number is read and no device is queried.
+module's forward pass. Autograd stores the shape of the summed tensor, so the gradient of an empty sum is
+empty, and the backward pass fails at this gradient. The graph is searched from the loss down, through
+arithmetic only and a limited number of nodes. No number is read and no device is queried.
 
-**``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 leaves any ``zero.Init`` context through
-``zero.partition_parameters`` first, and then asserts that there is a model (``deepspeed/__init__.py``).
-Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. In
-``initialize`` the locals are its arguments, which its caller holds as well; outer frames are read only if the
-call is about to fail.
+**``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 first leaves any ``zero.Init`` context
+through ``zero.partition_parameters``, and then asserts that there is a model (``deepspeed/__init__.py``).
+Local variables are read through ``f_locals``, which until Python 3.12 leaves a copy on the frame. In
+``initialize``, they are the arguments, which the caller also holds. Outer frames are read only if the call is
+about to fail.
 
-**Invalidations of the trace of the modules' order**, with reasons and modules. Newer versions print nothing
-about them unless configured to, and nothing if the cause is outside the forward pass.
+**Invalidations of the trace of the modules' order**, with reasons and modules. By default, newer versions
+print nothing about invalidations, and never if the cause is outside the forward pass.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # number of first backward passes of an engine to examine; then the 4th, 8th, 16th …
+_ALWAYS = 3  # number of an engine's first backward passes to examine; then the 4th, 8th, 16th …
 _REDUCTIONS = ("Sum", "Mean")
 #: Beginnings of the names of graph nodes above a term of a loss.
 _ARITHMETIC = (
@@ -121,7 +121,7 @@ class EvalWatch:
             self._arm(True)
 
     def reached(self, _: Any, frame: FrameType) -> None:
-        """Handle a module that the backward pass has reached: the caller's ``sub_module``."""
+        """Handle a module that the backward pass has reached, which is the caller's ``sub_module``."""
         if not self._suspects:
             return
         module: Any = frame.f_locals.get("sub_module")
@@ -166,7 +166,7 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of sums over partitioned parameters in some of each engine's losses."""
+    """Observer of sums over partitioned parameters, in a sample of each engine's losses."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
