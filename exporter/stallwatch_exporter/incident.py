@@ -72,12 +72,12 @@ class Incident(msgspec.Struct, kw_only=True):
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
     hosts: list[str] = []  #: reporting hosts, if the run has several; `host` is the host of `rank`
-    attempt: int = 0  #: number of the job's start
+    attempt: int = 0  #: number of the job's attempt
     aliases: list[str] = []  #: "<agent> <id>" of the agents' incidents, for a run over several hosts
     background: list[str] = []  #: rules that matched as well, but are not the cause
     folder: str = ""  #: folder of the run on the incident's host
     kept: Text = ""  #: location of the run's record, if it is not in the state folder
-    history: list[Event] = []  #: history of the episode, oldest event first
+    history: list[Event] = []  #: events of the episode, oldest first
 
     @property
     def began_as(self) -> tuple[str, str]:
@@ -101,7 +101,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the incident ended; ``None`` while it is open, or if its agent is gone."""
+        """How the incident ended; ``None`` while it is open, or if its agent ended without closing it."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -112,7 +112,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def run_ending(self) -> Message:
-        """Name of the end of the run that closed the incident."""
+        """Description of the end of the run that closed the incident."""
         if self.resolution == "run-failed":
             return ending_name(self.ending or Ending("failed", None))
         return interruption(self.ending)

@@ -29,7 +29,7 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """Return the cache folder, ``$STALLWATCH_CACHE`` or the platform's; its content can be created again."""
+    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's; its content can be recreated."""
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
@@ -161,7 +161,7 @@ class JoinSettings:
     run: str = ""  #: name of the run, if no scheduler identifies it
     address: str = ""  #: HOST:PORT of the merging host; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; empty: all addresses, if there is a secret
+    host: str = ""  #: address to listen on; if empty, all addresses if there is a secret
     port: int = 0  #: 0 to derive the port from the run's key
     tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None

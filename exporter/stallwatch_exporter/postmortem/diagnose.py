@@ -203,7 +203,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files; return the amount read, and notes on omissions."""
+    """Read the files; return statistics, and notes on omissions."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []

@@ -106,14 +106,14 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return paths that contain this job and no other, if the job has its own files."""
+    """Return the paths that contain only this job, if the job has its own files."""
     if not all(file.path for file in job.files):  # members of an archive have no path
         return []
     return job.folders or [file.path for file in job.files]
 
 
 class _Kept:
-    """A line for each job, and the two diagnoses of which one is reported.
+    """Summary line for each job, and the two diagnoses from which one is reported.
 
     The newest job is known only after all jobs are read: by their times if all jobs have one, otherwise by
     the order of their names, in which they arrive.

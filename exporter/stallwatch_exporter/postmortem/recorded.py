@@ -48,11 +48,11 @@ class Recorded(NamedTuple):
     watched: bool = False  #: the agent still watches the run
     end: Incident | None = None  #: incident of the run's end, if the record itself lacks the end
     threshold: float | None = None  #: threshold, in seconds, of the run's last phase
-    unheard: float | None = None  #: Unix time of the last report of an agent that stopped before the end
+    unheard: float | None = None  #: Unix time of the last report of an agent that ended before the run
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
-    lacking: Sequence[Message] = ()  #: missing parts of the record
+    lacking: Sequence[Message] = ()  #: notes on missing parts of the record
     info: AgentInfo | None = None  #: record of the agent itself
-    elsewhere: Incident | None = None  #: cause on a host without a record, as the other agents reported it
+    elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
     versions: Mapping[int, Mapping[str, str]] = {}  #: rank → versions of the packages that it imported
 
 
@@ -116,7 +116,7 @@ def _of_agent(given: Path) -> Recorded:
         info=info,
         versions=versions,
     )
-    if known is None:  # the agent was killed, or still watches
+    if known is None:  # the agent was killed, or is still running
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
@@ -128,7 +128,7 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
     with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
         for line in lines:
-            if b'"versions"' not in line:  # most events are others, and a long run has many
+            if b'"versions"' not in line:  # most events are of other kinds, and a long run has many
                 continue
             with suppress(*NOT_JSON):  # skip a truncated line
                 event = from_json(line, dict[str, Any])
@@ -152,7 +152,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(one, one.info.host_in_run) if one.info is not None else one for one in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for it
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for this host
         parts = [
             one._replace(stall=None, stacks=None)
             if one.stall is not None and opened(one.stall) > when(first)
@@ -224,7 +224,7 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 
 
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
-    """Return the host that failed first; without failures, an unfinished host, or the last to finish.
+    """Return the host that failed first; if none failed, an unfinished host or the last host to finish.
 
     After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
     they end. Therefore, a rank that a signal ended takes precedence over ranks that ended with an error
@@ -272,7 +272,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
 
 
 def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
-    """Yield notes on the host of the ending, and on hosts without a record or without an ending."""
+    """Yield notes on the host that failed first, and on hosts without a record or without an ending."""
     infos = [one.info for one in parts if one.info is not None]
     hosts = {info.host_in_run for info in infos}
     named = {host for one in merged for host in one.hosts}
@@ -305,7 +305,7 @@ def lacking(info: AgentInfo) -> list[Message]:
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """Return the incident of a run's end, if reported after the last agent began to watch (`started`)."""
+    """Return the incident of a run's end, if it was reported after the last agent started (at `started`)."""
     ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
     return max(ends, key=lambda one: one.updated_at, default=None)
 
@@ -367,7 +367,7 @@ def _last_printed(incident: Incident) -> Text:
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
-    """Add the cause that was known when the run ended, if the log copies show none."""
+    """Add the cause that was known when the run ended, if the copies of the logs show no cause."""
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
@@ -412,7 +412,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Return whether the logs show later steps; for a lost rank, they show only those of other ranks."""
+    """Return whether the logs show later steps; for a lost rank, later steps are those of other ranks."""
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
@@ -422,8 +422,8 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
-    If the copies of the output no longer show the cause, return the diagnosis made when the run ended:
-    copies are truncated if the disk is full, and missing if they were deleted.
+    If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
+    are truncated if the disk is full, and missing if the user deleted them.
     """
     if known.folder is None:
         return diagnosis
@@ -442,7 +442,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the steps and the loss of the diagnosis that was made when the run ended."""
+    """Return the diagnosis with the steps and the loss from the diagnosis made when the run ended."""
     seen, primary = kept.progress, diagnosis.primary
     if seen.last_step is None:
         return diagnosis

@@ -39,7 +39,7 @@ def with_other_hosts(
     """Return the paths; if they are one host's run folder, add adjacent folders of the run's other hosts.
 
     Returns:
-        The paths, and a note on the additions.
+        The paths, and a note on the added folders.
     """
     if len(paths) != 1 or not is_recorded(paths[0]):
         return paths, []
@@ -101,7 +101,7 @@ class Placed(NamedTuple):
 
     files: Sequence[LogFile]
     hosts: dict[str, str]  #: host by file name, if there are several hosts
-    ranks_on: dict[int, str]  #: rank → host, if there are several hosts
+    ranks_on: dict[int, str]  #: host by rank, if there are several hosts
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:

@@ -126,7 +126,7 @@ class ByteQueue:
 
 
 class Pump:
-    """Copy `source` to `target` and the queue until its end, or until it is empty after `finish`.
+    """Copy `source` to `target` and the queue until the source ends, or is empty after `finish`.
 
     The buffer is allocated at the start, so that the output is still passed on if memory runs out.
     """
@@ -156,7 +156,7 @@ class Pump:
             raise
 
     def finish(self, grace: float) -> None:
-        """Wait `grace` seconds for the end of the stream, then copy only the waiting output, and end."""
+        """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
         # Only the agent's own output can delay this. Without an agent, it would block the command in the same

@@ -50,9 +50,9 @@ def run_command(
 ) -> int:
     """Run `command` and watch it; return its exit code, 128 + n after signal n.
 
-    The codes 127 and 126 mean that it could not be started. `on_end` is called after its end; `engine` opens
-    the transport between the agents of a run over several hosts, if not HTTP. The command starts before
-    anything else is set up, and continues even if it cannot be watched.
+    The codes 127 and 126 mean that the command could not be started. `on_end` is called after the command
+    ends. `engine` opens a transport other than HTTP between the agents of a run over several hosts. The
+    command starts before anything else is set up, and continues even if it cannot be watched.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(settings, notice)

@@ -1,9 +1,9 @@
 """Find the process that crashed in a run although the command returned 0, from all evidence of the end.
 
-A shell returns the status of its last action: ``python train.py | tee log`` that of tee, and ``wait`` without
-arguments always 0. Therefore the command's own exit code is one piece of evidence among several. The others
-are the exit codes of its programs, from the kernel; the last report of each interpreter; the last step of the
-run; and, if no process was observed, the log.
+A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
+``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
+evidence. The others are the exit codes of its programs, from the kernel; the last report of each interpreter;
+the last step of the run; and, if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     """How a process ended, or that it is still running."""
 
     pid: int
-    rank: int | None = None  #: ``None``: a program without a rank that reported no step
+    rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
     up: bool = False
-    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None``: not observed
+    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None`` if unknown
     ended_at: float | None = None  #: steady time, like all times in this class
     probed: bool = False  #: True if it had a probe that would have reported its end
     left: bool | None = None  #: the interpreter ended without an error (True), with one (False), or unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
     run_step: int | None = None  #: last step of the run when the end of the process was detected
-    started: float | None = None  #: time at which it was first seen, or earlier
+    started: float | None = None  #: time at which it was first seen, or an earlier start time
     words: tuple[str, ...] = ()  #: command line, if known
 
     @property
@@ -113,7 +113,7 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
-    """Return the observed exit codes of ranks that failed, in the order in which they ended."""
+    """Return the known exit codes of ranks that failed, in the order in which these ranks ended."""
     seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_ray_worker]
     ended = [end for end in seen if end.ended_at is not None and end.code is not None]
     return {

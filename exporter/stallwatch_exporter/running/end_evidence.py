@@ -60,7 +60,7 @@ class EndEvidence:
         self._memory = memory
         self._last_lines = last_lines
         self._guarded = guard
-        self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, from the last check
+        self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, at the last check
         self._looked_at = -math.inf
         self._began: float | None = None  # time of the first check
         self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program had ended
@@ -132,7 +132,7 @@ class EndEvidence:
         return command, diagnose(command)[0]
 
     def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
-        """Return the end of each observed process; `exit_code` is the command's own."""
+        """Return the end of each observed process; `exit_code` is the command's exit code."""
         rings = probing.ends() if probing is not None else []
         exits = self.programs.exits
         ends = []
@@ -185,7 +185,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Return the ends of the processes, after ranks had a moment to end with their command."""
+        """Return the ends of the processes, after the ranks had a moment to end with the command."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))

@@ -41,7 +41,7 @@ class EndingWatch:
     def killed(self, kill: Kill | None) -> None:
         """Record that a process of the run was killed, so that later kills on the machine are ignored.
 
-        ``None`` means that the run continued after it.
+        ``None`` means that the run continued after the kill.
         """
         if kill != self._kill:
             self._kill = kill
@@ -67,8 +67,8 @@ def classify(
 ) -> Ending:
     """Return the ending of a command; `returncode` has the form of `subprocess`: ``-n`` for signal n.
 
-    `oom` holds the counts of ``EndingWatch``, `passed_on` a signal that the agent received and passed on,
-    `slurm_end` the job's time limit; `interrupted` is True if Ctrl-C was pressed.
+    `oom` contains the counts of ``EndingWatch``, `passed_on` is a signal that the agent received and passed
+    on, and `slurm_end` is the job's time limit. `interrupted` is true if Ctrl-C was pressed.
     """
     killer, how = signal_of(returncode), _status(returncode)
     kills = _more_kills(*oom)

@@ -33,15 +33,15 @@ def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator
 
 
 class SignalRelay:
-    """While entered, pass signals on to the command (`attach`), and a new window size to its terminal.
+    """Context that passes signals on to the command (`attach`), and a new window size to its terminal.
 
-    It is entered before the command starts, so that no signal is lost.
+    Enter it before the command starts, so that no signal is lost.
 
-    Ctrl-C reaches the command directly, because command and agent are in the terminal's foreground group; a
-    second copy could interrupt the command's cleanup. Without such a terminal, Ctrl-C is passed on.
+    Ctrl-C reaches the command directly, because command and agent are in the terminal's foreground group. A
+    second signal could interrupt the command's cleanup. If there is no such terminal, Ctrl-C is passed on.
 
     A signal to the whole process group (``kill -- -PGID``) reaches the command twice, directly and through
-    the agent, because a signal does not show its receiver. Send it only to the agent.
+    the agent, because a signal does not show who received it. Send such a signal only to the agent.
     """
 
     def __init__(self) -> None:

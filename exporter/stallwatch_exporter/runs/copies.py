@@ -28,7 +28,7 @@ from stallwatch_rules.text.redact import is_key_line, mask_key_end
 _PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of the data waits for more data
 MAX_PIECE = 64 * 1024
 UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, because of a possible crash
-_CONTEXT = 1024  # bytes of the line so far that are checked again with its next part
+_CONTEXT = 1024  # bytes of the line so far that are checked again together with the next part
 _BUFFERED = 1024 * 1024
 _HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first
 _MOST_GAPS = 16
@@ -94,9 +94,9 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Add bytes that `source` printed on `stream`; `rank` is that of the whole source, if it has one.
+        """Add bytes that `source` printed on `stream`; `rank` is the rank of the whole source, if known.
 
-        With `fresh`, the bytes do not continue the previous bytes: an unfinished line ends there.
+        With `fresh`, the bytes do not continue the previous bytes, so an unfinished line ends before them.
         """
         state = self._streams.setdefault(source, _Stream(stream))
         if fresh and (state.held or state.file is not None):

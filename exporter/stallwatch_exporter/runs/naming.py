@@ -13,7 +13,7 @@ from stallwatch_rules.text.redact import redact
 LONGEST = 100  #: maximum number of characters in a label, and in each part of a folder's name
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
-_SOME_SECRET = "x1234567"  # text that is masked after the name of a secret
+_SOME_SECRET = "x1234567"  # text that is masked if it follows the name of a secret
 
 
 def run_name(command: Sequence[str], now: float) -> str:

@@ -81,7 +81,7 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder`, `speed` times as fast; return its exit code.
+    """Print the run in `folder` at `speed` times its pace; return its exit code.
 
     The silence before the recorded end is replayed as well: a run that hung hangs again, and if the replay is
     watched, processes represent the ranks. `max_gap` limits silences to this many seconds. Raises

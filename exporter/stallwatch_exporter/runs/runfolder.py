@@ -70,18 +70,18 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds of quiet after which the run's last phase is a stall
+    threshold: float | None = None  #: seconds of quiet after which the last phase counts as a stall
     quiet_since: float | None = None  #: time of the last sign of progress
     step: int | None = None  #: last step seen
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: namespace of `pid`: see ``presence.process_namespace``
-    reported: bool = True  #: incidents were passed to the destinations; false until the agent has exited
+    reported: bool = True  #: all incidents were sent to the destinations; false until the agent has ended
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
     gaps: list[Gap] = []  #: records missing in the copies
     partial: str = ""  #: why another part of the record is missing; empty if all parts exist
     job: str = ""  #: job name from the scheduler or launcher, if the run can have several agents
-    attempt: int = 0  #: number of the job's start
+    attempt: int = 0  #: number of the job's attempt
     key: str = ""  #: key that all agents of one run share; see ``cluster.identity``
     host_name: str = ""  #: name of the host in the run, if another host has the name `host`
     agent: str = ""  #: id in the run, made of the host, the process and its start
@@ -110,7 +110,7 @@ def runs_home(home: Path) -> Path:
 
 
 class RunFolder:
-    """An agent's folder of a run: in the state folder, otherwise in ``$TMPDIR``, or only in memory.
+    """Folder of a run's agent: in the state folder, otherwise in ``$TMPDIR`` or only in memory.
 
     A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has its
     own block on the disk (`Reserve`).
@@ -121,9 +121,9 @@ class RunFolder:
         self.path = path
         self.info = info
         self.problem: str | None = None  #: reason why nothing is stored, or None
-        self.moved = ""  #: reason why it is not in the state folder, if so
+        self.moved = ""  #: reason why the record is not in the state folder, if so
         self.failed_writes = 0
-        self.reported_until = math.inf  #: limit for incidents of earlier agents; see the function
+        self.reported_until = math.inf  #: limit for incidents of earlier agents; see `reported_until()`
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
@@ -145,7 +145,7 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Create the folder; a name in use gets ``-2``, ``-3`` …, unless `reuse` continues in its folder.
+        """Create the folder; a name that is in use gets ``-2``, ``-3`` …, unless `reuse` allows its folder.
 
         With an `identity`, all agents of the run share its label, and only their folders differ.
         """
@@ -199,7 +199,7 @@ class RunFolder:
         return ""
 
     def _is_anothers(self, name: str) -> bool:
-        """Return whether the state folder has another run with this name: a full disk is still readable."""
+        """Return whether the state folder already has a run with this name; a full disk is still readable."""
         known = runs_home(self._home) / name
         info = read_info(known)
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
@@ -252,13 +252,13 @@ class RunFolder:
         _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store the ending of the run before other data about it: in its folder, or in another one."""
+        """Store the ending of the run before other data about the end: in its folder or in a replacement."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
         if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
             return
-        # If the whole state folder is missing, its mount is: do not create it again below the mount point.
+        # If the whole state folder is missing, it is not mounted: do not create it below the mount point.
         is_gone = self.problem is None and not self._home.is_dir()
         self._lacks, self.info.partial = True, "it was gone or read-only at the end"
         if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
@@ -415,7 +415,7 @@ def by_start(
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` in which this run's record continues; otherwise its own folder."""
+    """Return the folder in ``$TMPDIR`` if this run's record continues there; otherwise its own folder."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder
@@ -460,7 +460,7 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 def mark_reported(folder: Path, known: AgentInfo) -> None:
     """Record in the folder of a lost agent that its incidents were passed to the destinations.
 
-    Do nothing if the agent has written after the record `known`, or if another agent continues there.
+    Do nothing if the agent has written after the record `known`, or if another agent uses the folder.
     """
     info = read_info(folder)
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
@@ -468,7 +468,7 @@ def mark_reported(folder: Path, known: AgentInfo) -> None:
     # Increase the time minimally, so that the reserve, which may hold data that fits into no file, stays
     # unchanged.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
-    with suppress(OSError):  # the next agent sends again the incidents that are not recorded as sent
+    with suppress(OSError):  # the next agent sends incidents again that are not recorded as sent
         _write_record(folder / "agent.json", info)
 
 
@@ -477,7 +477,7 @@ def _write_record(path: Path, record: Any) -> None:
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
-    """Return whether the agent still runs: the check for listing, closing, pruning and continuing runs.
+    """Return whether the agent still runs, for listing, closing, pruning and continuing runs.
 
     If its process id belongs to this namespace, the process decides. An id from another host, container or
     boot can belong to any process here. Such an agent is considered lost once it has been silent for

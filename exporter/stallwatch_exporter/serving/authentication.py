@@ -24,7 +24,7 @@ _REALM = 'realm="stallwatch"'
 
 
 class Access:
-    """Decide which requests a server answers."""
+    """Decide which requests a server accepts."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Access:
     ) -> Refusal | None:
         """Return why a request with these headers is rejected; ``None`` if it is accepted.
 
-        Credentials are needed if any are configured, unless the requested page `is_open` to all.
+        Credentials are required if any are configured, unless the requested page `is_open` to everyone.
         """
         is_known = self._is_known(authorization[0] if len(authorization) == 1 else "")
         if self.challenges and not is_known and not is_open:

@@ -1,4 +1,4 @@
-"""Limit the connections of Stallwatch's HTTP servers: their number, and how long a server waits for one.
+"""Limit the connections of Stallwatch's HTTP servers: their number, and how long a server waits for each.
 
 Each connection uses a thread and a descriptor, and the agent also needs descriptors to watch the run.
 """
@@ -23,7 +23,7 @@ _LEAVING = 1.0  # seconds in which a thread detects the end of its connection
 
 
 class Peer:
-    """The client of a connection, with the time until which the server waits for it."""
+    """Client of a connection, with the time until which the server waits for the client."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
@@ -143,7 +143,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return self.clock() + self.seconds
 
     def pieces(self, peer: Peer, length: int) -> Iterator[int]:
-        """Yield the sizes in which to read or write `length` bytes, and set a deadline for each."""
+        """Yield the sizes in which to read or write `length` bytes, and set a deadline for each piece."""
         end = self.clock() + self.whole
         for start in range(0, length, self.piece):
             peer.deadline = min(self.next_deadline(), end)
@@ -188,7 +188,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request; on a kept connection, the deadline starts with the first byte."""
+        """Wait for a request; on a reused connection, the deadline starts with the first byte."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)
@@ -205,7 +205,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether two readers, such as a proxy and this server, agree on the end of the request."""
+        """Return whether all readers, such as a proxy and this server, find the same end of the request."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
@@ -216,7 +216,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         return body
 
     def arrived(self) -> None:
-        """Record that the request is complete, so that the server does not wait for this client."""
+        """Record that the request is complete, so that the server no longer waits for this client."""
         self._peer.deadline = None
 
     def log_message(self, format: str, *args: Any) -> None:

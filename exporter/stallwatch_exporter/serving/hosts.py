@@ -56,7 +56,7 @@ def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
 
 
 def is_same_origin(origin: str, authority: str) -> bool:
-    """Return whether a page of this ``Origin`` came from the host and port that it now addresses.
+    """Return whether a page with this ``Origin`` was loaded from the host and port that it now requests.
 
     Browsers omit the scheme's default port, but a proxy can include it.
     """
@@ -126,7 +126,8 @@ def own_names() -> frozenset[str]:
 class _FullName:
     """Name of this machine, from a name server.
 
-    While one caller waits for the name server, other callers get the last name: a page could make many wait.
+    While one caller waits for the name server, other callers get the last name, because a page could cause
+    many calls.
     """
 
     def __init__(self) -> None:

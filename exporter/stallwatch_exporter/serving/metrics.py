@@ -134,7 +134,7 @@ class RunMetrics:
         self._hooked: set[str] = set()  # values that the probe reports, so that the log's are ignored
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
-        self._longest_interval = 0.0  # longest seconds between two checkpoints
+        self._longest_interval = 0.0  # longest interval between two checkpoints
         for name in _FAMILIES["counter", _BY_RUN]:
             self._series(name)  # create the series, which starts at 0
         self.stalled_now(False)
@@ -185,7 +185,7 @@ class RunMetrics:
                 self._count(name, rank, values[name])
 
     def _count(self, name: str, rank: str, total: float) -> None:
-        """Add the growth of a rank's running total, which starts at zero again when the rank restarts."""
+        """Add the increase of a rank's running total, which restarts at zero when the rank restarts."""
         before = self._counted.get((name, rank), 0.0)
         self._series(name, rank).inc(total - before if total >= before else total)
         self._counted[name, rank] = total
@@ -240,7 +240,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled, after its suspicion was confirmed."""
+        """Set whether the run is stalled, once its suspected stall was confirmed."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -272,7 +272,7 @@ class RunMetrics:
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Set whether each known rank is running: the rank's value in `up` is true while it has a process."""
+        """Set whether each known rank is running: `up` is true for a rank while it has a process."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)

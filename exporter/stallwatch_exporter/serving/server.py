@@ -28,7 +28,7 @@ from stallwatch_exporter.settings import ExporterSettings
 
 
 class _Server(BoundedServer, WSGIServer):
-    """A WSGI server that idle connections cannot fill."""
+    """WSGI server that idle connections cannot block."""
 
 
 class _Handler(BoundedHandler, WSGIRequestHandler):

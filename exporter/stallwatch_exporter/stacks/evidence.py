@@ -1,4 +1,4 @@
-"""Take stack snapshots of the ranks in a separate thread, so that the agent never waits for one."""
+"""Take stack snapshots of the ranks in a separate thread, so that the agent never waits for a snapshot."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Evidence:
     ) -> None:
         self.command: int | None = None  #: id of the process that `stallwatch run` started
         self._rings = rings
-        self._folder = folder  # None: nothing is written
+        self._folder = folder  # None if nothing is written
         self._run = run
         self._notice = notice
         self._clock = clock
         self._number = 0  # number of the current or last snapshot
         self._began: float | None = None  # start time of the current snapshot; None if it has ended
         self._results: dict[int, LookResult] = {}
-        self._file = ""  # name of the file with the stacks of this quiet period's newest snapshot
+        self._file = ""  # name of the file with the newest stacks of this quiet period
 
     @property
     def possible(self) -> bool:

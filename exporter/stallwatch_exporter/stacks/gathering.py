@@ -156,7 +156,7 @@ def _look(pairs: _Pairs) -> None:
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and rank.ring is not None and queries.has_left(rank.ring):
-            record.condition = "ended"  # only the process remains, while torch and the kernel end it
+            record.condition = "ended"  # only the process remains, until torch and the kernel end it
         if record.condition == "ended":
             record.left = rank.ring is not None and queries.has_left(rank.ring, well=True)
         else:

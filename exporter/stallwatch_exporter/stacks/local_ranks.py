@@ -1,6 +1,6 @@
 """Find the ranks on this host: processes with a ring, and Python processes of the command without one.
 
-If there are neither, the command may be a single Python program, which then counts as rank 0.
+If there are no such processes, the command may be a single Python program, which then counts as rank 0.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
 def is_launching(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a launcher that has started nothing yet and waits for other nodes.
 
-    A launcher with children other than launchers has started ranks elsewhere, through ``ssh``, ``pdsh`` or
+    A launcher with children other than launchers has started ranks on other hosts, with ``ssh``, ``pdsh`` or
     ``mpirun``.
     """
     try:

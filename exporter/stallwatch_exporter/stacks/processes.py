@@ -1,4 +1,4 @@
-"""Read facts about a process from outside: its state, its waits, its use of processor, and its children.
+"""Read facts about a process from outside: its state, its waits, its processor time and its children.
 
 The functions read files in Linux's ``/proc`` (proc(5)); if these are not readable, they return no facts.
 """
@@ -29,7 +29,7 @@ _STATES: dict[str, Condition] = {
 
 
 def family(command: int | None) -> list[psutil.Process]:
-    """Return the command and all its descendants; nothing if it has ended or is unknown."""
+    """Return the command and all its descendants; empty if the command has ended or is unknown."""
     if command is None:  # psutil interprets None as this process
         return []
     try:
@@ -40,7 +40,7 @@ def family(command: int | None) -> list[psutil.Process]:
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
-    """Return whether the process runs, is stopped or blocked, or has ended."""
+    """Return whether the process is alive, stopped or blocked, or has ended."""
     status = _read(proc / str(pid) / "status")
     if status is None:
         return "ended" if proc.is_dir() else "alive"
@@ -95,7 +95,7 @@ def children_seconds(pid: int) -> float | None:
 
 
 def is_suspended(command: int) -> bool:
-    """Return whether the command and all its descendants are stopped, or frozen by their control group.
+    """Return whether the command and all its descendants are stopped, or their control group is frozen.
 
     A single stopped process does not mean that the job is suspended.
     """

@@ -84,7 +84,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)
@@ -124,7 +124,7 @@ def _last_line(kept: str) -> str:
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return a text with its path."""
+    """Write the output to a file; return a text that contains the path."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
@@ -140,7 +140,7 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 ABORT, COMMAND = "abort", "command "
 GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL, as torchrun itself waits for its ranks
-LOOK_PATIENCE_SECONDS = 5.0  #: limit for facts about processes, which take milliseconds
+LOOK_PATIENCE_SECONDS = 5.0  #: limit for queries about processes, which usually take milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -259,7 +259,7 @@ class Response:
         notice: Callable[[str], None],
         language: str = "en",
     ) -> None:
-        self.aborted = False  #: the agent ended the command
+        self.aborted = False  #: true if the agent ended the command
         self._policy = policy
         self._language = language
         self._notice = notice
@@ -290,7 +290,7 @@ class Response:
         """Return the command's ending; if the agent ended the command, the ending includes this fact."""
         if not self.aborted or ending.kind == "finished":
             return ending
-        ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with a code
+        ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code
         detail = sentences(message("run.aborted"), ending.detail)
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 

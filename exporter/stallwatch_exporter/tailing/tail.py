@@ -107,7 +107,7 @@ class FileTailer:
 
     @property
     def position(self) -> Position | None:
-        """Position at which to continue after a restart: after the last complete line."""
+        """Position at which to continue after a restart, which is after the last complete line."""
         if self._fd is None:
             return self._saved
         try:
@@ -169,7 +169,7 @@ class FileTailer:
         return fd
 
     def _fail(self, error: OSError) -> None:
-        """Close a file that cannot be read, so that its path is opened again."""
+        """Close a file that cannot be read, so that the path is opened again later."""
         self.problem = error
         self.close()
 

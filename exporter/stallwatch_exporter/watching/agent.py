@@ -45,7 +45,7 @@ from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
-_IDLE_SECONDS = 0.5  #: a progress bar that was not redrawn for this long is read in its current form
+_IDLE_SECONDS = 0.5  #: seconds after which a progress bar that was not redrawn is read in its current form
 _QUIET_SECONDS = 30.0  #: seconds without a line after which an unknown exception counts as the end of the log
 _LAST_LINES = 200
 _SHOWN_LINES = 3
@@ -68,7 +68,7 @@ class Agent:
         joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """Set up the agent; with `joining`, the run's member gets the incidents instead of `sinks`."""
+        """Set up the agent; with `joining`, incidents go to the run's member instead of `sinks`."""
         self._joining = joining
         self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
@@ -111,7 +111,7 @@ class Agent:
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
         self._news = False  # new input has arrived since the last diagnosis
-        self._line_at: float | None = None  # time of the last line, until the silence after it was examined
+        self._line_at: float | None = None  # time of the last line, until the following silence was examined
         self._stall: StallState | None = None  # state of the stall at the last check, if the run is stalled
         self._responded = False  # the user's action for this stall was started
         self._looked_at = 0.0
@@ -173,7 +173,7 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, last written at `last_sign`; return the diagnosis of the run so far."""
+        """Conclude the history, which ended at `last_sign`; return the diagnosis of the run so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -249,7 +249,7 @@ class Agent:
         others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
-        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
+        if self._probing.just_left() and self._stall is None:  # if a hang kills its ranks, it is not over
             self._progress.ended(now)
             self.advance.seen(now)
         missing = self._intake.unlogged_lines(now, everything=everything)
@@ -313,7 +313,7 @@ class Agent:
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
-        """Record the total number of lines passed through unread so far."""
+        """Record the total number of lines that were passed through unread so far."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:
@@ -371,7 +371,7 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """Return the state of the stall and whether it is the stall of the last check; report a recovery."""
+        """Return the state of the stall, and whether it was known at the last check; report a recovery."""
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
         # A stall that ended and began again between two checks is a new stall.

@@ -91,11 +91,11 @@ class Alarms:
         self._catalogue = catalogue
         # Rules that change to another rule once memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
-        self.ranks_compared = False  #: True if several ranks report the duration of their own part of a step
+        self.ranks_compared = False  #: true if several ranks report their own part of a step
         self._slow_from, self._slow_at = 0, 0.0  # step and time at which steps were first found slow
         self.ending = False  #: a rank ended with an error, so the launcher ends the other ranks
         self._pending = Pending()
-        self._warnings = Pending()  # first matches of rules that announce a later failure
+        self._warnings = Pending()  # first matches of rules that predict a failure
         #: Rules of unfixed checkpoint faults that this agent or an earlier agent found.
         self.checkpoints = {
             each.rule for each in book.all_open if contains_message(each.note, f"concern.{CHECKPOINT}")
@@ -107,7 +107,7 @@ class Alarms:
         self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add matches of rules; a fatal cause is reported as soon as its lines are complete."""
+        """Add matches of rules; a fatal cause is reported once its lines are complete."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -160,7 +160,7 @@ class Alarms:
                 self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an earlier agent found this fault: progress of the run does not fix a checkpoint
+                continue  # an earlier agent found this fault, which progress of the run does not fix
             if incident.rule in self.ranks.reported:
                 continue  # this finding is not based on a log line
             known = findings.get(incident.rule)
@@ -174,7 +174,7 @@ class Alarms:
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
         """Open an incident for an unknown exception that was followed by silence and no progress.
 
-        A later guess at its cause, or a second exception, does not open another incident.
+        A later inference of its cause, or a second exception, does not open another incident.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
@@ -270,8 +270,8 @@ class Alarms:
     ) -> None:
         """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
 
-        Only a failure is an incident: users need no message about their own Ctrl-C. If a stalled run was
-        stopped from outside, the stall is the incident.
+        Only a failure opens an incident, because users need no message about their own Ctrl-C. If a stalled
+        run was stopped from outside, the stall remains the incident.
         """
         if ending.kind == "unknown":  # only the agent stopped, so open incidents stay open
             self.open_due_incidents(diagnosis, now, everything=True)
@@ -292,7 +292,8 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # If the cause of the end was reported earlier, that incident continues and is not resolved.
+        # If the cause of the end was reported earlier, that incident continues as the end and is not
+        # resolved.
         reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
         if not failed:
@@ -307,7 +308,7 @@ class Alarms:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or reported.rule == rule:
             self._book.fail(reported, now, rule, **death)
-        else:  # a reported finding explains more than a diagnosis without a cause
+        else:  # a reported finding says more than a diagnosis without a cause
             facts = {**_progress(diagnosis.progress), "ending": ending}
             self._book.fail(reported, now, reported.rule, **facts)
 
@@ -362,7 +363,7 @@ class Alarms:
         if STRAGGLER in self._warnings or (
             late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
-            return True  # the rank became late when the steps became slow
+            return True  # the rank became slow when the steps became slow
         slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
@@ -462,7 +463,7 @@ def _unknown_count(diagnosis: Diagnosis) -> int:
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:
-    """Return whether the run fails with an exception that no rule matches, even if a cause is guessed."""
+    """Return whether the run fails with an exception that no rule matches, even if the cause is inferred."""
     guessed = diagnosis.primary is not None and bool(diagnosis.primary.inferred)
     return guessed or diagnosis.verdict == UNKNOWN_FAILURE
 

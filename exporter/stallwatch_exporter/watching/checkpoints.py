@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or found open for writing
 SURE_SECONDS = 30.0  #: seconds between the first check and the check that confirms a fault
 RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
-FINISH_SECONDS = 2.5  #: how long the end of a run waits for a check in progress, and for the last check
+FINISH_SECONDS = 2.5  #: seconds that the end of a run waits for a current check, and for the last check
 PATIENCE_SECONDS = 120.0  #: seconds after which a check is abandoned; another thread then checks due paths
 _MOST_HUNG = 4  # maximum number of checks that never return; each blocks a thread
 _MOST_WAITING = 1000
@@ -38,7 +38,7 @@ _MOST_WAITING = 1000
 Event = Mapping[str, Any]
 Begin = Callable[[Callable[[], None]], None]
 Sizes = Mapping[Path, tuple[int, int]]  #: size and modification time of each file
-Key = tuple[Path, str]  #: the place of a fault, and its kind
+Key = tuple[Path, str]  #: path of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):

@@ -113,7 +113,7 @@ class Episodes:
         self._episodes = [one for one in self._episodes if not one.closed or self.outlives(one)]
 
     def incident_of(self, trouble: Incident) -> Incident:
-        """Return the incident of the episode that contains the trouble."""
+        """Return the incident of the episode that contains the problem."""
         episode = self._of(trouble)
         return trouble if episode is None else self.fold(episode)
 
@@ -141,7 +141,7 @@ class Episodes:
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
     def is_due(self, episode: Episode) -> bool:  # noqa: ARG002
-        """Return whether the changes of the episode are to be reported now."""
+        """Return whether changes of the episode can be reported now."""
         return True
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
@@ -218,7 +218,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Return the episode as one incident: its leading problem, completed from the other problems.
+    """Combine the episode into one incident: its leading problem, completed from the other problems.
 
     The problem with the lowest `precedence` leads.
     """

@@ -76,7 +76,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """Return the incident with its times shifted by `moved` seconds, after the wall clock was set."""
+    """Return the incident with its times shifted by `moved` seconds, because the wall clock was changed."""
     over, since = incident.resolved_at, incident.stalled_since
     return msgspec.structs.replace(
         incident,
@@ -119,8 +119,9 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 class IncidentManager:
     """Keep one incident per kind, rule and episode; `notify` receives a copy at every change.
 
-    `past` holds the incidents that earlier agents of the same run reported. Episode numbers continue from
-    them, and this agent resolves those left open, except for endings and unfixed findings, which are final.
+    `past` contains the incidents that earlier agents of the same run reported. Episode numbers continue from
+    these incidents. This agent resolves incidents that were left open, except endings and unfixed findings,
+    which are final.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class MovingLines:
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
         self._stepped: float | None = None
-        self._chatter: Counter[str] = Counter()  # number of usual gaps in which a template occurred
+        self._chatter: Counter[str] = Counter()  # number of usual gaps in which each template occurred
         self._seen: dict[str, _Last] = {}  # last line of each template in the current gap
 
     def stepped(self, now: float) -> None:
@@ -127,7 +127,7 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
 
 
 class Repeats:
-    """Find known messages that repeat without progress; notices and harmless rules do not count."""
+    """Find known messages that repeat without progress; notices and harmless rules are ignored."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._counts = {

@@ -23,7 +23,7 @@ FINISH_SECONDS = 10.0  #: seconds for reading the rest after the command ended; 
 REPORT_SECONDS = 10.0  #: seconds for copying the unread rest (half of them) and concluding the run
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-_MEMORY_LONGEST = 40.0  # longest interval while the use is steady and low: a reading visits all processes
+_MEMORY_LONGEST = 40.0  # longest interval, while memory use is steady and low; a reading visits all processes
 _MEMORY_STEADY = 0.1  # relative change that counts as steady
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
@@ -32,7 +32,7 @@ _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
 Opened = tuple[Agent, MetricsServer | None]
-Judge = Callable[[Sequence[str]], Ending]  # makes the command's ending from the last lines
+Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from the last lines
 
 
 class AgentLoop:
@@ -99,7 +99,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the rest of the queue unread, until time is up; return the copied and dropped lines."""
+        """Copy the rest of the queue unread while `in_time` is true; return the copied and dropped lines."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):

@@ -142,7 +142,7 @@ class RankExits:
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with 0 without a report, as by ``os._exit(0)``, if others failed."""
+        """Return the ranks that exited with 0 without a report (``os._exit(0)``), if other ranks failed."""
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
@@ -190,7 +190,7 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
-        """Report the ranks missing now, unless `held`: then a stall or the run's end names them.
+        """Report the ranks that are missing now, unless `held`, when a stall or the run's end names them.
 
         `memory` is called if a rank may have been killed for lack of memory.
         """

@@ -166,7 +166,7 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
 
 
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
-    """Return the seconds to add to the file's own timestamps, so that the last one is its time of writing.
+    """Return the seconds to add to the file's timestamps, so that the last one is the modification time.
 
     The result never moves the last timestamp after `now`, because a file server's clock can be ahead.
     """
@@ -223,7 +223,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line on how long the run has been quiet, and after how long a stall is reported.
+    """Return a line that states how long the run has been quiet, and when a stall is reported.
 
     The line is empty if the stall is about to be reported.
     """

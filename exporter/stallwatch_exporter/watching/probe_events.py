@@ -54,7 +54,7 @@ def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
 
 
 class Invalidations:
-    """Count trace-cache invalidations in the ranks' records, with the modules that the last events named."""
+    """Count trace-cache invalidations in the ranks' records, with the modules that recent events named."""
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}
@@ -111,7 +111,7 @@ class ProbeExceptions:
         self._waiting: list[tuple[float, int, Event]] = []
 
     def take(self, event: Event, number: int, now: float) -> None:
-        """Add an ``exception`` event, line `number` of the events, read at `now`."""
+        """Add an ``exception`` event, which is line `number` of the events and was read at `now`."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now, number, event))
 
@@ -145,7 +145,7 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Return the part of a message that the log and the event share: the start of its first line."""
+    """Return the part of a message that is in both the log and the event: the start of the first line."""
     return message.partition("\n")[0].strip()[:_COMPARED]
 
 

@@ -45,7 +45,7 @@ Warned = Callable[[Match], None]
 class ProbeIntake:
     """Process the events of the ranks' probes, then their records.
 
-    `warned` is called with each new warning, `on_repaired` with the rule of each fixed fault.
+    `warned` receives each new warning, and `on_repaired` the rule of each fixed fault.
     """
 
     def __init__(
@@ -74,7 +74,8 @@ class ProbeIntake:
         self.exits = RankExits()
         self._notice = notice
         self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
-        # A ring was seen, the user was notified that no rank has a probe, or a replay has no ranks.
+        # A ring was seen, the user was notified that no rank has a probe, or the run is a replay without
+        # ranks.
         self._probe_known = is_replay(command)
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
@@ -124,7 +125,7 @@ class ProbeIntake:
         """Check the loss in a record of an optimizer step; return whether NaN losses began or ended."""
         loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
         number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
-        if loss is None or record.number == number:  # a pending record comes again when it is complete
+        if loss is None or record.number == number:  # a pending record is read again when it is complete
             return False
         self._losses_until[record.rank] = record.number, skipped
         if skipped > skipped_before:
@@ -137,7 +138,7 @@ class ProbeIntake:
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
         step = int(values["step"])
-        if self._paced_at.get(record.rank) == step:  # a pending record comes again when it is complete
+        if self._paced_at.get(record.rank) == step:  # a pending record is read again when it is complete
             return
         self._paced_at[record.rank] = step
         own = RankStep(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
@@ -185,7 +186,7 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record the running ranks, as ``RankExits.look`` does, and the time of a failure."""
+        """Record the running ranks, also in ``RankExits``, and the time of a failure."""
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
@@ -206,7 +207,7 @@ class ProbeIntake:
             self._notice(NO_PROBE)
 
     def is_ending(self, now: float) -> bool:
-        """Return whether a rank has just failed: most launchers then end the other ranks."""
+        """Return whether a rank has failed recently, because most launchers then end the other ranks."""
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:

@@ -19,7 +19,7 @@ from stallwatch_rules.records import Line, Phase, Sample
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
 _COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a snapshot
-_LATE = 5.0  #: seconds after a step of the ranks; a later step in the log counts something else
+_LATE = 5.0  #: seconds after a step of the ranks, after which a step in the log counts something else
 _SILENT = 30.0  #: seconds of silence after which ranks may have lost their probes, so the log counts again
 
 
@@ -149,7 +149,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: that of a rank that pauses training, until that rank makes a further step."""
+        """Phase of the run: the phase of a rank that pauses training, until that rank makes another step."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -164,7 +164,7 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank is not training now; a rank without steps counts until others make one."""
+        """Return whether the rank is not training; a rank without steps counts until others make a step."""
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -220,7 +220,7 @@ class Advance:
         return progressed
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end (Ctrl-C or a signal): the command may be silent while it saves.
+        """Handle a request to end (Ctrl-C or a signal), after which the command may be silent while it saves.
 
         This silence is not a stall, unless the run stalled before. If training continues, the run is watched
         as before.
@@ -246,7 +246,7 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Take over a run that started before the agent; its files were last written at `last_sign`."""
+        """Continue with a run that started before the agent; its files were last written at `last_sign`."""
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None

@@ -9,7 +9,7 @@ from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
-_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines after which a source is examined; of a file, the first 300
+_TRIED_AT = (8, 16, 32, 64, 128, 300)  # numbers of lines after which a source is examined; for a file, 300
 _LIKELY_FROM = 64  # lines needed for an uncertain prefix, because a few can all be from one writer
 _SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check

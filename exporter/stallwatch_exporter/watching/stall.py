@@ -19,7 +19,7 @@ from stallwatch_rules.progress.threshold import ANNOUNCED, Limits, StallThreshol
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.quiet_periods import FOREVER, LONG, SHORT, Status
 
-_SEEN = 2  # number of evaluations or saves after which their usual length is known
+_SEEN = 2  # number of evaluations or saves after which their usual duration is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
 
@@ -148,7 +148,7 @@ class StallWatch:
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time of this phase that ended by itself, in seconds; ``None`` if hardly seen."""
+        """Longest quiet time in this phase that ended by itself, in seconds; ``None`` if rarely observed."""
         phase: Phase = "eval" if self._evaluated else self._phase
         return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
@@ -157,7 +157,7 @@ class StallWatch:
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Take over a running run, with the waits from its log and its last sign of life."""
+        """Continue with a running run, with the waits from its log and its last sign of life."""
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False

@@ -1,8 +1,8 @@
 """Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
 The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
-passed. The table in ``stallwatch_rules.stacks.quiet_periods`` judges the snapshots; this module keeps times
-and call sites.
+exceeded. The table in ``stallwatch_rules.stacks.quiet_periods`` evaluates the snapshots. This module keeps
+times and call sites.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: how long a stall waits for a snapshot in progress after its threshold passed
-_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # shares of the threshold at which the snapshots are due
+EVIDENCE_SECONDS = 2.0  #: seconds that a stall waits for a snapshot in progress after its threshold
+_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
 _AGAIN = 1 / 6  # interval between later snapshots, in floors; at least a twentieth of the quiet time
 _MOST_SITES = 1000
 
@@ -33,7 +33,7 @@ class Suspicion:
         self.stacks: StallStacks | None = None  #: stacks of the newest snapshot
         self.seen: tuple[StallStacks, float] | None = None  #: newest snapshot with stacks, and its time
         self.unanswered = ""  #: reason why no rank could be queried in the newest snapshot
-        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: ruling of all hosts together
+        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: returns the ruling of all hosts
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
@@ -57,7 +57,7 @@ class Suspicion:
             self._watch.rule(self._watch.suspicion, "stalled")
 
     def pending(self, now: float) -> bool:
-        """Return whether a stall at `now` waits for a snapshot in progress."""
+        """Return whether a stall at `now` must wait for a snapshot in progress."""
         began = self._looked_at
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
