@@ -60,7 +60,7 @@ class Incident(msgspec.Struct, kw_only=True):
     stalled_since: float | None = None  #: last sign of progress before the stall; see `quiet_since`
     stalled_seconds: float | None = None  #: seconds from `stalled_since` to the last update or the end
     threshold_seconds: float | None = None
-    learning: bool = False  #: the threshold is the default, as the run's own durations are not known yet
+    learning: bool = False  #: the threshold is the default, because the run's durations are not known yet
     at_floor: bool = False  #: the threshold is the minimum that the settings allow
     harm: str = "fatal"
     count: int = 1
@@ -74,7 +74,7 @@ class Incident(msgspec.Struct, kw_only=True):
     hosts: list[str] = []  #: reporting hosts, if the run has several; `host` is the host of `rank`
     attempt: int = 0  #: number of the job's attempt
     aliases: list[str] = []  #: "<agent> <id>" of the agents' incidents, for a run over several hosts
-    background: list[str] = []  #: rules that matched as well, but are not the cause
+    background: list[str] = []  #: rules that also matched but are not the cause
     folder: str = ""  #: folder of the run on the incident's host
     kept: Text = ""  #: location of the run's record, if it is not in the state folder
     history: list[Event] = []  #: events of the episode, oldest first
@@ -152,7 +152,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outlasted(self) -> bool:
-        """Return whether the incident was still open when its run ended, so that nothing was fixed."""
+        """Return whether the incident was still open when its run ended, so that it was never fixed."""
         return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property

@@ -10,10 +10,10 @@ _NEEDED_MB = 128  # two heaps of 64 MB; measured: `stallwatch run` works with 11
 
 
 def check_address_space() -> None:
-    """Raise `MemoryError` if this process cannot reserve the addresses that watching a run needs.
+    """Raise `MemoryError` if this process cannot reserve the address space that watching a run needs.
 
-    With less, a library that starts in a thread can abort the process, and ``Thread.start`` can wait forever
-    for a thread that ran out of memory before it began (CPython 3.11, threading.py).
+    With less address space, a library that starts in a thread can abort the process, and ``Thread.start`` can
+    wait forever for a thread that ran out of memory before it began (CPython 3.11, threading.py).
     """
     try:
         mmap.mmap(-1, _NEEDED_MB << 20).close()

@@ -90,7 +90,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
     """Return the faults of a checkpoint: a folder with all its content, or one file.
 
     Headers, tables of contents and sizes are read, but never the tensors, and nothing is unpickled. An
-    unreadable file is a fault itself. `below` is the listing of the path, if it exists already.
+    unreadable file counts as a fault. `below` is the listing of the path, if it exists already.
 
     Raises:
         FileNotFoundError: The path does not exist.

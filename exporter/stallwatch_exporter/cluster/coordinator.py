@@ -153,7 +153,7 @@ class Coordinator:
         self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
         self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
-        self._adopted_at: dict[str, float] = {}  # time at which incidents of other coordinators were adopted
+        self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
         self._newest_at = 0.0  # time of the last change to an incident of an agent
         self._shared: _Shared | None = None
         self._claimed: set[int] = set()  # ranks claimed by two agents

@@ -34,7 +34,7 @@ def host_id(hostname: str) -> str:
 
 
 def is_this_host(name: str, hostname: str) -> bool:
-    """Return whether a host's name or address from a scheduler is this host; without a DNS query.
+    """Return whether a host name or address from a scheduler identifies this host, without a DNS query.
 
     A loopback address never identifies this host, because every host has it.
     """
@@ -109,7 +109,7 @@ def _is_answered(name: str) -> bool:
 def is_own_peer(connection: socket.socket) -> bool:
     """Return whether the process at the other end of a Unix socket belongs to this account.
 
-    If the system does not report the account, the mode of the socket's folder keeps other accounts out.
+    If the system does not report the account, the permissions of the socket's folder exclude other accounts.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True

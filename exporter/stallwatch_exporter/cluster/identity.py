@@ -217,7 +217,7 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of a launcher on each host, or in each Kubernetes pod, by its shared address."""
+    """Identify the run of a launcher that runs on each host or in each Kubernetes pod, by its address."""
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
     known = facts.option("rdzv_id")
@@ -277,7 +277,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command's launcher, without the options of the script after it.
+    """Return the options of the command's launcher, without the options of the script that follows it.
 
     Without ``--no_ssh``, DeepSpeed's launcher starts the ranks of other hosts itself, with a single agent.
     """

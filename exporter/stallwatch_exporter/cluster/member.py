@@ -170,7 +170,7 @@ class Member:
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents of an agent that was alone; users were notified of them already."""
+        """Adopt the open incidents of an agent that was alone; users have already been notified of them."""
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)

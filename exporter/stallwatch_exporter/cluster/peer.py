@@ -216,7 +216,7 @@ class Peer:
         self._retry_at = self._clock() + self._pause
 
     def close_connection(self) -> None:
-        """Close the kept connection to the agent."""
+        """Close the persistent connection to the agent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

@@ -330,7 +330,7 @@ class _Handler(BoundedHandler):
         self._handle()
 
     def _handle(self) -> None:
-        # Above half of the connection limit, each connection is closed after its request.
+        # Above half of the connection limit, close each connection after its request.
         self.close_connection |= 2 * len(self.server.peers) > self.server.most
         self._unread = True
         try:
@@ -369,7 +369,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender closed the connection, perhaps while this process was suspended."""
+        """Return whether the sender closed the connection, for example while this process was suspended."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:

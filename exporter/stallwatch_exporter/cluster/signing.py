@@ -171,7 +171,7 @@ def read(body: bytes, kind: type[_T]) -> _T:
 
 
 def read_reports(body: bytes, encoding: str, key: str) -> list[AgentReport]:
-    """Read a post of agents of the run `key`. Raises `Malformed`."""
+    """Read a post from agents of the run `key`. Raises `Malformed`."""
     body = unpack(body, encoding)
     version = read(body, _Versioned)
     if version.v != VERSION:

@@ -105,7 +105,7 @@ class Slowness:
         self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in an agent's report; `ledger` holds the incidents of the run that were sent."""
+        """Process the steps in an agent's report; `ledger` contains the run's incidents that were sent."""
         if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()

@@ -1,4 +1,4 @@
-"""Read the record in a run's folder: ending, open incidents, stacks of the last stall, diagnosis."""
+"""Read the record in a run's folder: the ending, open incidents, the last stall's stacks, the diagnosis."""
 
 from __future__ import annotations
 
@@ -251,7 +251,7 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """Return the last state of the run's incidents, from the agents that merged them; the newest is last."""
+    """Return the last state of the run's incidents, from the agents that merged them; oldest first."""
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
     return last_states(one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS))

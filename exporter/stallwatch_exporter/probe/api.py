@@ -212,7 +212,7 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process itself has reported anything: a fork of a rank need not be a rank."""
+        """Return whether this process itself has reported anything; a fork of a rank is not always a rank."""
         return self._ring is not None
 
     @_in_turn
@@ -329,7 +329,7 @@ class Probe:
             try:
                 ring = RingWriter(self._folder / name, self._draft, rank, local_rank, started)
             except Exception:
-                self._off = True  # no folder or no space: do not try again at every step
+                self._off = True  # no folder or no space, so do not try again at every step
                 raise
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)

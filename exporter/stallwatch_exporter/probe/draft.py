@@ -57,7 +57,7 @@ class Draft:
             self._put(place, number)
 
     def collect(self) -> None:
-        """Store the numbers of tensors that have arrived from their devices."""
+        """Store the numbers of tensors that have been copied from their devices."""
         for name, reading in self.waiting.items():
             number = reading.ready()
             if number is not None:

@@ -116,7 +116,7 @@ def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
 
 
 def exit_code(pid: int, fd: int) -> int | None:
-    """Return the exit code of a process that has ended, ``-n`` for signal n; ``None`` if it is unknown."""
+    """Return the exit code of an ended process, ``-n`` for signal n; ``None`` if it is unknown."""
     status = _of_zombie(pid)
     if status is None:
         status = _of_descriptor(fd)

@@ -1,4 +1,4 @@
-"""Start the command, pass its output through and into a queue of bytes, and wait for its end.
+"""Start the command, pass its output through and into a queue of bytes, and wait for the command to end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
 bars; otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
@@ -68,7 +68,7 @@ class ByteQueue:
         self._max = max_bytes
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
-        self._enough = 0  # number of bytes that a waiting reader wants
+        self._enough = 0  # number of bytes that a waiting reader needs
         self._gaps: set[str] = set()
         self._closed = False
         self._change = threading.Condition()
@@ -198,7 +198,7 @@ class Pump:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all bytes; if the agent's output has no reader, the command must not notice."""
+        """Write all bytes; if the agent's output has no reader, the command must not be affected."""
         written = 0
         while written < count and self._target is not None:
             try:

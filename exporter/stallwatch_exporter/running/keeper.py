@@ -17,7 +17,7 @@ _GOODBYE_SECONDS = 2.0  # the process only has to wake and exit
 
 
 class Keeper:
-    """The agent's handle for the keeper process; `pairs` are descriptors to read from and to write to."""
+    """Handle of the keeper process; `pairs` are descriptors to read from and to write to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal

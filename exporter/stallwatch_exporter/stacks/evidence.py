@@ -64,7 +64,7 @@ class Evidence:
 
     @property
     def under_way(self) -> bool:
-        """Return whether a snapshot has begun and has no result yet."""
+        """Return whether a snapshot has begun but has no result yet."""
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:

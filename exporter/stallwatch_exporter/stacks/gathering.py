@@ -126,7 +126,7 @@ def _from_outside(pairs: _Pairs) -> None:
     if program is None:
         return
 
-    ranks = iter(left)  # shared, so that a py-spy that hangs delays no other rank
+    ranks = iter(left)  # shared, so that a hanging py-spy delays no other rank
 
     def spy() -> None:
         for rank, record in ranks:

@@ -112,7 +112,7 @@ def is_frozen(pid: int, proc: Path = PROC, groups: Path = Path("/sys/fs/cgroup")
 
 
 def lock_holders(proc: Path = PROC) -> dict[int, int]:
-    """Return the processes that wait for a file lock, each with the process that holds the lock."""
+    """Return the processes that wait for a file lock, and for each the process that holds the lock."""
     waiting: dict[int, int] = {}
     holder: int | None = None
     for line in (_read(proc / "locks") or "").splitlines():

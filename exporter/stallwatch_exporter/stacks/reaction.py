@@ -104,7 +104,7 @@ class _Output:
         self._state = (b"", 0)  # last bytes and total size, in one object for two threads
 
     def read(self) -> None:
-        """Read until the last process that holds the pipe has ended."""
+        """Read until the last process that has opened the pipe has ended."""
         with contextlib.suppress(OSError), self._pipe:
             while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
                 last, size = self._state
@@ -182,7 +182,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
             _signal(command, signal.SIGKILL)
         return
     if not processes:
-        return  # the command ended by itself
+        return  # the command has ended by itself
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
     # Use separate threads: a stopped rank cannot even handle SIGTERM, and a query may never return.

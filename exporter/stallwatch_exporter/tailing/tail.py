@@ -59,7 +59,7 @@ class FileTailer:
         self._saved = position
 
     def poll(self) -> Iterator[FileChunk]:
-        """Yield the bytes appended since the last call, in portions."""
+        """Yield the bytes appended since the last call, in chunks."""
         self.more = False
         fd = self._opened()
         if fd is None:

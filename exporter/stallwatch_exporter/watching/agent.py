@@ -303,7 +303,7 @@ class Agent:
 
     def due_in(self) -> float:
         """Return the seconds until the next tick is required because of earlier input, or infinity."""
-        if self.response.evidence.under_way:  # its result should not wait for the next second
+        if self.response.evidence.under_way:  # its result must not wait for the next second
             return 0.0
         now = self._clock()
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))

@@ -44,7 +44,7 @@ _LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance, whatever they count: the main thread draws them."""
+    """Find progress bars that advance, whatever they count, because the main thread draws them."""
 
     def __init__(self) -> None:
         self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total
@@ -147,5 +147,5 @@ class Repeats:
             self._since.clear()
 
     def now(self) -> bool:
-        """Return whether a known message repeats more often since the last progress than ever before."""
+        """Return whether a known message has repeated more often since the last progress than ever before."""
         return any(count >= max(_OFTEN, _MORE * self._usual[rule]) for rule, count in self._since.items())

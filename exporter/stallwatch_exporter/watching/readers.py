@@ -11,7 +11,7 @@ from stallwatch_rules.records import Line
 
 _TRIED_AT = (8, 16, 32, 64, 128, 300)  # numbers of lines after which a source is examined; for a file, 300
 _LIKELY_FROM = 64  # lines needed for an uncertain prefix, because a few can all be from one writer
-_SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
+_SHOWN = b"Traceback (most recent call last):"  # has no logger prefix, and must be read correctly
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # maximum bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources

@@ -60,7 +60,7 @@ class StallWatch:
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves and similar phases
         self._evaluated = False  # an evaluation is over, and no step followed it
         self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
-        self.sighted = False  #: True once stack snapshots gave a result
+        self.sighted = False  #: true once stack snapshots gave a result
         self.spell = 0  #: number of the quiet period; each sign of life begins another
         self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
 
@@ -169,7 +169,7 @@ class StallWatch:
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """Threshold of each phase met so far, in seconds: longer quiet is usually reported as a stall."""
+        """Threshold of each observed phase in seconds; longer quiet is usually reported as a stall."""
         found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]

@@ -184,7 +184,7 @@ class SumWatch:
 
 
 def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
-    """Return the first ZeRO-3 parameter below a graph node that was summed while it was empty."""
+    """Return the first ZeRO-3 parameter below a graph node that was empty when it was summed."""
     waiting, seen = [(root, False)], set()
     while waiting and most > 0:
         node, empty = waiting.pop()
@@ -223,7 +223,7 @@ def _parameter_name(model: Any, parameter: Any) -> str:
 
 
 def watch_initialize(module: Any, probe: Probe) -> None:
-    """Watch ``partition_parameters``, which ``deepspeed.initialize`` looks up before it needs a model."""
+    """Watch ``partition_parameters``, which ``deepspeed.initialize`` looks up before it requires a model."""
     package, _, name = module.__name__.rpartition(".")
 
     def looked_up(_: Any, frame: FrameType) -> None:
