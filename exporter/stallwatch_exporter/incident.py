@@ -13,11 +13,11 @@ from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
 
 UNKNOWN_FAILURE = "unknown-failure"  #: rule of an ending or a silence that no page explains
-RANK_GONE = "rank-gone"  #: rule of a rank that did not end by its own program; no page describes it
+RANK_GONE = "rank-gone"  #: rule of a rank that its own program did not end; no rule page describes it
 
 Kind = Literal["stall", "finding", "ended"]
 Severity = Literal["critical", "warning", "info"]
-RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities by rank, the worst highest
+RANKS: Mapping[str, int] = {"info": 0, "warning": 1, "critical": 2}  #: severities; higher numbers are worse
 Status = Literal["open", "resolved"]
 # "unmended": the run is over, so that nothing will resolve the incident.
 Resolution = Literal["", "recovered", "run-finished", "run-failed", "run-stopped", "unmended", "unknown"]
@@ -35,12 +35,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Incident(msgspec.Struct, kw_only=True):
-    """One episode of trouble in one run, which sinks receive when it opens, changes and resolves.
+    """One episode of trouble in a run; sinks receive it when it opens, changes and resolves.
 
-    In the agent and its journal, an incident is one trouble of one kind and rule: see ``episodes``.
+    In the agent and its journal, an incident is a single problem of one kind and rule; see ``episodes``.
     """
 
-    id: str  #: "<run>/<kind>/<rule>/<episode>" at its opening; never changes
+    id: str  #: "<run>/<kind>/<rule>/<episode>" when the incident opened; never changes
     run: str
     kind: Kind
     rule: str
@@ -58,26 +58,26 @@ class Incident(msgspec.Struct, kw_only=True):
     total_steps: int | None = None
     last_loss: float | None = None
     stalled_since: float | None = None  #: last sign of progress before the stall; see `quiet_since`
-    stalled_seconds: float | None = None  #: from then until `updated_at`, or until the stall was over
+    stalled_seconds: float | None = None  #: seconds from `stalled_since` to the last update or the end
     threshold_seconds: float | None = None
-    learning: bool = False  #: the threshold is the default, as the run's own durations are not known yet
-    at_floor: bool = False  #: the threshold is the shortest one that the settings allow
+    learning: bool = False  #: the threshold is the default, because the run's durations are not known yet
+    at_floor: bool = False  #: the threshold is the minimum that the settings allow
     harm: str = "fatal"
     count: int = 1
     evidence: list[Text] = []  #: redacted lines
     exception: str = ""  #: short form, if no rule matches the cause: ``ValueError: message (train.py:8)``
     next_steps: list[Text] = []  #: advice on the exception, if no rule matches the cause
     note: Text = ""  #: explanation of the impact
-    primary: Primary | None = None  #: cause in the diagnosis at that time
+    primary: Primary | None = None  #: cause in the diagnosis at the time of the incident
     ending: Ending | None = None
     stacks: StallStacks | None = None  #: stacks of the ranks, on this host or on all hosts of the run
-    hosts: list[str] = []  #: hosts that reported it, if the run has several; `host` is that of `rank`
-    attempt: int = 0  #: number of the job's start
+    hosts: list[str] = []  #: reporting hosts, if the run has several; `host` is the host of `rank`
+    attempt: int = 0  #: number of the job's attempt
     aliases: list[str] = []  #: "<agent> <id>" of the agents' incidents, for a run over several hosts
-    background: list[str] = []  #: rules that matched as well, but are not the cause
-    folder: str = ""  #: the run's folder on that host
+    background: list[str] = []  #: rules that also matched but are not the cause
+    folder: str = ""  #: folder of the run on the incident's host
     kept: Text = ""  #: location of the run's record, if it is not in the state folder
-    history: list[Event] = []  #: history of the episode, oldest event first
+    history: list[Event] = []  #: events of the episode, oldest first
 
     @property
     def began_as(self) -> tuple[str, str]:
@@ -89,7 +89,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def quiet_since(self) -> float:
-        """Time of the last sign of progress before the stall, from which every length of it is counted."""
+        """Time of the last sign of progress before the stall, from which its duration is measured."""
         if self.stalled_since is not None:
             return self.stalled_since
         # Records of versions 0.1 and 0.2.0 have only the threshold and the length, updated at intervals.
@@ -101,7 +101,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How the incident ended; ``None`` while it is open, or if its agent is gone."""
+        """How the incident ended; ``None`` while it is open, or if its agent ended without closing it."""
         if self.status == "open" or self.unwatched:
             return None
         if self.resolution in ("", "recovered"):
@@ -112,7 +112,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def run_ending(self) -> Message:
-        """Name of the end of the run that closed the incident."""
+        """Description of the end of the run that closed the incident."""
         if self.resolution == "run-failed":
             return ending_name(self.ending or Ending("failed", None))
         return interruption(self.ending)
@@ -142,22 +142,22 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def became_end(self) -> bool:
-        """Return whether the incident began before its run ended, and is the cause of that end."""
+        """Return whether the incident began before the run ended and caused the end of the run."""
         return self.kind == "ended" and self.began_as[0] != "ended"
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident is final: the run's end, or a finding that stayed unfixed."""
+        """Return whether the incident is final: the end of the run, or a finding that was never fixed."""
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
     def outlasted(self) -> bool:
-        """Return whether the incident was still open when its run ended, so that nothing was fixed."""
+        """Return whether the incident was still open when its run ended, so that it was never fixed."""
         return self.resolution in ("run-failed", "run-stopped", "unmended")
 
     @property
     def unwatched(self) -> bool:
-        """Return whether the incident was closed because its agent is gone: no evidence about the run."""
+        """Return whether the incident was closed because its agent was lost, so that its end is unknown."""
         return self.status == "resolved" and self.resolution == "unknown"
 
 
@@ -181,6 +181,6 @@ In a run over several hosts, a sink gets the incidents of the agent that merges 
 
 
 def optional_methods(sinks: Iterable[object], name: str) -> list[Callable[..., Any]]:
-    """Return the methods of this name of the sinks that have one."""
+    """Return the method with this name from each sink that has such a method."""
     found = (getattr(sink, name, None) for sink in sinks)
     return [method for method in found if method is not None]

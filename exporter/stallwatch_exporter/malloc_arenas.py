@@ -1,4 +1,4 @@
-"""Limit and check the address space of the watching process: its threads share their heaps."""
+"""Limit the address space of the agent's process by letting threads share heaps, and check it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _NEEDED_MB = 128  # two heaps of 64 MB; measured: `stallwatch run` works with 11
 
 
 def check_address_space() -> None:
-    """Raise `MemoryError` if this process cannot reserve the addresses that watching a run needs.
+    """Raise `MemoryError` if this process cannot reserve the address space that watching a run needs.
 
-    With less, a library that starts in a thread can abort the process, and ``Thread.start`` can wait forever
-    for a thread that ran out of memory before it began (CPython 3.11, threading.py).
+    With less address space, a library that starts in a thread can abort the process, and ``Thread.start`` can
+    wait forever for a thread that ran out of memory before it began (CPython 3.11, threading.py).
     """
     try:
         mmap.mmap(-1, _NEEDED_MB << 20).close()
@@ -28,7 +28,7 @@ def limit_malloc_arenas() -> None:
     CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries
     endlessly, and keeps the GIL (Python/ceval.c, exception_unwind), so that no more output is passed on.
 
-    With another C library, the function does nothing.
+    With other C libraries, the function does nothing.
     """
     with contextlib.suppress(ImportError, OSError, AttributeError):
         import ctypes

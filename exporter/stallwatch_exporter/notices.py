@@ -1,4 +1,4 @@
-"""Print notices to the user on stderr; count and report internal errors once, without raising them."""
+"""Print notices to the user on stderr, and report each internal error once without raising it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stallwatch_rules.text.controls import printable
 
 
 class OutputLine:
-    """The last line of a file or terminal to which the command's output is passed on."""
+    """State of the last line of a file or terminal that receives the command's output."""
 
     ended = True
 
@@ -22,7 +22,7 @@ _LINES: dict[tuple[int, int], OutputLine] = {}
 
 
 def line_of(descriptor: int) -> OutputLine:
-    """Return the last line of the file behind a descriptor; stdout and stderr may be the same file."""
+    """Return the last line of the file behind a descriptor; stdout and stderr can be the same file."""
     try:
         file = os.fstat(descriptor)
     except OSError:
@@ -31,10 +31,10 @@ def line_of(descriptor: int) -> OutputLine:
 
 
 def begin_line(stream: TextIO) -> None:
-    """End the command's last line if it has no end, such as the line of a progress bar."""
+    """End the command's last line with a newline if it has none, for example after a progress bar."""
     try:
         line = line_of(stream.fileno())
-    except (OSError, ValueError, AttributeError):  # no file: nothing of the command is passed on to it
+    except (OSError, ValueError, AttributeError):  # not a file, so it receives no output of the command
         return
     if not line.ended:
         line.ended = True
@@ -44,7 +44,7 @@ def begin_line(stream: TextIO) -> None:
 def print_notice(text: str) -> None:
     """Print a notice on stderr, separate from the command's own output.
 
-    If stderr cannot be written (a closed connection, a dead pipe, a full disk), the notice is lost, and the
+    If stderr is not writable (a closed connection, a broken pipe, a full disk), the notice is lost and the
     caller continues.
     """
     lines = printable(text.replace("\r\n", "\n")).rstrip("\n").split("\n")
@@ -52,7 +52,7 @@ def print_notice(text: str) -> None:
         begin_line(sys.stderr)
         sys.stderr.write("".join(f"stallwatch: {line}".rstrip() + "\n" for line in lines))
         sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):  # AttributeError: there is no stderr
+    except (OSError, ValueError, AttributeError):  # AttributeError means that there is no stderr
         pass
 
 
@@ -70,7 +70,7 @@ class Guard:
     """Run a part of the agent's work and survive its errors: ``with guard("reading the log"):``."""
 
     def __init__(self, notice: Callable[[str], None], outlook: str = "the run continues") -> None:
-        """Set up the guard; `outlook` describes the work that an error does not affect."""
+        """Set up the guard; `outlook` is the part of the notice that says what the error does not affect."""
         self.errors = 0
         self._outlook = outlook
         self._notice = notice
@@ -78,7 +78,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the block; an error is reported once for each ``what``, which names the block."""
+        """Run the block; an error is reported once for each ``what``, the name of the block."""
         try:
             yield
         except Exception as error:
@@ -86,7 +86,7 @@ class Guard:
             if what not in self._reported:
                 self._reported.add(what)
                 cause = type(error).__name__
-                with contextlib.suppress(OSError):  # there may be no descriptor left for an import
+                with contextlib.suppress(OSError):  # the import can fail if no descriptor is free
                     # Import here, because ranks and every command load this module.
                     from stallwatch_rules.text.redact import redact
 
@@ -95,12 +95,12 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for the work after the command's end: no error may replace its exit code."""
+    """Return a guard for the work after the command's end, in which errors must not replace its exit code."""
     return Guard(surviving(notice), "the exit code is the command's")
 
 
 def guard_threads(notice: Callable[[str], None]) -> None:
-    """Report an error that ends a thread of this process as a notice instead of a traceback."""
+    """Print a notice instead of a traceback if an error ends a thread of this process."""
     guard = Guard(surviving(notice))
 
     def report(ended: threading.ExceptHookArgs) -> None:

@@ -1,7 +1,7 @@
-"""Set file modes: files of a Stallwatch process are only for accounts that may enter the state folder.
+"""Set file modes so that only accounts with access to the state folder can use Stallwatch's files.
 
-A umask sets the mode at once, for Stallwatch's own files and for those of libraries (DuckDB's ``.wal``,
-SQLite's journals). Programs started for the user, such as the training, still get the user's umask.
+The umask sets the mode of all new files, including those of libraries (DuckDB's ``.wal``, SQLite's journals).
+Programs that are started for the user, such as the training, still get the user's umask.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def make_open(folder: Path) -> None:
     for path in reversed(missing):
         path.mkdir(exist_ok=True)
         if _usual >= 0:
-            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # refuses a symbolic link
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # fails for a symbolic link
             try:
                 inherited = os.fstat(handle).st_mode & stat.S_ISGID
                 os.fchmod(handle, inherited | 0o777 & ~_usual)
@@ -43,11 +43,11 @@ def make_open(folder: Path) -> None:
 
 
 def keep_private(home: Path) -> None:
-    """Close new files, and files in `home`, to accounts that cannot read or write in that folder.
+    """Remove permissions on new files and files in `home` for accounts without access to that folder.
 
     If the user opened the folder to a group or to all, its files stay open. Never raises.
     """
-    global _usual  # the umask belongs to the process, too
+    global _usual  # the umask also belongs to the whole process
     if sys.platform == "win32":
         return
     with contextlib.suppress(OSError):
@@ -55,11 +55,11 @@ def keep_private(home: Path) -> None:
     with contextlib.suppress(OSError):
         closed = _OTHERS & ~_mode(home)
         before = os.umask(closed)
-        os.umask(before | closed)  # never more permissions than the user's umask allows
+        os.umask(before | closed)  # permissions are never wider than the user's umask allows
         _usual = before if _usual < 0 else _usual
         with os.scandir(home) as entries:
             for entry in entries:
-                with contextlib.suppress(OSError):  # entries of another account
+                with contextlib.suppress(OSError):  # skip files and folders of other accounts
                     _close(entry, closed)
 
 
@@ -68,11 +68,11 @@ def _mode(home: Path) -> int:
         mode = home.stat().st_mode
         if stat.S_ISDIR(mode):
             return mode
-    return 0  # the state would be stored elsewhere, for the user only
+    return 0  # the state will be stored in a private folder instead
 
 
 def _close(entry: os.DirEntry[str], closed: int) -> None:
-    """Remove permissions from an entry of an earlier version; for a folder, this closes its content."""
+    """Remove permissions from a file of an earlier version, or from a folder to protect its content."""
     mode = entry.stat(follow_symlinks=False).st_mode
     if mode & closed and (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
         Path(entry.path).chmod(stat.S_IMODE(mode) & ~closed)

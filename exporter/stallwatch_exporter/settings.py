@@ -21,7 +21,7 @@ _NOBODY = 65534
 
 
 def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Path:
-    """Return the folder of all state: ``$STALLWATCH_HOME``, otherwise the platform's user state folder."""
+    """Return the folder of all state: ``$STALLWATCH_HOME``, or the platform's folder for user state."""
     named = (os.environ if environ is None else environ).get("STALLWATCH_HOME")
     if not named:
         return own_default(platformdirs.user_state_path("stallwatch"), ".local/state/stallwatch")
@@ -29,7 +29,7 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """Return the cache folder, ``$STALLWATCH_CACHE`` or the platform's; its content can be created again."""
+    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's; its content can be recreated."""
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
@@ -37,10 +37,10 @@ def cache_home() -> Path:
 
 
 def own_default(place: Path, otherwise: str) -> Path:
-    """Return the platform's folder, or one in this account's home if part of its path is foreign.
+    """Return the platform's folder, or one in this account's home if another account owns part of the path.
 
-    ``sudo -E`` and ``docker run -e HOME=`` keep a ``HOME`` of another account: with a link in it, that
-    account would choose where root writes. `otherwise` is for a `place` that is not below ``HOME``.
+    ``sudo -E`` and ``docker run -e HOME=`` keep the ``HOME`` of another account. With a link in that folder,
+    the other account could choose where root writes. `otherwise` is used if `place` is not below ``HOME``.
     """
     foreign = foreign_part(place)
     own = _own_home() if foreign is not None else None
@@ -60,7 +60,7 @@ def _own_home() -> Path | None:
     try:
         home = Path(pwd.getpwuid(account()).pw_dir)
         return home if is_own(home.stat()) else None
-    except (KeyError, OSError):  # containers need not list their user
+    except (KeyError, OSError):  # containers do not always list their user
         return None
 
 
@@ -126,7 +126,7 @@ def user_path(text: str, folder: Path) -> Path:
 
 
 def current_folder() -> Path:
-    """Return the working directory; if it was deleted, a path at which nothing is found."""
+    """Return the working directory; if it was deleted, a path that does not exist."""
     try:
         return Path.cwd()
     except OSError:
@@ -139,7 +139,7 @@ NO_CURRENT_FOLDER = "import sys; sys.path[:] = filter(None, sys.path)\n"
 
 
 def own_main(module: str) -> list[str]:
-    """Return the command that calls ``main`` of a module, whatever the current folder contains."""
+    """Return the command that calls ``main`` of a module, independent of the current folder's content."""
     return [sys.executable, "-c", f"{NO_CURRENT_FOLDER}from {module} import main; main()"]
 
 
@@ -147,55 +147,55 @@ def own_main(module: str) -> list[str]:
 class ServerSettings:
     """Access settings of /metrics and the relay, and the names under which every server answers."""
 
-    allowed_hosts: tuple[str, ...] = ()  #: besides addresses, ``localhost`` and the machine's names
-    token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send one of them
+    allowed_hosts: tuple[str, ...] = ()  #: in addition to addresses, ``localhost`` and the machine's names
+    token_file: Path | None = None  #: bearer tokens, one per line; if set, callers must send a token
     basic_auth_file: Path | None = None  #: ``user:password`` lines, for basic authentication
     mistake: str = ""  #: error in the settings above, which prevents serving
 
 
 @dataclass(frozen=True)
 class JoinSettings:
-    """Settings for how agents of one run find each other, and prove that they belong to it."""
+    """Settings for how the agents of a run find each other and prove that they belong to the run."""
 
-    mode: str = "auto"  #: "auto" or "off": if "off", each agent stays alone
+    mode: str = "auto"  #: "auto", or "off" to keep each agent separate
     run: str = ""  #: name of the run, if no scheduler identifies it
-    address: str = ""  #: HOST:PORT of the merging host; empty: the first host of the run that answers
+    address: str = ""  #: HOST:PORT of the merging host; empty for the first host that responds
     secret: str = ""
-    host: str = ""  #: address to listen on; empty: all addresses, if there is a secret
-    port: int = 0  #: 0: derived from the run's key
-    tls_certificate: Path | None = None  #: PEM files: with all three, mutual TLS replaces the secret
+    host: str = ""  #: address to listen on; if empty, all addresses if there is a secret
+    port: int = 0  #: 0 to derive the port from the run's key
+    tls_certificate: Path | None = None  #: PEM files; if all three are set, mutual TLS replaces the secret
     tls_key: Path | None = None
     tls_ca: Path | None = None
 
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Settings of the training side; every default works without changes."""
+    """Settings of the training side; all defaults work without changes."""
 
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose
     port_tries: int = 50  #: number of ports tried after `port` if it is in use
-    reserved_ports: tuple[int, ...] = ()  #: not tried in that search: other programs use them
-    linger_seconds: float = 30.0  #: how long /metrics may outlive the command, for the last scrape
-    tls_certificate: Path | None = None  #: PEM files; with both, /metrics is served over HTTPS
+    reserved_ports: tuple[int, ...] = ()  #: skipped in this search, because other programs use them
+    linger_seconds: float = 30.0  #: seconds that /metrics can outlive the command, for the last scrape
+    tls_certificate: Path | None = None  #: PEM files; if both are set, /metrics uses HTTPS
     tls_key: Path | None = None
     tls_client_ca: Path | None = None  #: if set, scrapers must present a certificate of this authority
-    sd_dir: Path | None = None  #: folder that announces endpoints to Prometheus (``file_sd_configs``)
+    sd_dir: Path | None = None  #: folder of files that announce endpoints to Prometheus
     server: ServerSettings = field(default_factory=ServerSettings)
     join: JoinSettings = field(default_factory=JoinSettings)
-    stall_floor_seconds: float = 30.0  #: shortest time before a stall is reported
-    stall_start_seconds: float = 1800.0  #: threshold while a phase was seen too rarely to learn its own
+    stall_floor_seconds: float = 30.0  #: minimum time without progress before a stall is reported
+    stall_start_seconds: float = 1800.0  #: threshold of a phase until its own durations are known
     stall_factor: float = 3.0  #: threshold = factor * 99th percentile of the phase's own durations
     on_stall: str = "report"  #: "report", "abort" or "command …": action on a stall
     home: Path = field(default_factory=state_home)
-    keep_days: int = 30  #: ended runs older than this are removed when another run starts
+    keep_days: int = 30  #: age in days from which ended runs are removed when another run starts
     keep_gb: float = 10.0  #: maximum space for ended runs; the oldest runs are removed first
     probe: bool = True  #: True if ``stallwatch run`` loads a probe into the ranks
     language: str = "en"  #: language of the texts inside a diagnosis: en or zh
 
 
 def is_own_address(host: str) -> bool:
-    """Return whether only programs on this machine can reach the host; the only such name is localhost."""
+    """Return whether the host is localhost or a loopback address, to which only local programs connect."""
     if host == "localhost":
         return True
     try:

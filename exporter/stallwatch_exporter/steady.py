@@ -11,7 +11,7 @@ import time
 from stallwatch_exporter.probe.clock import VARIABLE, namespace
 
 _OFFSET = time.time() - time.monotonic()
-_STEP = 1.0  # seconds by which the wall clock must have moved before reported times follow it
+_STEP = 1.0  # minimum change of the wall clock, in seconds, that affects reported times
 
 
 def now() -> float:
@@ -20,13 +20,13 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the seconds by which the wall clock was set since the start; less than one counts as 0."""
+    """Return the seconds by which the wall clock was set since the start; less than a second counts as 0."""
     by = time.time() - now()
     return by if abs(by) >= _STEP else 0.0
 
 
 def wall(moment: float) -> float:
-    """Convert a steady time to the time of the wall clock as it is set now."""
+    """Convert a steady time to wall-clock time, according to the current setting of the wall clock."""
     return moment + moved()
 
 

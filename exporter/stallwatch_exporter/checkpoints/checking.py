@@ -1,8 +1,8 @@
-"""Check a checkpoint of any program: every file in a folder whose name means weights or states.
+"""Check the checkpoint of any program: the files in a folder that their names mark as weights or states.
 
-The names in DeepSpeed's folders are those of deepspeed 0.19.8, ``runtime/engine.py``
-(``_get_zero_ckpt_name``, ``_get_ckpt_name``): the file ``latest`` names the folder, which contains
-``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank, and the model in
+The names of DeepSpeed's files are those of deepspeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``,
+``_get_ckpt_name``). The file ``latest`` names the folder of the checkpoint. The folder contains
+``[bf16_]zero_pp_rank_<dp>_mp_rank_<mp>_optim_states.pt`` for each rank. For the model, it contains
 ``mp_rank_<mp>_model_states.pt`` (stages 1 and 2) or ``zero_pp_rank_<dp>_mp_rank_<mp>_model_states.pt`` (stage
 3).
 """
@@ -39,19 +39,19 @@ _WHOLE = lazy(r"mp_rank_(?P<mp>\d+)_model_states\.pt")
 _MOST_RANKS = 1 << 17
 MAX_INDEX = 32 << 20
 _EXPLAINED = ("empty-tensors", "latest-missing", "unreadable")  #: kinds of faults with their own reason
-MOST_NAMES = 200_000  #: maximum number of files and folders below a path: above any checkpoint's
-_REPORT_EVERY = 20_000  #: number of names between two calls
+MOST_NAMES = 200_000  #: maximum number of files and folders below a path; no checkpoint has more
+_REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
 
 
 class FolderContent(NamedTuple):
-    """Content below a path: each folder with its files' names, complete or only the first names."""
+    """Folders below a path with the names of their files; `whole` is false if the listing is not complete."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True
 
 
 class CheckedFiles(NamedTuple):
-    """Files with a checkpoint's names: the number of checked files, and the names of other files."""
+    """Number of files of a checkpoint that can be checked, and names of similar files of other formats."""
 
     files: int
     foreign: list[str]
@@ -60,10 +60,10 @@ class CheckedFiles(NamedTuple):
 def listed(
     path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None
 ) -> FolderContent:
-    """Return the folders below a path with their files, the path itself first; for a file, that file.
+    """Return the folders below a path with their files, starting with the path; for a file, only that file.
 
-    Links to folders are not followed. The listing stops after `most` names, because a path such as /home is
-    not a checkpoint. `on_count` is called with the number of names at intervals.
+    Links to folders are not followed. The listing stops after `most` names, because a large folder such as
+    /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -90,7 +90,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
     """Return the faults of a checkpoint: a folder with all its content, or one file.
 
     Headers, tables of contents and sizes are read, but never the tensors, and nothing is unpickled. An
-    unreadable file is a fault itself. `below` is the listing of the path, if it exists already.
+    unreadable file counts as a fault. `below` is the listing of the path, if it exists already.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -109,7 +109,7 @@ def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fau
 
 
 def checked_files(path: Path, below: FolderContent | None = None) -> CheckedFiles:
-    """Return the number of a checkpoint's files that can be checked, and the names of the other files."""
+    """Return the number of checkpoint files that can be checked, and the names of files that cannot."""
     named = [folder / name for folder, names in (below or listed(path)).folders for name in names]
     files = [file for file in named if _known(file.name)]
     foreign = [file.name for file in files if _is_foreign(file)]
@@ -117,11 +117,11 @@ def checked_files(path: Path, below: FolderContent | None = None) -> CheckedFile
 
 
 def _is_foreign(path: Path) -> bool:
-    """Return whether only the end of a file's name is that of a checkpoint, so that it cannot be checked."""
+    """Return whether a file has the extension of torch's files, but another program's format."""
     try:
         return path.name.endswith(_TORCH) and path.stat().st_size > 0 and not is_torch(path)
     except OSError:
-        return False  # an unreadable file is a fault itself
+        return False  # an unreadable file is reported as a fault elsewhere
 
 
 def _known(name: str) -> bool:
@@ -157,14 +157,14 @@ def _index_faults(path: Path) -> Iterator[Fault]:
         yield fault(path, "index-unreadable")
         return
     shards = sorted(set(named.values()))
-    # A shard is in the folder of its index: a name that leads elsewhere is not followed.
+    # A shard is in the folder of its index. A name that points to another folder is not followed.
     outside = [shard for shard in shards if Path(shard).name != shard]
     missing = [shard for shard in shards if shard not in outside and not (path.parent / shard).is_file()]
     if outside:
         yield fault(path, "index-outside", names=examples(outside))
     if missing:
         yield fault(path, "missing-shards", shards=len(missing), names=examples(missing))
-    absent: list[str] = []  # tensors that their shard does not contain
+    absent: list[str] = []  # names of tensors that are missing from their shard
     for shard in shards:
         if shard.endswith(".safetensors") and shard not in (*outside, *missing):
             held = tensor_names(path.parent / shard)  # empty if the header cannot be read
@@ -185,7 +185,7 @@ def _latest_faults(latest: Path) -> Iterator[Fault]:
 
 
 def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
-    """Yield a fault for the missing parts of a DeepSpeed checkpoint folder with these files."""
+    """Yield a fault for the missing files of the DeepSpeed checkpoint in this folder."""
 
     def parts_of(pattern: Any) -> set[tuple[int, int]]:
         return {(int(found["mp"]), int(found["dp"])) for name in names if (found := pattern.fullmatch(name))}
@@ -203,7 +203,7 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the expected parts: for as many ranks as the checkpoint itself states, or as were seen."""
+    """Return the expected parts, one for each rank, from the checkpoint's world size or its files."""
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
         if name.endswith("_model_states.pt"):
@@ -212,7 +212,7 @@ def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[t
                 ranks = max(ranks, facts.numbers["dp_world_size"])
                 break
     parallel = {mp for mp, _ in seen}
-    if len(parallel) * ranks > _MOST_RANKS:  # a damaged file, or a name with another meaning
+    if len(parallel) * ranks > _MOST_RANKS:  # the file is damaged, or its name has another meaning
         return seen
     return {(mp, dp) for mp in parallel for dp in range(ranks)}
 
@@ -225,7 +225,7 @@ def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator
 
 
 def diagnostic_of(fault: Fault) -> Diagnostic:
-    """Return the diagnostic for a fault; its check is named ``checkpoint-…``."""
+    """Return the diagnostic for a fault; the name of its check starts with ``checkpoint-``."""
     about = fault.kind if fault.kind in _EXPLAINED else "cut"
     return Diagnostic(
         f"checkpoint-{fault.kind}",

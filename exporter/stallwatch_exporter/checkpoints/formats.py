@@ -1,8 +1,8 @@
 """Check files that hold tensors, in bounded memory and never unpickled.
 
-safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the
-header, JSON, at most 100 MB; then the tensors' bytes without holes. The library is not used: it rejects a
-wrong file without naming the wrong tensor, maps the whole file, and may not be installed.
+safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the header
+as JSON, at most 100 MB; then the tensors' bytes without gaps. The library is not used because it rejects an
+invalid file without naming the invalid tensor, maps the whole file into memory, and is not always installed.
 
 ``torch.save``: a zip archive with a pickle and a member per storage. The pickle writes a tensor as a call of
 ``torch._utils._rebuild_tensor_v2(storage, offset, size, stride, …)``, in which the storage is a persistent id
@@ -39,9 +39,9 @@ _BITS = {
     **dict.fromkeys(("I64", "U64", "F64", "C64"), 64),
 }
 _OURS = lazy(r"(?:pytorch_model|adapter_model|optimizer|scheduler|rng_state)\b.*|.*_states\.pt")
-_MOST_DIMENSIONS = 64  # limit of torch's operators
+_MOST_DIMENSIONS = 64  # maximum number of dimensions that torch's operators support
 _ZIP = b"PK\x03\x04"
-_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # protocols that begin with a mark
+_PICKLE = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))  # protocols that start with a marker
 _LOCATION = lazy(r"storage|[a-z]+(?::\d+)?|\d+")  # strings of the persistent id: kind, device, key
 _INTEGERS = {"BININT", "BININT1", "BININT2", "LONG1", "INT", "LONG"}
 _TUPLES = {"TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_TUPLE"}
@@ -51,22 +51,22 @@ _UNREADABLE = (ValueError, NotImplementedError, RuntimeError, EOFError)  # error
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """One fault of a checkpoint's file; ``kind`` is stable, for programs."""
+    """A fault in a file of a checkpoint; ``kind`` is a stable identifier for programs."""
 
     path: Path
     kind: str
     what: Message
     rule: str = "checkpoint-archive-corrupt"
-    fails: bool = True  #: ``False``: worth knowing, but maybe intended
+    fails: bool = True  #: ``False`` if the finding is worth reporting but can be intended
 
 
 def fault(path: Path, kind: str, message_name: str = "", **params: str | int) -> Fault:
-    """Return a fault that the message `message_name` describes, or the message named after its kind."""
+    """Return a fault with the message `message_name`, or with the message that is named after `kind`."""
     return Fault(path, kind, message(f"checkpoints.{message_name or kind}", **params))
 
 
 def examples(names: list[str], most: int = 3) -> str:
-    """Return the first few names as text, and how many more there are."""
+    """Return the first few names as text, and the number of omitted names."""
     shown = ", ".join(map(printable, names[:most]))
     return f"{shown} … (+{len(names) - most})" if len(names) > most else shown
 
@@ -150,7 +150,8 @@ def _span(entry: Any) -> tuple[int, int] | None:
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
     """Yield a fault for tensors of shape [0]: ZeRO-3 parameters outside their module's forward pass.
 
-    A single empty buffer may be intended; an empty weight or bias, or a file that is mostly empty, is not.
+    A single empty buffer can be intended. An empty weight or bias, or a file that is mostly empty, is a
+    fault.
     """
     if empty:
         fails = len(empty) * 2 >= total or any(name.endswith(("weight", "bias")) for name in empty)
@@ -205,8 +206,8 @@ class PickleFacts(msgspec.Struct):
 
     tensors: int = 0
     empty: list[str] = []  #: names of tensors of shape [0], as far as known
-    keys: set[str] = set()  #: keys of the referenced storages
-    numbers: dict[str, int] = {}  #: DeepSpeed's world sizes
+    keys: set[str] = set()  #: keys of the storages that the pickle references
+    numbers: dict[str, int] = {}  #: world sizes that DeepSpeed recorded
 
 
 def facts_of(path: Path) -> PickleFacts | None:
@@ -236,7 +237,7 @@ def _pickle_facts(file: IO[bytes]) -> PickleFacts:
     """Return the facts from one pickle's opcodes. Raises `ValueError` if they are invalid or incomplete."""
     facts = PickleFacts()
     name, key, number_of = "", "", ""
-    sizes: list[int] | None = None  # the integers since the last storage: its offset, then the tensor's size
+    sizes: list[int] | None = None  # integers since the last storage: its offset, then the size of the tensor
     for opcode, argument in _opcodes(file):
         if isinstance(argument, str) and opcode.endswith("UNICODE"):
             if argument.isdigit():
@@ -268,5 +269,5 @@ def _opcodes(file: IO[bytes]) -> Iterator[tuple[str, Any]]:
             yield opcode.name, argument
     except ValueError:
         raise
-    except Exception as error:  # pickletools raises any error of its decoders
+    except Exception as error:  # pickletools passes on any error that its decoders raise
         raise ValueError(str(error)) from error

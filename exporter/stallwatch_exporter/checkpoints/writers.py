@@ -17,7 +17,7 @@ _FLAGS = lazy(r"(?m)^flags:\s+([0-7]+)")
 def has_writer(path: Path, pids: Collection[int]) -> bool:
     """Return whether a process or its descendant has `path` or a file below it open for writing.
 
-    Descriptors of processes that cannot be inspected are unknown.
+    Files of processes that cannot be inspected are ignored.
     """
     return bool(pids) and any(_writes(pid, str(path.resolve())) for pid in _with_children(pids))
 
@@ -36,7 +36,7 @@ def _writes(pid: int, path: str) -> bool:
     process = Path(f"/proc/{pid}")
     with contextlib.suppress(OSError):
         for descriptor in (process / "fd").iterdir():
-            with contextlib.suppress(OSError, ValueError):  # the descriptor was closed meanwhile
+            with contextlib.suppress(OSError, ValueError):  # the descriptor has been closed in the meantime
                 target = str(descriptor.readlink())
                 if target != path and not target.startswith(f"{path}{os.sep}"):
                     continue

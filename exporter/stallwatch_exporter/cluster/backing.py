@@ -8,7 +8,7 @@ from stallwatch_exporter.cluster.wire import AgentReport, Reply
 
 
 class Refused(Exception):
-    """The receiver refuses the agent's reports permanently: a wrong secret, or a different version."""
+    """The receiver rejects all reports of the agent, because of a wrong secret or a different version."""
 
 
 class Backing(Protocol):
@@ -27,7 +27,7 @@ class Backing(Protocol):
 
 
 class Merges(Protocol):
-    """The merger of one run's reports, as both transports use it; see ``coordinator.Coordinator``."""
+    """Protocol of the object that merges one run's reports; ``coordinator.Coordinator`` implements it."""
 
     def take(self, report: AgentReport) -> Reply:
         """Process one agent's report and return the reply. May be called from any thread."""

@@ -1,7 +1,7 @@
-"""Send the reports of a run's agents over HTTP to the first host that answers, or merge them here.
+"""Send the reports of a run's agents over HTTP to the first available host, or merge them in this agent.
 
-There is no election. All agents use the scheduler's order of hosts; an agent that precedes all hosts that
-answer merges the reports that it receives.
+There is no election. All agents use the order of hosts that the scheduler defines. An agent merges the
+reports that it receives if no host before it in this order responds.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ POST_SECONDS = 4.0  #: maximum seconds that a post may take
 FIRST_PORT = 19402
 _PORTS = 200  # number of ports, so that runs on one machine listen on different ports
 _TRIES = 8
-_MOST_OTHERS = 64  # maximum number of agents remembered besides those that may merge reports
-_STARTING_SECONDS = 30.0  # seconds that the agent at `join.address` may take to start
+_MOST_OTHERS = 64  # maximum number of known agents in addition to those that can merge reports
+_STARTING_SECONDS = 30.0  # maximum seconds that the agent at `join.address` needs to start
 _AT_ONCE = 16  # number of concurrent searches for agents
-_SPARE_SECONDS = 0.25  # seconds of a post that are left for hosts that did not answer before
-_SEEN_LATELY = 0.5  # seconds for which a coordinator that answered is not queried again
-_SIBLING_SECONDS = 5.0  # seconds that the agent that posts for its host may take to answer
-_AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not answer is tried again
-_MISSING_SECONDS = 900.0  # seconds for which an agent that the coordinator does not list stays known
-_KEPT_SECONDS = 3600.0  # seconds between two touches of the file with the secret
+_SPARE_SECONDS = 0.25  # seconds of a post that are spent on waiting for hosts that did not respond before
+_SEEN_LATELY = 0.5  # seconds after a response during which a coordinator is not queried again
+_SIBLING_SECONDS = 5.0  # maximum seconds that the agent that posts for its host takes to respond
+_AVOIDED_SECONDS = 30.0  # seconds after which an agent that did not respond is tried again
+_MISSING_SECONDS = 900.0  # seconds after which an agent that the coordinator no longer lists is forgotten
+_KEPT_SECONDS = 3600.0  # seconds between two updates of the secret file's timestamp
 
 
 class HttpBacking:
@@ -96,12 +96,12 @@ class HttpBacking:
         self._socket: ClusterServer | None = None
         self._avoided_until = float("-inf")
         self._host = HostReports(self._carry, clock)
-        self._members: dict[str, Member] = {}  # agents that may merge, by the id of their host
-        self._missing: dict[str, float] = {}  # time since when the coordinator does not list them
+        self._members: dict[str, Member] = {}  # agents that can merge, by the id of their host
+        self._missing: dict[str, float] = {}  # time since which the coordinator has not listed them
         self._members_digest = digest_of(())
         self._peers: dict[tuple[str, tuple[int, ...]], Peer] = {}
         self._searches = threading.Semaphore(_AT_ONCE)
-        self._used: tuple[Peer, float] | None = None  # last agent to accept reports, and time of its answer
+        self._used: tuple[Peer, float] | None = None  # last agent that accepted reports, with the time
         self._checking = threading.Lock()
         self._closed = False
         self._own_ports = self._ports()
@@ -200,7 +200,7 @@ class HttpBacking:
         self._members_digest = digest_of(listed)
 
     def _known(self) -> dict[str, Member]:
-        """Return the agents that may merge, without those that have been missing for long."""
+        """Return the agents that can merge, without agents that have been missing for a long time."""
         now = self._clock()
         return {
             id: member
@@ -235,7 +235,7 @@ class HttpBacking:
     def _try(
         self, peer: Peer, reports: Sequence[AgentReport], signed: Signed, end: float, tried: set[int]
     ) -> Answer | None:
-        """Post the reports to an agent, and then to the agent that it names instead."""
+        """Post the reports to an agent, and then to the agent to which it redirects."""
         while id(peer) not in tried and (left := end - time.monotonic()) > 0:
             tried.add(id(peer))
             answer = peer.post(reports, signed, min(ANSWER_SECONDS, left))
@@ -275,7 +275,7 @@ class HttpBacking:
             return None
 
     def _elsewhere(self) -> Elsewhere | None:
-        """Return the agent that merges instead of this one; ``None`` if no earlier agent answers."""
+        """Return the agent that merges instead of this agent; ``None`` if no such agent responds."""
         with self._checking:
             used, signed = self._used, self._signed
             if used is None or signed is None:
@@ -291,7 +291,7 @@ class HttpBacking:
             return Elsewhere(host_id=hello.host_id, address=peer.name) if hello is not None else None
 
     def _ahead(self) -> list[Peer]:
-        """Return the agents that take precedence over this one for merging, in their order."""
+        """Return the agents that take precedence over this agent for merging, in order of precedence."""
         identity, ports = self._identity, self._run_ports
         found: list[Peer] = []
         where, port = host.split_address(self._join.address)
@@ -307,7 +307,7 @@ class HttpBacking:
             found.append(self._peer(name, ports))
         if own is None:
             found += self._members_before()
-        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # agents come and go, with new ports
+        if len(self._peers) > 2 * len(found) + _MOST_OTHERS:  # agents start and end, each time with new ports
             self._peers = {key: peer for key, peer in self._peers.items() if peer in found}
         return list(dict.fromkeys(found))
 
@@ -353,7 +353,7 @@ class HttpBacking:
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Listen, and return the data for signing; ``None`` without a secret: then the agent stays alone."""
+        """Start listening and return the signing data; ``None`` without a secret, when the agent is alone."""
         if self._signed is None and not self._no_secret:
             try:
                 secret = self._source.get(self._clock())
@@ -396,10 +396,10 @@ class HttpBacking:
 
 
 class HostReports:
-    """Newest reports of the agents of one host, which one post carries together.
+    """Newest reports of the agents on one host, which one post sends together.
 
-    A report without news waits for the next post and is answered from the last reply. Therefore a host posts
-    once per beat, however many agents it has.
+    A report without changes waits for the next post, and its agent gets the last reply. Therefore, a host
+    sends one post per interval, regardless of the number of its agents.
     """
 
     def __init__(
@@ -408,8 +408,8 @@ class HostReports:
         self._carry = carry
         self._clock = clock
         self._changed = threading.Condition()
-        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report by agent, and its arrival
-        self._carried: dict[str, tuple[object, ...]] = {}  #: news of each agent that the coordinator has
+        self._waiting: dict[str, tuple[AgentReport, float]] = {}  #: newest report and its arrival, by agent
+        self._carried: dict[str, tuple[object, ...]] = {}  #: news that the coordinator has received, by agent
         self._answer: Answer | None = None
         self._carried_at = float("-inf")
         self._round = 0
@@ -467,12 +467,12 @@ class HostReports:
 
 
 def _news(report: AgentReport) -> tuple[object, ...]:
-    """Return the parts of a report whose changes must be posted at once."""
+    """Return the parts of a report that must be posted immediately when they change."""
     return report.incidents, report.ending, report.ledger, report.phase
 
 
 def _parts(reports: Sequence[AgentReport], notices: Notices) -> Iterator[Sequence[AgentReport]]:
-    """Split the reports into posts below the size limit."""
+    """Split the reports into posts that are smaller than the size limit."""
     if len(msgspec.json.encode(reports)) < MOST_BYTES - 64:
         yield reports
     elif len(reports) > 1:

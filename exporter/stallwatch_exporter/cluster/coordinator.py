@@ -40,7 +40,7 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # shortest and usual silence, in seconds, during a quiet period
+_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # minimum and usual seconds after which a host is silent
 _LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
 # After a suspension of this length, another agent has merged the reports, and this agent's data is old.
 _ABSENT_SECONDS = 15.0
@@ -50,7 +50,7 @@ _MOST_ABSENT = 4096
 # Maximum total posts per second to a coordinator in a quiet period: with more hosts, each posts less often.
 _PER_SECOND = 48.0
 _SLOWEST = BEAT_SECONDS / 2  # maximum seconds between two posts of a host in a quiet period
-_SKEWS = 32  # number of posts used to compare an agent's clock with the coordinator's
+_SKEWS = 32  # number of posts from which the clock offset of an agent is estimated
 _SHARED_SECONDS = 0.5  # minimum seconds for which the common part of a reply is reused
 
 
@@ -64,23 +64,23 @@ class _Shared(msgspec.Struct, frozen=True):
     at: float
     hosts: dict[str, str]
     members: list[Member]
-    digest: int  #: of the members
+    digest: int  #: digest of `members`
     names: dict[str, str]
     ruling: Ruling | None
     escalates: list[str]
 
 
 class _Agent:
-    """State of one agent from its newest report."""
+    """State of one agent, based on its newest report."""
 
     def __init__(self, report: AgentReport, now: float) -> None:
         self.report = report
-        self.host = report.host  #: its name in the run
+        self.host = report.host  #: name of the host in the run
         self.at = now
         self.first_at = now
         self.beat = BEAT_SECONDS
-        self.lost = self.closed = False  #: `closed`: the open incidents of this lost agent are closed
-        self.answered: frozenset[tuple[str, str]] = frozenset()  # ids and statuses in the last ledger
+        self.lost = self.closed = False  #: `closed`: the incidents of the lost agent have been closed
+        self.answered: frozenset[tuple[str, str]] = frozenset()  # incidents in the last reply, with statuses
         self.ranks = ranks_in(report.ranks)
         self._ahead: deque[float] = deque(maxlen=_SKEWS)
 
@@ -93,16 +93,17 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the agent's clock is ahead; a late post makes it seem behind."""
+        """Seconds by which the agent's clock is ahead; the largest value, because delayed posts reduce it."""
         return max(self._ahead, default=0.0)
 
     def has_part_in(self, incident: Incident) -> bool:
-        """Return whether one of its incidents is part of this one of the run."""
+        """Return whether this incident of the run includes an incident of the agent."""
         return any(alias.startswith(f"{self.report.agent} ") for alias in incident.aliases)
 
     def is_silent(self, now: float) -> bool:
         """Return whether the agent's next post is overdue."""
-        # The agent's thread may be seconds late on a busy host, which matters little at usual thresholds.
+        # On a busy host, the agent's thread can be late by seconds, which matters little at typical
+        # thresholds.
         patience = max(_LEAST_SILENT, min(_USUAL_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
@@ -129,7 +130,7 @@ class Coordinator:
     ) -> None:
         """Set up the coordinator `name` (an agent or a service); `hosts` receives the `HostCounts`.
 
-        `slowdown` receives the share of the throughput that a slow host costs.
+        `slowdown` receives the fraction of the throughput that is lost because of a slow host.
         """
         self.name = name
         self._sinks = sinks
@@ -146,14 +147,14 @@ class Coordinator:
         self._slowness = self._no_slowness()
         self._present_at = clock()
         self._progressing, self._progressing_since, self._went_on_at = False, -math.inf, -math.inf
-        self._absent: dict[str, tuple[str, float]] = {}  # hosts seen only by others: ranks, and first mention
+        self._absent: dict[str, tuple[str, float]] = {}  # ranks and first mention of hosts without posts
         self._shown: dict[str, Incident] = {}  # open incidents that the sinks received, by id
         self._passed_on: dict[str, Incident] = {}  # open incidents when another coordinator took over
-        self._released: set[str] = set()  # of these, the incidents that the other coordinator escalates
-        self._unsent: dict[str, Incident] = {}  # incidents that were reported, but perhaps not sent
+        self._released: set[str] = set()  # incidents of `_passed_on` that the other coordinator escalates
+        self._unsent: dict[str, Incident] = {}  # reported incidents that may not have been sent yet
         self._ledger: dict[str, Incident] = {}  # incidents that were sent, by id
-        self._adopted_at: dict[str, float] = {}  # time at which incidents of other coordinators were adopted
-        self._newest_at = 0.0  # time of the last change of an agent's incident
+        self._adopted_at: dict[str, float] = {}  # times at which incidents of other coordinators were adopted
+        self._newest_at = 0.0  # time of the last change to an incident of an agent
         self._shared: _Shared | None = None
         self._claimed: set[int] = set()  # ranks claimed by two agents
 
@@ -207,8 +208,8 @@ class Coordinator:
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
         """Clear the run's state, because its agents now report to another coordinator.
 
-        The sinks release the incidents that this coordinator `escalates`, and close the incidents that its
-        `ledger` shows as closed.
+        The sinks release the incidents in `escalates`, which the other coordinator escalates. They close the
+        incidents that are closed in its `ledger`.
         """
         with self._lock:
             adopted = {one.id: one for one in self._ledger.values() if one.status == "open"}
@@ -247,13 +248,13 @@ class Coordinator:
                     sink(closed)
 
     def _each_sink(self, method: str, *given: Any) -> None:
-        """Call an optional method of the sinks."""
+        """Call a method of those sinks that have it."""
         for optional in optional_methods(self._sinks, method):
             with self._guarded("reporting an incident"):
                 optional(*given)
 
     def note_shown(self, incident: Incident) -> None:
-        """Record that our sinks got this state of an incident, from us or from this agent alone."""
+        """Record that the sinks received this state of an incident, from the coordinator or the agent."""
         with self._lock:
             if incident.status == "resolved":
                 self._shown.pop(incident.id, None)
@@ -277,28 +278,28 @@ class Coordinator:
 
     @property
     def run(self) -> str:
-        """Name of the run, once an agent has reported."""
+        """Name of the run; empty until an agent has reported."""
         with self._lock:
             return next((agent.report.run for agent in self._agents.values()), "")
 
     @property
     def is_settled(self) -> bool:
-        """Return whether no change waits to be reported and no notification waits to be sent."""
+        """Return whether all changes have been reported and all notifications have been sent."""
         with self._lock:
             return not self._episodes.has_news and not self._unsent
 
     @property
     def is_over(self) -> bool:
-        """Return whether no agent is known and no notification waits to be sent."""
+        """Return whether no agent is known and all notifications have been sent."""
         with self._lock:
             return not self._agents and not self._unsent
 
     @property
     def is_known(self) -> bool:
-        """Return whether the other running agents know the incidents that they may report again.
+        """Return whether the other running agents know the incidents that they could report again.
 
-        One of them merges next. These are open incidents, failures, which may reach other hosts later, and
-        incidents that the agent itself has reported.
+        One of these agents merges next. The incidents are open incidents, failures that could affect other
+        hosts later, and incidents that this agent itself has reported.
         """
         with self._lock:
             now = self._clock()
@@ -318,7 +319,7 @@ class Coordinator:
         by_host = Counter(agent.report.host_id for agent in self._agents.values())
         silent = {agent.report.host_id for agent in there if agent.is_silent(now)}
         reporting = {agent.report.host_id for agent in there} - silent
-        # Under srun, a host may have one agent per rank.
+        # Under srun, a host can have one agent for each rank.
         expected = max(len(by_host), math.ceil(self._expected() / max(by_host.values())))
         self._hosts(expected, len(reporting), len(silent))
 
@@ -335,7 +336,7 @@ class Coordinator:
             self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
     def _note_going_on(self, now: float) -> None:
-        """Record since when the run continues or ends on any host; a pause of one minute may be a hang."""
+        """Record since when the run has continued or ended on any host; a pause of a minute may be a hang."""
         goes_on = any(
             one.report.ending is not None
             or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
@@ -347,16 +348,17 @@ class Coordinator:
         self._progressing = goes_on
 
     def _is_given_up(self, reported_at: float, now: float) -> bool:
-        """Return whether a silent host has had enough time to return to its open incidents.
+        """Return whether a silent host has had enough time to report its open incidents again.
 
-        If the run continues on other hosts, or ends, that host is gone. If all hosts are quiet, the host may
-        be disconnected with the same incident, and may be the last to post once the run continues.
+        If the run continues on other hosts, or ends, the silent host is lost. If all hosts are quiet, the
+        silent host may be disconnected but have the same incident, and it may be the last to post when the
+        run continues.
         """
         since = max(reported_at, self._progressing_since)
         return now - reported_at > _FORGET_SECONDS or (self._progressing and now - since > _LOST_SECONDS)
 
     def _close_left(self, agent: _Agent) -> None:
-        """Close the incidents that a lost agent left open."""
+        """Close the incidents that were still open when their agent was lost."""
         agent.closed = True
         for incident in agent.report.incidents:
             if incident.status == "open":
@@ -402,7 +404,7 @@ class Coordinator:
         self._adopted_at = {name: at for name, at in self._adopted_at.items() if name in self._ledger}
 
     def _close_orphans(self, now: float) -> None:
-        """Close the open incidents that only lost agents knew."""
+        """Close the open incidents that were known only to lost agents."""
         for name, known in list(self._ledger.items()):
             if self._is_given_up(self._adopted_at.get(name, now), now) and self._episodes.awaits(name):
                 self._close(known)
@@ -446,7 +448,7 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks of each host: of these agents, and of hosts that posted only to others."""
+        """Return the folded ranks of each host, for these agents and for hosts that posted only to others."""
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(agent.host, []).append(agent.report.ranks)
@@ -469,7 +471,7 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the valid agents: if two agents claim a rank, the agent that started later."""
+        """Return the valid agents; of two agents that claim the same rank, only the later one is valid."""
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -486,7 +488,7 @@ class Coordinator:
         return [agent for agent in self._agents.values() if agent.report.agent not in older]
 
     def _name_of(self, report: AgentReport) -> str:
-        """Return the host's name in the run: the address is added if another host has that name."""
+        """Return the name of the host in the run, with its address if another host has the same name."""
         where, _ = split_address(report.address)
         name = report.host
         for more in (where, report.host_id):
@@ -558,7 +560,7 @@ class Coordinator:
         return [name for name in names if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the hosts object of the last replies if it is equal, because every agent repeats it."""
+        """Return the `hosts` object of the last replies if it is equal, to avoid a copy for every agent."""
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

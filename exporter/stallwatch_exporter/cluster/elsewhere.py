@@ -38,7 +38,7 @@ def advice(
 ) -> str:
     """Return one line of advice if the command starts ranks on other hosts; otherwise an empty text.
 
-    The command itself is not changed: an option for one launcher may keep another from starting.
+    The command itself is not changed, because an option for one launcher can break another launcher.
     """
     words = redacted_command(command)
     if join.mode == "off" or any(Path(word).name == "stallwatch" or word == MODULE for word in words):
@@ -68,10 +68,10 @@ def _options(name: str | None, join: JoinSettings, environ: Mapping[str, str]) -
 
 
 class _Start(NamedTuple):
-    launcher: Sequence[str]  #: the launcher and the words in front of it
+    launcher: Sequence[str]  #: launcher and the words before it
     rest: Sequence[str]
     environ: Mapping[str, str]
-    options: Sequence[str]  #: options of ``stallwatch run``
+    options: Sequence[str]  #: options for ``stallwatch run``
     read: Callable[[str], str]
 
     @property
@@ -95,7 +95,7 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent before its program, or advice if the program is not found."""
+        """Return the command with an agent inserted before its program; otherwise, general advice."""
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"
@@ -134,10 +134,10 @@ def _mpirun(start: _Start) -> str | None:
 
 
 def _deepspeed(start: _Start) -> str | None:
-    """Return the command for DeepSpeed, whose launcher runs Stallwatch's module on each host.
+    """Return the command for DeepSpeed, which then starts Stallwatch's module on each host.
 
-    DeepSpeed exports only variables with other prefixes (DeepSpeed 0.19.8, launcher/runner.py, EXPORT_ENVS)
-    and reads Stallwatch's variables from ``.deepspeed_env``.
+    DeepSpeed exports only variables with certain prefixes (DeepSpeed 0.19.8, launcher/runner.py,
+    EXPORT_ENVS), so Stallwatch's variables must be in ``.deepspeed_env``.
     """
     at = _script_of_deepspeed(start.rest)
     before, script = start.rest[:at], list(start.rest[at:])
@@ -166,12 +166,12 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Return the index of the launcher's program; the number of words if it is not certain."""
+    """Return the index of the program that the launcher starts; the number of words if it is uncertain."""
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 
 def _script_of_deepspeed(words: Sequence[str]) -> int:
-    """Return the index after DeepSpeed's own options."""
+    """Return the index of the first word after DeepSpeed's own options."""
     index = 0
     while index < len(words) and words[index].startswith("-"):
         option = words[index].lstrip("-")

@@ -1,7 +1,7 @@
-"""Identify the host of an agent: its id, and the Unix socket that a run's agents share on the host.
+"""Identify the host of an agent by an id, and by a Unix socket that the agents of a run share on the host.
 
-Under ``srun … stallwatch run`` every rank has an agent. The agent that binds the socket posts for all of
-them; when its process ends, the kernel frees the name and another agent binds it.
+Under ``srun … stallwatch run``, every rank has an agent. The agent that binds the socket posts for all agents
+of the host. When its process ends, the kernel releases the name, so that another agent can bind it.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ import psutil
 
 from stallwatch_exporter.probe.clock import namespace
 
-_PATH = 100  # longest path of a socket, in bytes: sockaddr_un of macOS has room for 104
+_PATH = 100  # maximum length of a socket's path, in bytes: sockaddr_un of macOS has room for 104
 
 
 def host_id(hostname: str) -> str:
-    """Return an id that is unique to this host: hosts may share a name, and containers a boot id.
+    """Return an id that is unique to this host, even if hosts share a name or containers share a boot id.
 
-    The network namespace is part of the id, because it limits the abstract socket (unix(7)).
+    The network namespace is part of the id, because an abstract socket is visible only within it (unix(7)).
     """
     where = namespace("net") or f"{uuid.getnode():x}"
     return hashlib.sha256(f"{hostname} {where}".encode()).hexdigest()[:12]
 
 
 def is_this_host(name: str, hostname: str) -> bool:
-    """Return whether a host's name or address from a scheduler is this host; without a DNS query.
+    """Return whether a host name or address from a scheduler identifies this host, without a DNS query.
 
-    The loopback address means a different host on each host, so it identifies none.
+    A loopback address never identifies this host, because every host has it.
     """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
@@ -52,7 +52,7 @@ def is_this_host(name: str, hostname: str) -> bool:
 
 
 def split_address(text: str) -> tuple[str, int | None]:
-    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[HOST]:PORT``; no port if none is valid."""
+    """Return host and port of ``HOST``, ``HOST:PORT`` or ``[HOST]:PORT``; the port is ``None`` if missing."""
     host, colon, port = text.rpartition(":")
     if not colon or (":" in host and not host.endswith("]")):
         return text.strip("[]"), None
@@ -68,7 +68,7 @@ def join_address(host: str, port: int) -> str:
 def socket_name(folder: Path, key: str, host: str) -> str | None:
     """Return the name of the socket that a run's agents share on this host; ``None`` if it is unsupported.
 
-    The name is abstract on Linux, so that no file remains and none is in a shared folder.
+    The name is abstract on Linux, so that no file is left over or placed in a shared folder.
     """
     if sys.platform == "linux":
         return f"\0stallwatch-{os.geteuid()}-{key}-{host}"
@@ -92,7 +92,7 @@ def bind(name: str) -> socket.socket | None:
             if name.startswith("\0") or _is_answered(name):
                 bound.close()
                 return None
-            Path(name).unlink(missing_ok=True)  # the socket of an agent that was killed
+            Path(name).unlink(missing_ok=True)  # the socket was left by an agent that was killed
             bound.bind(name)
         bound.listen(128)
     except BaseException:
@@ -109,7 +109,7 @@ def _is_answered(name: str) -> bool:
 def is_own_peer(connection: socket.socket) -> bool:
     """Return whether the process at the other end of a Unix socket belongs to this account.
 
-    If the system does not report the account, the mode of the socket's folder keeps other accounts out.
+    If the system does not report the account, the permissions of the socket's folder exclude other accounts.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         return True

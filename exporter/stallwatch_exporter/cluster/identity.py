@@ -1,7 +1,7 @@
-"""Identify the run that an agent belongs to, from its scheduler, its launcher and its ranks.
+"""Identify an agent's run from the scheduler, the launcher and the ranks.
 
-The variables are those under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, and the variables that
-programs see below ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
+The variables are documented under OUTPUT ENVIRONMENT VARIABLES in srun(1) of Slurm 22.05, or were recorded in
+programs under ``srun``, ``sbatch`` and Open MPI 4.1.4's ``mpirun`` (tests/exporter/cluster/environments).
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ _STARTERS = {"srun", "mpirun", "mpiexec", "orterun", "prun", "pdsh", "ssh", "kub
 
 
 class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """Identity of a run that may have several agents; all of them have the same `key`."""
+    """Identity of a run that can have several agents, which all use the same `key`."""
 
     key: str  #: 16 hexadecimal digits from the scheduler, the job and the attempt
     job: str  #: job id, such as ``8123.0``
     attempt: int = 0
     origin: Origin
-    master: str = ""  #: HOST or HOST:PORT at which the first agent may be reached
-    hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if it lists none
+    master: str = ""  #: HOST or HOST:PORT at which the first agent is expected
+    hosts: tuple[str, ...] = ()  #: hosts of the run in the scheduler's order; empty if there is no list
     node: int | None = None  #: index of this host among `hosts`
-    agents: int | None = None  #: expected number of agents, if known
-    provisional: bool = False  #: another run may have the same key; the ranks' environment decides later
+    agents: int | None = None  #: expected number of agents; ``None`` if unknown
+    provisional: bool = False  #: another run can have the same key until the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the run's name on every host: the user's or the script's name, and the job."""
+        """Return the run's name, equal on every host: the name from the user or the script, and the job."""
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -69,8 +69,8 @@ def identify(
 ) -> RunIdentity | None:
     """Return the run that an agent belongs to; ``None`` if the run has no other agent.
 
-    Runs of one job with different names (`name`: the user's, otherwise the script's) are different runs:
-    programs that follow each other in a step of Slurm, or trials that share a step.
+    Runs of one job are different runs if their names differ (`name` is the user's name for the run, otherwise
+    the script's name). Examples are consecutive programs in a Slurm step, and trials that share a step.
     """
     if join.mode == "off":
         return None
@@ -91,11 +91,12 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity from the environment of a started rank; an identity that is certain stays.
+    """Return the identity from the environment of a started rank; a definite identity is not changed.
 
-    A rank has more information than its launcher's command line, which may be within a script. torchrun sets
-    all variables used here (torch 2.13, distributed/elastic/agent/server/local_elastic_agent.py); with its
-    own rendezvous, `MASTER_PORT` changes at each start.
+    A rank has more information than the command line of its launcher, which may be hidden in a script.
+    torchrun sets all variables used here (torch 2.13,
+    distributed/elastic/agent/server/local_elastic_agent.py). With torchrun's own rendezvous, `MASTER_PORT`
+    changes at each start.
     """
     if identity is not None and not identity.provisional:
         return identity
@@ -129,7 +130,7 @@ def _nodes_of_rank(environ: Mapping[str, str]) -> int:
 
 
 class _Facts:
-    """Facts about a run in one agent's environment and command."""
+    """Facts about a run from the environment and the command of one agent."""
 
     def __init__(self, environ: Mapping[str, str], command: Sequence[str], hostname: str) -> None:
         self.environ = environ
@@ -141,7 +142,7 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return a launcher option: from its arguments, otherwise from a variable, torchrun's own first.
+        """Return a launcher's option: from its arguments, from torchrun's variable, or from `variables`.
 
         torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
@@ -161,11 +162,13 @@ class _Facts:
 def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
     """Identify the run of ``mpirun … stallwatch run`` from the variables of Open MPI.
 
-    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. This function precedes
-    Slurm's: mpirun starts the ranks of other hosts in a step, but those of its own host in none.
+    MPICH and Intel MPI set no variable that distinguishes jobs on the same hosts. This function is used
+    before the function for Slurm, because mpirun starts the ranks of other hosts in a step, but not the ranks
+    of its own host.
     """
     size = _number(facts.get("OMPI_COMM_WORLD_SIZE"))
-    # Open MPI 4.x: a random number for each job. 5.x: the name space holds mpirun's host and process.
+    # Open MPI 4.x sets a random number for each job. In 5.x, the namespace contains mpirun's host and
+    # process.
     job = facts.get("OMPI_MCA_orte_precondition_transports")
     job = job or " ".join((facts.get("PMIX_NAMESPACE"), facts.get("OMPI_MCA_orte_hnp_uri")))
     if not size or size < 2 or not job.strip():
@@ -185,11 +188,11 @@ def _by_mpirun(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of ``srun … stallwatch run``: a task of a step that has several tasks.
+    """Identify the run of ``srun … stallwatch run``, which is a task of a step with several tasks.
 
-    A batch script is not a step: its programs run on one host. Steps are renumbered after a requeue, so the
-    restart count is part of the key. In a job array, each task has its own job number, which users know as
-    ``4711_3``; all components of a heterogeneous step have the same number.
+    A batch script does not count as a step, because its programs run on one host. Steps are renumbered after
+    a requeue, so the restart count is part of the key. In a job array, each task has its own job number,
+    which users know as ``4711_3``. All components of a heterogeneous step have the same number.
     """
     job, step = facts.get("SLURM_JOB_ID", "SLURM_JOBID"), facts.get("SLURM_STEP_ID", "SLURM_STEPID")
     tasks = _number(facts.get("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
@@ -214,20 +217,20 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of a launcher on each host, or in each Kubernetes pod, by its shared address."""
+    """Identify the run of a launcher that runs on each host or in each Kubernetes pod, by its address."""
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
     known = facts.option("rdzv_id")
     known = "" if known == "none" else known
     endpoint = facts.option("rdzv_endpoint")
-    # If torchrun has an endpoint, it uses no other address.
+    # If torchrun has an endpoint, it ignores all other addresses.
     master = endpoint or facts.option("master_addr", "main_process_ip", variables=("MASTER_ADDR",))
     port = facts.option("master_port", "main_process_port", variables=("MASTER_PORT",))
     if port and not endpoint:
         master = f"[{master}]:{port}" if master.count(":") > 1 and "[" not in master else f"{master}:{port}"
     master = _address(master).lower()
     host = _host_of(master)
-    # A launcher has a RANK only if each pod of a job has one.
+    # A launcher has the variable RANK only if the job sets it in each pod.
     ranks = _number(facts.get("WORLD_SIZE")) if facts.get("RANK") else None
     nodes = facts.nodes or ((ranks, ranks) if ranks else None)
     jobset = _jobset(facts, host)
@@ -261,9 +264,9 @@ def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _jobset(facts: _Facts, host: str) -> str:
-    """Return the JobSet of a pod: from a variable set from an annotation, else from the first pod's name.
+    """Return the JobSet of a pod, from a variable that an annotation sets, or from the name of the first pod.
 
-    The controller sets no variable; pods are numbered by ``JOB_COMPLETION_INDEX``.
+    The controller itself sets no such variable. It numbers pods with ``JOB_COMPLETION_INDEX``.
     """
     given = facts.get("JOBSET_NAME", "METAFLOW_KUBERNETES_JOBSET_NAME")
     of = _OF_JOBSET.fullmatch(host) if facts.get("JOB_COMPLETION_INDEX") else None
@@ -274,9 +277,9 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command's launcher, without the options of the script after it.
+    """Return the options of the command's launcher, without the options of the script that follows it.
 
-    DeepSpeed's launcher reaches the other hosts itself, with one agent, unless it gets ``--no_ssh``.
+    Without ``--no_ssh``, DeepSpeed's launcher starts the ranks of other hosts itself, with a single agent.
     """
     words = iter(command)
     for word in words:
@@ -319,7 +322,7 @@ def starts_elsewhere(command: Sequence[str]) -> bool:
 
 
 def is_program(word: str) -> bool:
-    """Return whether a word after a launcher is, by its name, the program that the launcher starts."""
+    """Return whether a word after a launcher looks like the program that the launcher starts."""
     return Path(word).name in _PROGRAMS | _SHELLS or bool(_PYTHON.fullmatch(word)) or _is_script(word)
 
 
@@ -328,18 +331,18 @@ def _is_script(word: str) -> bool:
 
 
 def _key(*parts: object) -> str:
-    """Return sixteen hexadecimal digits that identify these parts."""
+    """Return a hash of these parts, as sixteen hexadecimal digits."""
     return hashlib.sha256(ascii(tuple(map(str, parts))).encode()).hexdigest()[:16]
 
 
 def _job(text: str) -> str:
     safe = sanitise(text[: 10 * _LONGEST_JOB])
-    # Two jobs may differ only in the part that is omitted.
+    # Add a hash, because two jobs may differ only in the omitted part.
     return safe if len(safe) <= _LONGEST_JOB else f"{safe[: _LONGEST_JOB - 9]}-{_key(text)[:8]}"
 
 
 def _number(text: str | None) -> int | None:
-    """Return the text as a count or an index; ``None`` if it is neither."""
+    """Return the number in the text; ``None`` if the text is not a count or an index."""
     return int(text) if text and re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
@@ -357,6 +360,6 @@ def _host_of(address: str) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether every host uses this name for itself, or the name is empty."""
+    """Return whether the name is empty, or is a name that every host uses for itself."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

@@ -1,6 +1,6 @@
 """Connect an agent to its run: create its member, its own coordinator and the transport of reports.
 
-The first ranks reveal settings that the environment and the command hide, such as a launcher within a script.
+The first ranks reveal settings that the environment and the command do not show, such as those in a script.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from stallwatch_exporter.stacks.local_ranks import rank_environ
 
 #: Opens a transport other than HTTP, such as PostgreSQL; it calls `Merges.step` itself while merging.
 Engine = Callable[[RunIdentity, Merges, str], Backing]
-_ENGINE_SECONDS = 8.0  # seconds until another agent finds that the merging agent is frozen
+_ENGINE_SECONDS = 8.0  # seconds until other agents consider an unresponsive merging agent lost
 
 
 class Joining:
-    """Make this agent a member of its run: at once, or when its ranks show that there are other hosts."""
+    """Make this agent a member of its run, immediately or when its ranks show that there are other hosts."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Joining:
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
-        """Join the run if `identity` is known; `hosts` receives the numbers of the `HostCounts`.
+        """Join the run if `identity` is known; `hosts` receives the counts of `HostCounts`.
 
-        `slowdown` receives the share of the throughput that a slow host costs, `identified` the record of
-        this agent if its host gets another name. `ranks_may_say`: True if agents on other hosts, if any, can
-        identify the run from their ranks too.
+        `slowdown` receives the fraction of the throughput that is lost because of a slow host. `identified`
+        receives the record of this agent if its host gets another name. `ranks_may_say` is true if agents on
+        other hosts could also identify the run from their ranks.
         """
         self._identity = identity
         self._folder = folder
@@ -60,7 +60,7 @@ class Joining:
         self._host = socket.gethostname()
         self._host_id = host_id(self._host)
         self._agent = f"{self._host_id}-{os.getpid()}-{int(steady.wall(steady.now()))}"
-        self._known: set[int] = set()  # ids of processes that were inspected
+        self._known: set[int] = set()  # ids of processes that have been inspected
         is_off = settings.join.mode == "off"
         self._settled = is_off or not (ranks_may_say if identity is None else identity.provisional)
         self.member = None if identity is None or is_off else self._join(identity)
@@ -68,7 +68,7 @@ class Joining:
     def look(self, pids: Iterable[int]) -> Member | None:
         """Return the member of the run that these rank processes name, if they are the first to do so.
 
-        Each process is inspected once, and none after a process has named a run.
+        Each process is inspected once. No process is inspected after one of them has identified a run.
         """
         if self._settled:
             return None

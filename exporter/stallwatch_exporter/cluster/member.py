@@ -1,7 +1,8 @@
 """Represent an agent in a multi-host run: post its reports, read the replies, decide who notifies users.
 
-The coordinator acknowledges an incident of the agent and notifies users of the run's incident. After five
-seconds without a reply, the agent notifies users itself, and reports that later.
+The coordinator acknowledges the agent's incidents and notifies users of the run's incidents. After five
+seconds without a reply, the agent notifies users itself, and reports its notifications to the coordinator
+later.
 """
 
 from __future__ import annotations
@@ -41,25 +42,25 @@ from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.quiet_periods import Ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent itself notifies users of its news
-_UNHEARD = 3  # multiple of this time if reports are answered but the news is not acknowledged
-_LEAVING_SECONDS = 5.0  # seconds for this agent to merge and send the last news
+ALONE_SECONDS = 5.0  #: seconds without a reply after which the agent notifies users itself
+_UNHEARD = 3  # multiple of `ALONE_SECONDS`, used if replies arrive but do not acknowledge the change
+_LEAVING_SECONDS = 5.0  # seconds in which this agent can merge and send the last changes before it ends
 _LOOK_SECONDS = 0.05
-_FRESH_SECONDS = 2.0  # seconds, and a beat, for which a ruling of all hosts counts
-_AGAIN_SECONDS = 0.5  # seconds between two posts of news that is not acknowledged
-_SENDING_SECONDS = 10.0  # seconds for sending the notification; until then, a post every two seconds
+_FRESH_SECONDS = 2.0  # seconds, in addition to a beat, for which a ruling of all hosts is valid
+_AGAIN_SECONDS = 0.5  # seconds between two posts of a change that is not acknowledged
+_SENDING_SECONDS = 10.0  # seconds for sending notifications; meanwhile, the agent posts every two seconds
 _SENDING_BEAT = 2.0
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent's view of its host at one moment; times are from the agent's monotonic clock."""
+    """State of an agent's host at one moment; times are from the agent's monotonic clock."""
 
     ranks: str = ""
     world: int = 0
     phase: Phase = "train"
     step: int | None = None
     quiet: float = 0.0
-    threshold: float | None = None  #: learned threshold, from which stack snapshots decide
+    threshold: float | None = None  #: learned threshold, beyond which stack snapshots decide
     ruling: Ruling | None = None
     stacks: StallStacks | None = None
     stacks_at: float = 0.0
@@ -68,7 +69,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 class Member:
     """A sink of the agent's incidents, with a thread that posts the agent's reports.
 
-    `update` and the sink return at once. `step` steps a coordinator within this agent once a second.
+    `update` and the sink do not block. `step` runs a coordinator within this agent once a second.
     """
 
     def __init__(
@@ -96,13 +97,14 @@ class Member:
     ) -> None:
         """Start the thread that posts reports.
 
-        Functions of a coordinator within this agent: `is_settled` returns whether no news waits; `address`,
-        where it listens; `is_known`, whether the other hosts know the incidents that it sent. `leave`
-        receives the ledger of another coordinator that accepted the report, and the ids that it escalates.
+        These functions belong to a coordinator within this agent: `is_settled` returns whether it has sent
+        everything, `address` returns where it listens, and `is_known` returns whether the other hosts know
+        the incidents that it sent. `leave` receives the ledger of another coordinator that accepted the
+        report, and the ids that the other coordinator escalates.
 
-        `shown` receives the incidents that this agent alone gave to `sinks`, now or before it joined.
-        `renamed` receives the host's name in the run if another host has the same name.
-        `alone_seconds`: seconds without a reply after which the agent notifies users itself.
+        `shown` receives the incidents that this agent alone passed to `sinks`, now or before it joined.
+        `renamed` receives the name of the host in the run if another host has the same name. After
+        `alone_seconds` without a reply, the agent notifies users itself.
         """
         self._identity = identity
         self._run = run
@@ -124,7 +126,7 @@ class Member:
         self._state = State()
         self._ending: Ending | None = None
         self._ended_at = 0.0
-        self._ended_in: int | None = None  # number of the first report of the end
+        self._ended_in: int | None = None  # number of the first report that contains the ending
         self._end_is_known = False
         self._started = clock()
         self.paces = UnacknowledgedSteps()  #: receives the steps of the local ranks
@@ -132,11 +134,11 @@ class Member:
         self._mine: dict[str, Incident] = {}  # incidents by id: open, or closed and maybe not reported yet
         self._closed_at: dict[str, float] = {}
         self._changed_at = -math.inf
-        self._is_known = True  # users were notified of all changes, by the last reply
-        self._waiting: dict[str, float] = {}  # time since when a change waits to be acknowledged, by id
+        self._is_known = True  # according to the last reply, users were notified of all changes
+        self._waiting: dict[str, float] = {}  # times since which changes have not been acknowledged, by id
         self._posted: dict[str, tuple[Incident, int]] = {}  # posted incident and its first report, by id
         self._names: dict[str, tuple[str, float]] = {}  # public id and opening time, by id
-        self._alone: dict[str, Incident] = {}  # incidents by public id of which this agent notified users
+        self._alone: dict[str, Incident] = {}  # incidents that this agent reported to users, by public id
         self._ledger: dict[str, Incident] = {}
         self._reply: Reply | None = None
         self._answered_at = -BEAT_SECONDS
@@ -148,7 +150,7 @@ class Member:
             with suppress(RuntimeError):  # no thread can be started: the agent works alone
                 self._thread.start()
 
-    # ---- the agent's side
+    # ---- interface for the agent
 
     def __call__(self, incident: Incident) -> None:
         """Record a change of an incident of this agent, and post it."""
@@ -168,7 +170,7 @@ class Member:
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents of an agent that was alone; users were notified of them already."""
+        """Adopt the open incidents of an agent that was alone; users have already been notified of them."""
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -199,14 +201,14 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Update the agent's current state; a change that is urgent is posted at once."""
+        """Update the current state of the agent; urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
                 self._wake.set()
 
     def end(self, ending: Ending) -> None:
-        """Record the ending of the command, and post it."""
+        """Record how the command ended, and post this ending."""
         with self._lock:
             self._ending, self._ended_at = ending, self._clock()
         self._wake.set()
@@ -234,7 +236,7 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return an incident under the id that users know: that of the run's incident, or an unused one."""
+        """Return the incident with the id that users know: the id of the run's incident, or an unused id."""
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
@@ -247,7 +249,7 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Post the last news, and let a coordinator within this agent send its notifications; never raise."""
+        """Post the last changes, and let a coordinator in this agent send its notifications; never raise."""
         began = time.monotonic()
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
@@ -256,7 +258,7 @@ class Member:
             if done and self._is_settled():
                 if self._others_know():
                     break
-                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would send them again
+                end = began + timeout + BEAT_SECONDS  # otherwise, the next coordinator would notify again
             time.sleep(_LOOK_SECONDS)
         self._closing = True
         self._wake.set()
@@ -289,7 +291,7 @@ class Member:
             return max(_LOOK_SECONDS, self._posted_at + beat - self._clock())
 
     def round(self) -> None:
-        """Post a report if one is due, and step the coordinator within this agent."""
+        """Post a report if it is due, and run a step of the coordinator within this agent."""
         if self.due_in() <= _LOOK_SECONDS and not self._refused:
             self._post()
         self._step()
@@ -322,7 +324,7 @@ class Member:
             acknowledged = reply.acknowledged.get(self._agent, 0)
             self._end_is_known = self._ended_in is not None and self._ended_in <= acknowledged
             for name, (incident, number) in self._posted.items():
-                if number <= acknowledged and self._mine.get(name) is incident:  # else it changed since then
+                if number <= acknowledged and self._mine.get(name) is incident:  # otherwise, it changed later
                     self._waiting.pop(name, None)
             self.paces.acknowledged(acknowledged)
             self._remember(reply.ledger)
@@ -331,7 +333,8 @@ class Member:
         known = joined_ledgers([self._ledger.values(), map(in_brief, self._alone.values()), ledger])
         now, wall = self._clock(), self._wall()
         mine = {qualified(self._agent, one) for one in self._mine.values() if one.status == "open"}
-        self._ledger = kept_ledger(known, wall, mine)  # includes incidents with an open warning of this agent
+        # `mine` keeps the run's incidents that include open incidents of this agent.
+        self._ledger = kept_ledger(known, wall, mine)
         self._alone.clear()
         sent = {(alias, one.status) for one in known for alias in one.aliases}
         self._is_known = all((qualified(self._agent, one), one.status) in sent for one in self._mine.values())
@@ -390,11 +393,11 @@ class Member:
     def _beat(self) -> float:
         least = self._reply.beat if self._reply is not None else 0.0
         beat = beat_of(self._state.quiet, self._state.threshold)
-        # The coordinator may leave once all hosts know what was sent.
+        # The coordinator may end as soon as all hosts know which notifications were sent.
         is_awaited = not self._is_known and self._clock() - self._changed_at < _SENDING_SECONDS
         return max(least, min(beat, _SENDING_BEAT) if is_awaited else beat)
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the state that is posted as soon as it changes, because a host may be lost at any time."""
+    """Return the part of the state that is posted on every change, because a host can be lost at any time."""
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -1,8 +1,8 @@
 """Fold the incidents of a run's agents into incidents of the run; the only other input is the clock.
 
-Here, an agent's incident has the role of a trouble in ``watching.episodes``. The differences: agents notice
-the same event at different times, so a new incident waits for the reports of other hosts, and later reports
-join it, too; and another coordinator may have reported the incident before.
+This module treats an agent's incident as ``watching.episodes`` treats a problem, with two differences. First,
+agents detect the same event at different times, so a new incident waits for the reports of other hosts, and
+later reports also join it. Second, another coordinator may already have reported the incident.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import host_of
 
 GATHER_SECONDS = 3.0  #: seconds that a new incident waits for reports of the other hosts
-LATE_SECONDS = 120.0  #: seconds until a crash reaches the last host, because of launchers' timeouts
+LATE_SECONDS = 120.0  #: maximum seconds until a crash affects the last host, because of launchers' timeouts
 KEPT_SECONDS = 600.0  #: seconds for which an incident is recognized after its end
-_WAITING = ("unfinished", "behind", "diverged")  # reasons for the blame of ranks that wait in collectives
-_UPDATE_SECONDS = 60.0  # seconds between two reports of values that change often
+_WAITING = ("unfinished", "behind", "diverged")  # reasons for blame that imply that ranks wait in collectives
+_UPDATE_SECONDS = 60.0  # seconds between two reports of frequently changing values
 
 
 class View(msgspec.Struct, frozen=True):
-    """Facts about the run that its incidents do not contain."""
+    """Facts about the run that are not part of its incidents."""
 
     stacks: StallStacks | None = None  #: stacks of the ranks on all hosts
     hosts: Mapping[int, str] = {}  #: host of each rank
@@ -43,18 +43,18 @@ def _is_unknown(reported: Incident | None) -> bool:
 
 
 def qualified(agent: str, incident: Incident) -> str:
-    """Return the unique id, among all agents, of an agent's incident."""
+    """Return an incident id that is unique among all agents."""
     return f"{agent} {incident.id}"
 
 
 def number_of(incident: Incident) -> int:
-    """Return the last part of an incident's id, which counts the incidents of its kind and rule."""
+    """Return the number at the end of an incident's id, which counts incidents of the same kind and rule."""
     number = incident.id.rpartition("/")[2]
     return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 class RunEpisodes(Episodes):
-    """Episodes of a run, from agents' incidents with `qualified` ids; `flush` reports them."""
+    """Episodes of a run, built from agents' incidents with `qualified` ids; `flush` reports the episodes."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class RunEpisodes(Episodes):
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
         """Record an incident reported before and closed `ago` seconds ago; return whether it is new.
 
-        Until an agent reports the incident, it has its own episode, which other incidents may join.
+        Until an agent reports the incident, it has its own episode, which other incidents can join.
         """
         self._count(known)
         if self.has(known.id):
@@ -112,7 +112,7 @@ class RunEpisodes(Episodes):
 
     @property
     def has_news(self) -> bool:
-        """Return whether a change waits to be reported."""
+        """Return whether a change has not been reported yet."""
         return any(one.changed and not one.closed for one in self._episodes)
 
     def _count(self, known: Incident) -> None:
@@ -134,7 +134,7 @@ class RunEpisodes(Episodes):
         return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
-        """Add a change of an agent's incident to its episode."""
+        """Add a change to an agent's incident to the incident's episode."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
             # The agent seemed lost and posts again, so this is another incident with its own end.
@@ -147,12 +147,12 @@ class RunEpisodes(Episodes):
             self._recognise(episode, known)
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
-        """Continue the episode as the reported incident; of two ids, the earlier one stays."""
+        """Continue the episode as the reported incident; if both have ids, the earlier id is kept."""
         mine, before = episode.id, episode.reported
         merged, over = episode.merged, known.status == "resolved"
         rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
         if over and known.id != mine and (rest or before is not None):
-            merged[known.id] = known.opened_at  # an isolated host closed its part of the incident
+            merged[known.id] = known.opened_at  # a host without a connection closed its part of the incident
             return
         if before is None or (known.id != mine and known.opened_at < before.opened_at):
             if before is not None:
@@ -181,12 +181,12 @@ class RunEpisodes(Episodes):
         return super().joins(trouble, episode)
 
     def is_due(self, episode: Episode) -> bool:
-        """Return whether all other hosts have replied to the episode, or had time to reply."""
+        """Return whether all other hosts have replied since the episode began, or had time to do so."""
         waited = self._clock() - episode.began
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
-        """Return whether the change of the incident is important enough to report."""
+        """Return whether the incident has changed enough to be reported."""
         if reported is None or incident.updated_at - reported.updated_at >= _UPDATE_SECONDS:
             return True
         if _blamed(incident.stacks) != _blamed(reported.stacks):
@@ -196,7 +196,7 @@ class RunEpisodes(Episodes):
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add a change that is new to the run to the history, but not repeats from its other hosts."""
+        """Add a change that is new to the run to the history, but not its repetitions from other hosts."""
         known = len(episode.history)
         super().note(episode, trouble, before)
         seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
@@ -221,8 +221,8 @@ class RunEpisodes(Episodes):
 
         folded = folded_episode(episode, precedence)
         folded.id = episode.id
-        folded.run = (episode.reported or episode.first).run  # hosts may use different names for the run
-        if episode.reported is not None:  # the opening time identifies sent notifications; clock offsets vary
+        folded.run = (episode.reported or episode.first).run  # hosts can use different names for the run
+        if episode.reported is not None:  # the opening time identifies notifications, but clock offsets vary
             folded.opened_at = episode.reported.opened_at
         folded.aliases = sorted(episode.troubles.keys() - {folded.id})
         folded.hosts = sorted({one.host for one in episode.troubles.values()})
@@ -233,10 +233,10 @@ class RunEpisodes(Episodes):
     def _locate(self, folded: Incident, episode: Episode, view: View) -> None:
         """Set the stacks of all hosts' ranks and the blamed rank and host.
 
-        The reported location stays once the stall is over, and while later snapshots are less certain of the
-        blame: a host whose posts are lost soon seems silent, and victims of a hang begin to end. It also
-        stays if a silent host posts again, and its ranks wait in a collective, perhaps with other ranks: the
-        connections between them are broken.
+        The reported location is kept once the stall is over. It is also kept while later snapshots are less
+        certain, because a host that has lost its connection soon seems silent, and the ranks that hang begin
+        to end. It is also kept if a silent host posts again while its ranks, possibly together with other
+        ranks, wait in a collective, because the connections between the ranks are broken.
         """
         before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
         going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
@@ -268,12 +268,12 @@ class RunEpisodes(Episodes):
 
 
 def _blamed(stacks: StallStacks | None) -> object:
-    """Return the parts of a stack snapshot that users need to see."""
+    """Return the parts of a stack snapshot that concern users."""
     return stacks and (stacks.odd, stacks.why, stacks.candidates, stacks.silent)
 
 
 def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
-    """Return an agent's incident by the coordinator's clock, with its qualified id and its host's name there.
+    """Return an agent's incident with the coordinator's times, a qualified id and the host's name there.
 
     `ahead`: seconds by which the agent's clock is ahead of the coordinator's.
     """
@@ -304,7 +304,7 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
     """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
 
-    The next coordinator numbers its incidents from these. `held`: aliases of open incidents.
+    The next coordinator continues the numbers of these incidents. `held` contains aliases of open incidents.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}

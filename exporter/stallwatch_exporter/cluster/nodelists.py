@@ -1,4 +1,4 @@
-"""Expand Slurm's folded lists of hosts, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
+"""Expand Slurm's compressed lists of hosts, such as ``n[1-3,07-12],gpu[001-002]-ib``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from stallwatch_rules.text.lazy import lazy
 
-MOST_HOSTS = 65_536  #: limit on the hosts in a list, which may claim any number
+MOST_HOSTS = 65_536  #: maximum number of hosts in a list, because a short text can describe any number
 _MOST_CHARACTERS = 1 << 20
 _TERM = lazy(r"(?:[A-Za-z0-9_.:-]|\[[0-9,-]+\])+")
 _PART = lazy(r"\[([0-9,-]+)\]|([^\[\]]+)")
 _RANGE = lazy(r"(\d{1,12})(?:-(\d{1,12}))?")
-_MOST_BRACKETS = 8  # Slurm allows several: rack[0-3]node[1-8]
+_MOST_BRACKETS = 8  # Slurm allows several brackets, for example rack[0-3]node[1-8]
 _LONGEST = 253  # maximum length of a hostname (RFC 1035 and RFC 1123)
 
 
@@ -54,7 +54,7 @@ def _terms(text: str) -> Iterator[str]:
 
 
 def _expanded(parts: list[tuple[str | None, str | None]]) -> Iterator[str]:
-    """Yield all names of one term; the last bracket varies fastest."""
+    """Yield all names that a term describes; the last bracket varies fastest."""
     if not parts:
         yield ""
         return

@@ -1,4 +1,4 @@
-"""Represent another agent that may merge the run: find its port, and post reports to it."""
+"""Represent another agent that can merge the run: find its port, and post reports to it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ from stallwatch_exporter.cluster.signing import (
 )
 from stallwatch_exporter.cluster.wire import MOST_BYTES, VERSION, AgentReport, Post
 
-ANSWER_SECONDS = 2.0  #: seconds that one agent may take to answer
-RETRY_SECONDS = 10.0  #: longest seconds until an agent that did not answer is searched for again
-_FIRST_RETRY_SECONDS = 1.0  # first pause, doubled each time: agents start within seconds of each other
+ANSWER_SECONDS = 2.0  #: maximum seconds that an agent takes to respond
+RETRY_SECONDS = 10.0  #: maximum seconds until the next search for an agent that did not respond
+# First pause, which doubles each time, because agents start within seconds of each other.
+_FIRST_RETRY_SECONDS = 1.0
 
 _PROBLEMS = (OSError, http.client.HTTPException, ValueError, Malformed)
 
 
 class Signed(NamedTuple):
-    """Identity that signs this agent's requests, and their run."""
+    """Identity and run that are used to sign this agent's requests."""
 
     key: str
     agent: str
@@ -48,16 +49,16 @@ class Signed(NamedTuple):
 
     @property
     def signer(self) -> Signer:
-        """Signer with the run's secret."""
+        """Signer that uses the secret of the run."""
         return Signer(self.secret.text, self.key)
 
 
 class _Refusal(Exception):
-    """An agent answers but refuses the reports; the text is for the user."""
+    """An agent responds but rejects the reports; the text is for the user."""
 
 
 class _Unknown(Exception):
-    """Another program answers at this port."""
+    """Another program responds on this port."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -81,7 +82,7 @@ class Connection(http.client.HTTPConnection):
             raw.connect(self._address)
             if family != socket.AF_UNIX:
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            elif not is_own_peer(raw):  # any account may bind an abstract name
+            elif not is_own_peer(raw):  # any account can bind an abstract name
                 raise PermissionError(errno.EPERM, "it is of another account")
             self.sock = raw if self._tls is None else self._tls.wrap_socket(raw)
         except BaseException:
@@ -96,7 +97,7 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """End the connection after `seconds`, because the timeout of a socket covers only its next byte.
+        """Limit the total duration to `seconds`; the timeout of a socket applies only to its next byte.
 
         Raises `TimeoutError` after that time. Any error closes the connection.
         """
@@ -125,7 +126,7 @@ class Connection(http.client.HTTPConnection):
     def exchange(
         self, method: str, path: str, body: bytes = b"", encoding: str = "", header: str = ""
     ) -> tuple[int, bytes, str, str]:
-        """Send a request; return the answer's status, body, ``Content-Encoding`` and signature."""
+        """Send a request; return the response's status, body, ``Content-Encoding`` and signature."""
         headers = {"Content-Type": "application/json"} if body else {}
         if encoding:
             headers["Content-Encoding"] = encoding
@@ -161,7 +162,7 @@ class Peer:
         """Set up without a search; `searches` limits the number of concurrent searches for agents."""
         self.host = host
         self.ports = tuple(ports)
-        self.hello: Hello | None = None  #: identity of the agent; ``None`` while it is not reached
+        self.hello: Hello | None = None  #: identity of the agent; ``None`` if it has not been found
         self._notices = notices
         self._clock = clock
         self._searches = searches
@@ -169,7 +170,7 @@ class Peer:
         self._connection: Connection | None = None
         self._retry_at = float("-inf")
         self._pause = 0.0
-        self._lost = False  # a search or a post got no answer
+        self._lost = False  # a search or a post got no response
         self._changed = threading.Condition()
         self._search: threading.Thread | None = None
         self._closed = False
@@ -181,11 +182,11 @@ class Peer:
 
     @property
     def is_new(self) -> bool:
-        """Return whether no search for the agent has ended yet."""
+        """Return whether the first search for the agent has not ended yet."""
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Start a search for the agent, unless one is running, it is known, or it was lately silent."""
+        """Start a search for the agent, unless it is known, being searched for, or was recently silent."""
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -197,13 +198,13 @@ class Peer:
             self._search.start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the current search has ended; return whether the agent answers."""
+        """Wait until the current search has ended; return whether the agent responds."""
         with self._changed:
             self._changed.wait_for(lambda: self._search is None, seconds)
             return self.hello is not None
 
     def lose(self) -> None:
-        """Record that the agent does not answer, so that it is searched for again later."""
+        """Record that the agent does not respond, so that a search for it starts later."""
         with self._changed:
             self.hello = None
             self._miss()
@@ -215,7 +216,7 @@ class Peer:
         self._retry_at = self._clock() + self._pause
 
     def close_connection(self) -> None:
-        """Close the kept connection to the agent."""
+        """Close the persistent connection to the agent."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -228,7 +229,7 @@ class Peer:
             self._connection.end()
 
     def is_there(self, signed: Signed, seconds: float) -> bool:
-        """Return whether the agent still answers with the same identity."""
+        """Return whether the agent still responds with the same identity."""
         where = self._where
         if where is None:
             return False
@@ -240,7 +241,7 @@ class Peer:
     def post(
         self, reports: Sequence[AgentReport], signed: Signed, seconds: float
     ) -> Answer | Elsewhere | None:
-        """Post the reports; return ``None`` if the agent does not answer, or refuses the reports."""
+        """Post the reports; return ``None`` if the agent does not respond, or rejects the reports."""
         body, encoding = pack(Post(reports=list(reports)))
         end = time.monotonic() + seconds
         for _ in range(3):
@@ -271,7 +272,7 @@ class Peer:
             except _PROBLEMS:
                 self.close_connection()
                 if kept is None or not self._greets_again(where, signed, end - time.monotonic()):
-                    break  # a kept connection may just have been too old
+                    break  # the cause may only be that the kept connection was too old
         self.lose()
         return None
 
@@ -318,7 +319,7 @@ class Peer:
                         f"its certificate, or ours, is none of the run's ({error.reason})"
                     ) from error
                 except (*_PROBLEMS, _Unknown):
-                    continue  # nothing, another program, or an agent of another run answers
+                    continue  # nothing, another program, or an agent of another run responds
         return None
 
     def _greet(self, where: tuple[Any, ...], signed: Signed, seconds: float) -> Hello:
@@ -346,7 +347,7 @@ def _sent(
     body: bytes = b"",
     encoding: str = "",
 ) -> tuple[int, bytes]:
-    """Send a signed request; return status and body of its answer, signed if the status is 200 or 409."""
+    """Send a signed request; return the response's status and body, signed for status 200 or 409."""
     signer = signed.signer
     proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)
     status, content, packed, signature = connection.exchange(method, path, body, encoding, proof.header)
@@ -360,7 +361,7 @@ def _sent(
 
 
 def _reason(status: int) -> str:
-    """Return why a post is refused, in Stallwatch's own words: the text of the answer is untrusted."""
+    """Return the reason for the rejection in Stallwatch's words, because the response is untrusted text."""
     return {
         400: "it cannot read them",
         401: f"it has another secret; {HOW_TO_JOIN}",

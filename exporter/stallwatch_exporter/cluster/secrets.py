@@ -17,7 +17,7 @@ from stallwatch_rules.files import is_private, open_private
 HOW_TO_JOIN = "set the same STALLWATCH_JOIN_SECRET on all hosts, or share the state folder (STALLWATCH_HOME)"
 _OTHERS = 0o077
 _LENGTH = 64  # length of a secret in a file
-_KEPT_SECONDS = 7 * 86400.0  # seconds after which an unused file belongs to a run that ended
+_KEPT_SECONDS = 7 * 86400.0  # seconds after which the run of an unused file is considered ended
 _RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute (acdirmax, nfs(5))
 
 
@@ -27,7 +27,7 @@ class NoSecret(Exception):
 
 @dataclass(frozen=True)
 class Secret:
-    """Secret that signs proofs, with both sides of TLS if certificates are configured."""
+    """Secret that signs proofs, with the TLS contexts of server and client if certificates are configured."""
 
     text: bytes
     server: ssl.SSLContext | None = None
@@ -81,7 +81,7 @@ class SecretSource:
         if not (stat.S_ISDIR(status.st_mode) and is_private(status)):
             raise PermissionError(0, "others may write into its folder")
         with contextlib.suppress(FileExistsError):
-            # The server of a network file system decides O_EXCL, so only one agent creates the file.
+            # O_EXCL is evaluated by the server of a network file system, so only one agent creates the file.
             made = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             _prune(folder, self._path.name)
             with os.fdopen(made, "wb") as file:
@@ -116,7 +116,7 @@ def _prune(folder: Path, but: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client, or none without certificates. Raises `NoSecret`."""
+    """Return the TLS contexts of server and client; none without certificates. Raises `NoSecret`."""
     given = {
         "tls_certificate": join.tls_certificate,
         "tls_key": join.tls_key,
@@ -131,7 +131,7 @@ def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext
     contexts = []
     for side in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT):
         context = ssl.SSLContext(side)
-        context.check_hostname = False  # the authority signs for the agents of the run under any address
+        context.check_hostname = False  # the certificates of the run are valid at any address
         context.verify_mode = ssl.CERT_REQUIRED
         path = certificate
         try:

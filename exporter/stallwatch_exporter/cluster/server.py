@@ -1,13 +1,13 @@
-"""Serve the posts of a run's agents: of other hosts with a proof, of this host over a Unix socket.
+"""Serve posts from a run's agents: from other hosts with a proof, from this host over a Unix socket.
 
 | request | answer |
 |---|---|
 | POST /cluster/v1/reports | 200: `Answer`; 409: `Elsewhere`, post to that agent |
 | GET /cluster/v1/hello | 200: `Hello`, the agent that listens here |
 
-Errors: 400 malformed, 401 without a proof that the agent belongs to the run, 404 another run, 413 too large,
-421 meant for another agent, 426 different version. Requests without proof are refused before their body is
-read. ``Host`` and ``Origin`` are not checked, because a page in a browser has no proof.
+Errors: 400 malformed, 401 no proof that the agent belongs to the run, 404 another run, 413 too large, 421
+meant for another agent, 426 different version. Requests without proof are rejected before their body is read.
+``Host`` and ``Origin`` are not checked, because a page in a browser has no proof.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from stallwatch_exporter.serving.connections import BoundedHandler, BoundedServe
 from stallwatch_rules.text.controls import printable
 
 MOST_RUNS = 1024  #: maximum number of runs that one server merges at a time
-_MOST_AGENTS = 16_384  # maximum number of agents whose last request number is kept
+_MOST_AGENTS = 16_384  # maximum number of agents for which the last request number is kept
 _MOST_CONNECTIONS = 4096
-_REPEATED_SECONDS = 600.0  # seconds after which a refusal is reported again
+_REPEATED_SECONDS = 600.0  # seconds after which the same problem is reported again
 _MOST_NOTICES = 200
 
 
 class Notices:
-    """Report each problem to the user once in ten minutes, however often it happens."""
+    """Report each problem to the user at most once in ten minutes."""
 
     def __init__(self, notice: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._notice = notice
@@ -68,7 +68,7 @@ class Notices:
         self._lock = threading.Lock()
 
     def __call__(self, text: str, about: str = "") -> None:
-        """Report a problem, unless a problem with the same `about` was reported lately."""
+        """Report a problem, unless a problem with the same `about` was reported recently."""
         text, now = printable(text), self._clock()
         with self._lock:
             self._mentioned = {key: at for key, at in self._mentioned.items() if now - at < _REPEATED_SECONDS}
@@ -87,7 +87,7 @@ class Run:
         self.merges = merges
 
     def take(self, reports: Sequence[AgentReport]) -> Answer:
-        """Process the reports of one host, one after another, and return the answer."""
+        """Process the reports of one host in order, and return the answer."""
         reply, acknowledged, refused = Reply(), {}, {}
         for report in reports:
             reply = self.merges.take(report)
@@ -119,12 +119,12 @@ class Response(NamedTuple):
 
 
 class Gate(Protocol):
-    """Protocol of a gate, which checks requests and answers them."""
+    """Protocol for checking and answering requests."""
 
     notices: Notices
 
     def answer(self, request: Request) -> Response:
-        """Answer a request. Raises `Malformed`, whose text becomes the answer."""
+        """Answer a request. Raises `Malformed`; its text is sent as the answer."""
         ...
 
 
@@ -145,7 +145,7 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """`merges` returns the merger of a run that it `knows`; `elsewhere` returns another merging agent."""
+        """`merges` returns a run's merger, `knows` if a run exists, `elsewhere` another merging agent."""
         self._secret = secret
         self._agent = agent
         self._host_id = host_id
@@ -212,7 +212,7 @@ class OtherHosts:
         reports = read_reports(body, request.encoding, proof.key)
         if (other := self._elsewhere()) is not None:
             return HTTPStatus.CONFLICT, other
-        # An agent that reaches this server from an address can be reached at that address.
+        # The address from which an agent connects is the address at which other agents can connect to it.
         here = f"[{request.sender}]" if ":" in request.sender else request.sender
         reports = [
             msgspec.structs.replace(report, address=f"{here}{report.address}")
@@ -234,7 +234,7 @@ class OtherHosts:
             self._runs.pop(key, None)
 
     def _of(self, key: str) -> Run:
-        """Return the run with this key; its first report creates it. Raises `Malformed`."""
+        """Return the run with this key, and create the run on its first report. Raises `Malformed`."""
         with self._lock:
             run = self._runs.get(key)
             if run is None:
@@ -249,7 +249,7 @@ class OtherHosts:
 
 
 class SameHost:
-    """Gate for agents of this host and account: the Unix socket is their proof."""
+    """Gate for agents of the same host and account, for which the Unix socket is the proof."""
 
     def __init__(
         self, key: str, take: Callable[[AgentReport], Reply | None], notice: Callable[[str], None]
@@ -303,7 +303,7 @@ class _Server(BoundedServer):
     whole = 30.0
 
     def server_bind(self) -> None:
-        """Bind without resolving the name of the address, which may need a DNS query."""
+        """Bind without resolving the name of the address, which could require a DNS query."""
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
@@ -330,7 +330,7 @@ class _Handler(BoundedHandler):
         self._handle()
 
     def _handle(self) -> None:
-        # Above half of the connection limit, each connection is closed after its request.
+        # Above half of the connection limit, close each connection after its request.
         self.close_connection |= 2 * len(self.server.peers) > self.server.most
         self._unread = True
         try:
@@ -369,7 +369,7 @@ class _Handler(BoundedHandler):
         return body
 
     def _has_left(self) -> bool:
-        """Return whether the sender closed the connection, perhaps while this process was suspended."""
+        """Return whether the sender closed the connection, for example while this process was suspended."""
         if isinstance(self.connection, ssl.SSLSocket) or not hasattr(socket, "MSG_DONTWAIT"):
             return False
         try:
@@ -390,13 +390,13 @@ class _Handler(BoundedHandler):
             lines.append(f"{REPLY_HEADER}: {response.signature}")
         if self.close_connection:
             lines.append("Connection: close")
-        # Write one piece: two pieces would wait for each other (RFC 896).
+        # Write in one call, because a second small write would wait for an acknowledgment (RFC 896).
         self.wfile.write("\r\n".join([*lines, "", ""]).encode("latin-1") + response.body)
 
 
 @functools.lru_cache(maxsize=_MOST_CONNECTIONS)
 def sender_of(address: Any) -> str:
-    """Return the address of a peer as people write it; empty for a Unix socket."""
+    """Return the address of a peer as users write it; empty for a Unix socket."""
     sender = str(address[0]) if address else ""
     with contextlib.suppress(ValueError):
         parsed = ipaddress.ip_address(sender.partition("%")[0])
@@ -406,13 +406,13 @@ def sender_of(address: Any) -> str:
 
 
 class _Gone(Exception):
-    """The connection ended within a request."""
+    """The connection ended before the request was complete."""
 
 
 def listen(
     gate: Gate, host: str, ports: Sequence[int], context: ssl.SSLContext | None, most: int = 64
 ) -> ClusterServer:
-    """Serve a gate on the first free port; without a host, on all addresses. Raises `OSError`."""
+    """Serve a gate on the first free port, on all addresses if no host is given. Raises `OSError`."""
     problem: OSError | None = None
     for port in ports:
         for address in [host] if host else ["::", "0.0.0.0"]:

@@ -19,13 +19,13 @@ from stallwatch_exporter.settings import JoinSettings
 
 PORT = FIRST_PORT - 1 + 1000  #: 20401, a port on which no agent listens
 _STEP_SECONDS = 1.0
-_LEAVING_SECONDS = 5.0  # for the last news: as long as agents have
+_LEAVING_SECONDS = 5.0  # seconds for the last changes, the same as for agents
 _LOOK_SECONDS = 0.05
 _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Server that merges runs, each with its own coordinator, until it is closed; all notify `sinks`."""
+    """Server that merges runs until it is closed; each run has a coordinator, and all notify `sinks`."""
 
     def __init__(
         self,
@@ -57,10 +57,10 @@ class CoordinatorService:
         return self._server.port
 
     def close(self) -> None:
-        """Wait until the last news is sent and the agents know of it; then stop serving and merging.
+        """Wait until all changes are sent and known to the agents, then stop serving and merging.
 
-        An agent that has ended left its news here, and the next coordinator would send again what it does
-        not know.
+        The service keeps the changes of agents that have ended. The next coordinator would report changes
+        again if the agents did not know that they were sent.
         """
         end = time.monotonic() + _LEAVING_SECONDS
         while time.monotonic() < end and not all(run.is_settled and run.is_known for _, run in self._all()):

@@ -33,7 +33,7 @@ _PROOF = re.compile(
     re.ASCII,
 )
 _PACKED_FROM = 32 << 10  # bytes; compressing less is not worth the time
-_WINDOW = 8 << 20  # bytes of memory that zstd may use
+_WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
 
 
 class Malformed(Exception):
@@ -45,11 +45,11 @@ class Malformed(Exception):
 
 
 class Proof(NamedTuple):
-    """Content of a request's ``Authorization`` header."""
+    """Content of the ``Authorization`` header of a request."""
 
     key: str  #: key of the run
     agent: str  #: name of the sending agent
-    number: int  #: greater than the number of any earlier request
+    number: int  #: greater than the numbers of all earlier requests
     to: str  #: name of the receiving agent; empty if the sender does not know it yet
     digest: str = ""  #: digest of the body, so that the proof is verified before the body is read
     signature: str = ""
@@ -64,7 +64,7 @@ class Proof(NamedTuple):
 
 
 def read_proof(header: str) -> Proof | None:
-    """Parse an ``Authorization`` header; return ``None`` for one that is not a proof."""
+    """Parse an ``Authorization`` header; return ``None`` if it contains no proof."""
     if (found := _PROOF.fullmatch(header)) is None:
         return None
     key, agent, number, to, digest, signature = found.groups()
@@ -72,7 +72,7 @@ def read_proof(header: str) -> Proof | None:
 
 
 def digest_of(body: bytes) -> str:
-    """Return the value for `Proof.digest` from a request's body."""
+    """Return the value of `Proof.digest` for the body of a request."""
     return hashlib.sha256(body).hexdigest()
 
 
@@ -96,7 +96,7 @@ class Signer:
         return self._of(b"reply", request.signature.encode(), str(status).encode(), body)
 
     def is_reply(self, request: Proof, status: int, body: bytes, signature: str) -> bool:
-        """Return whether an answer belongs to this request and was signed with the secret."""
+        """Return whether a response belongs to this request and is signed with the run's secret."""
         return hmac.compare_digest(self.reply(request, status, body).encode(), signature.encode())
 
     def _of(self, *parts: bytes) -> str:
@@ -119,7 +119,7 @@ class Hello(msgspec.Struct, kw_only=True):
 
 
 class Elsewhere(msgspec.Struct, kw_only=True):
-    """Content of the response 409: another agent merges the reports of the run."""
+    """Content of a response with status 409: another agent merges the reports of the run."""
 
     host_id: str
     address: str
@@ -141,7 +141,7 @@ class _Versioned(msgspec.Struct):
 
 
 def pack(content: object) -> tuple[bytes, str]:
-    """Return the content as JSON, compressed if it is large, and its ``Content-Encoding`` ("" for none)."""
+    """Return the content as JSON, compressed if it is large, and its ``Content-Encoding`` (may be empty)."""
     body = msgspec.json.encode(content)
     return (zstandard.compress(body, 1), "zstd") if len(body) > _PACKED_FROM else (body, "")
 
@@ -162,7 +162,7 @@ def unpack(body: bytes, encoding: str = "") -> bytes:
 
 
 def read(body: bytes, kind: type[_T]) -> _T:
-    """Decode one of the records of this protocol. Raises `Malformed`."""
+    """Decode a record of this protocol. Raises `Malformed`."""
     try:
         return from_json(body, kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -171,7 +171,7 @@ def read(body: bytes, kind: type[_T]) -> _T:
 
 
 def read_reports(body: bytes, encoding: str, key: str) -> list[AgentReport]:
-    """Read a post of agents of the run `key`. Raises `Malformed`."""
+    """Read a post from agents of the run `key`. Raises `Malformed`."""
     body = unpack(body, encoding)
     version = read(body, _Versioned)
     if version.v != VERSION:

@@ -20,7 +20,7 @@ from stallwatch_rules.judgements.slow_hosts import RankStep, SlowHost, SlowHosts
 from stallwatch_rules.messages import Message, message
 
 MOST_STEPS = 256  #: maximum number of steps of one rank in one report
-_LEAST_SECONDS = 0.2  # seconds; of shorter steps, every second, fourth, … is reported
+_LEAST_SECONDS = 0.2  # seconds; if steps are shorter, only every second, fourth, … step is reported
 _DIGITS = 4  # significant digits: fewer would hide a difference of one percent
 _GATHER_SECONDS = 1.5 * BEAT_SECONDS  # seconds from the first report until all hosts have reported
 _ANEW_STEPS = 64  # steps that a new coordinator compares before it reports that a host has caught up
@@ -34,11 +34,11 @@ class UnacknowledgedSteps:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._steps: dict[int, deque[tuple[int, RankStep]]] = {}  # steps by rank
-        self._counts: dict[int, int] = {}  # number of steps recorded so far, by rank
-        self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank at the time of each report
+        self._counts: dict[int, int] = {}  # number of recorded steps, by rank
+        self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank when each report was posted
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
-        """Record a step of a rank; ignore a repeated step."""
+        """Record a step of a rank; repeated steps are ignored."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -81,9 +81,9 @@ class UnacknowledgedSteps:
 
 
 class Slowness:
-    """Process the reports of all agents; open and close the run's incident of a slow host.
+    """Compare the ranks' steps from all agents' reports; open and close the run's incident of a slow host.
 
-    `change` receives the changes of the incident, `cost` the lost share of the throughput.
+    `change` receives the changes of the incident, `cost` the fraction of the throughput that is lost.
     """
 
     def __init__(
@@ -102,10 +102,10 @@ class Slowness:
         self._first_at: float | None = None
         self._seen: dict[tuple[str, int], int] = {}  # number of processed steps, by agent and rank
         self._book: IncidentManager | None = None
-        self._host = ""  # host of the incident
+        self._host = ""  # host that the incident is about
 
     def take(self, report: AgentReport, host: str, ledger: Iterable[Incident]) -> None:
-        """Process the steps in an agent's report; `ledger` holds the incidents of the run that were sent."""
+        """Process the steps in an agent's report; `ledger` contains the run's incidents that were sent."""
         if report.attempt > self._attempt:  # the ranks are new, maybe on other hosts
             self._attempt = report.attempt
             self._watched = SlowHosts()
@@ -113,7 +113,7 @@ class Slowness:
         if report.attempt < self._attempt:
             return
         if report.ending is not None:
-            self._watched.leave(host)  # an open incident closes with the run
+            self._watched.leave(host)  # an open incident is closed together with the run
             return
         now = self._clock()
         if self._first_at is None:

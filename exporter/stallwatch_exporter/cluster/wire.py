@@ -1,7 +1,7 @@
-"""Messages between the agents of one run and its coordinator, as JSON; unknown keys are ignored.
+"""Messages between the agents of a run and its coordinator, as JSON; unknown keys are ignored.
 
-Durations are ages in seconds, measured by the sender's monotonic clock, because the wall clocks of hosts
-differ. Every report contains all that its host knows of open incidents, so that any agent can replace the
+Durations are ages in seconds by the sender's monotonic clock, because the hosts' wall clocks differ. Every
+report contains everything that its host knows about open incidents, so that any agent can replace the
 coordinator.
 """
 
@@ -25,11 +25,11 @@ MOST_REPORTS = 256  #: maximum number of reports (agents of one host) in one pos
 BEAT_SECONDS = 10.0  #: seconds between two posts while the run makes progress
 QUIET_BEAT_SECONDS = 1.0  #: minimum seconds between two posts as a quiet run approaches its threshold
 SILENT_BEATS = 3.0  #: a host without a post for this many beats is silent
-_BEATS_BEFORE = 8.0  # number of posts from now to the threshold, and as many after it
+_BEATS_BEFORE = 8.0  # the next post is due after this part (1/8) of the time to the threshold, or since it
 
 
 def is_quiet(quiet: float, threshold: float | None) -> bool:
-    """Return whether a spell without a sign of life is long enough for a closer look."""
+    """Return whether the time without a sign of life is long enough for closer monitoring."""
     return threshold is not None and 3 * quiet >= threshold
 
 
@@ -44,9 +44,9 @@ class Paces(msgspec.Struct, frozen=True):
     """Durations, in seconds, of one rank's steps that no coordinator has acknowledged."""
 
     rank: int
-    before: int  #: number of earlier steps of this rank, by which a receiver recognizes repeats
+    before: int  #: number of earlier steps of this rank, with which a receiver detects repeated steps
     steps: list[int]
-    own: list[float]  #: the rank's own part of each step, without its waits for others
+    own: list[float]  #: time of each step without the rank's waits for other ranks
     whole: list[float]
     tokens: list[int] = []  #: tokens of each step; empty if they are not counted
 
@@ -59,15 +59,15 @@ class AgentReport(msgspec.Struct, kw_only=True):
     host: str
     host_id: str  #: hash of hostname and boot id, because hosts may have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
-    members: int = 0  #: `digest_of` the members that its host knows
+    members: int = 0  #: digest of the members that this host knows, from `digest_of`
     node: int | None = None
     run: str  #: name of the run on this host
     attempt: int = 0
-    number: int  #: number of this report, increasing
-    age: float = 0.0  #: seconds for which the report was held on its way; the other ages include it
+    number: int  #: number of this report, which increases with each report
+    age: float = 0.0  #: seconds for which the report was delayed; the other ages include this delay
     started_age: float = 0.0
     clock: float = 0.0  #: Unix seconds by the sender's clock, only to estimate its offset
-    expected: int | None = None  #: number of agents of the run, if its scheduler gives it
+    expected: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
     world: int = 0
     phase: Phase = "train"
@@ -78,10 +78,10 @@ class AgentReport(msgspec.Struct, kw_only=True):
     stacks: StallStacks | None = None  #: newest stack snapshot of the ranks in this quiet period
     stacks_age: float = 0.0
     paces: list[Paces] = []
-    #: Open incidents without stacks, and closed ones until the ledger shows the run's incident as closed.
+    #: Open incidents without stacks, and closed incidents until they are closed in the ledger.
     incidents: list[Incident] = []
-    #: Hosts of the run with their folded ranks, from the last reply: the agent that takes over notices if a
-    #: host was lost together with the coordinator.
+    #: Hosts of the run with their folded ranks, from the last reply, so that a new coordinator detects hosts
+    #: that were lost together with the previous coordinator.
     hosts: dict[str, str] = {}
     ledger: list[Incident] = []  #: known incidents of the run for which notifications were sent
     ending: Ending | None = None
@@ -98,7 +98,7 @@ def aged(report: AgentReport, seconds: float) -> AgentReport:
 
 
 class Post(msgspec.Struct, kw_only=True):
-    """All reports that one host sends at once, one for each of its agents."""
+    """All reports that a host sends together, one report for each of its agents."""
 
     v: int = VERSION
     reports: list[AgentReport]
@@ -114,7 +114,7 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def digest_of(members: Sequence[Member]) -> int:
-    """Return a number by which a coordinator recognizes what a host knows: the list is long."""
+    """Return a short number that shows whether a host already has this list, which can be long."""
     return zlib.crc32(msgspec.json.encode(members))
 
 
@@ -122,15 +122,15 @@ class Reply(msgspec.Struct, kw_only=True):
     """The coordinator's answer to a post."""
 
     v: int = VERSION
-    coordinator: str = ""  #: the agent or the service that merges
-    acknowledged: dict[str, int] = {}  #: by agent: number of the newest report whose incidents were merged
-    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without news
-    members: list[Member] | None = None  #: null if the host already knows the members
+    coordinator: str = ""  #: agent or service that merges the reports
+    acknowledged: dict[str, int] = {}  #: number of the newest merged report, by agent
+    beat: float = QUIET_BEAT_SECONDS  #: minimum seconds between two posts of a host without changes
+    members: list[Member] | None = None  #: null if the host already has the current list
     hosts: dict[str, str] = {}  #: folded ranks, by host, of the hosts that have not ended
-    names: dict[str, str] = {}  #: by host id, the names of hosts that share their name with another one
+    names: dict[str, str] = {}  #: names of hosts that share their name with another host, by host id
     ruling: Ruling | None = None  #: ruling of the run, which combines the rulings of its hosts
-    #: Sent incidents of the run, open or most recently closed, in brief: the next coordinator does not send
-    #: these again.
+    #: Incidents of the run that were sent and are open or recently closed, in brief. The next coordinator
+    #: does not send these incidents again.
     ledger: list[Incident] = []
     escalates: list[str] = []  #: ids of the incidents whose escalation the coordinator has planned
     refused: str = ""  #: reason why the report was refused, in one line for the agent's terminal

@@ -52,13 +52,13 @@ class Options:
     catalogue: Catalogue
     progress: OnProgress | None = None
     limits: Limits | None = None
-    baseline: Baseline | None = None  #: lines of a healthy run: other lines are new
-    parallel: Parallel | None = None  #: reading in several processes, with the same diagnosis
-    scratch: str | None = None  #: folder for copies of records in archives; by default that of the system
+    baseline: Baseline | None = None  #: lines of a healthy run; all other lines count as new
+    parallel: Parallel | None = None  #: reading in several processes; the diagnosis is the same
+    scratch: str | None = None  #: folder for copies of records from archives; by default, the system's
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
-        """Yield the files in these paths, and the problems with the others; then delete copies of records."""
+        """Yield the files in these paths and the unreadable inputs; then delete the copies of records."""
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
         with ExitStack() as stack:
@@ -79,7 +79,7 @@ class UserFiles(NamedTuple):
 
     files: list[LogFile]
     problems: list[InputProblem]
-    rank_files: list[LogFile]  #: snapshots and dumps, not logs: they show where ranks were
+    rank_files: list[LogFile]  #: snapshots and dumps that show where ranks were; no logs
     run_folders: list[str]  #: run folders that Stallwatch stored
     notes: list[Message]  #: notes on added folders
 
@@ -94,7 +94,7 @@ class RunResult(NamedTuple):
 def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[InputProblem]]:
     """Read files, folders, globs, archives and ``-``, and diagnose their run.
 
-    The problems list the inputs that cannot be read; the rest is diagnosed.
+    Inputs that cannot be read are listed as problems; the others are diagnosed.
     """
     started = time.monotonic()
     with options.expanded(paths) as (files, problems, rank_files, run_folders, notes):
@@ -105,7 +105,7 @@ def diagnose_paths(paths: Paths, options: Options) -> tuple[Diagnosis, list[Inpu
 
 
 def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagnosis]], list[InputProblem]]:
-    """Diagnose every file by itself, in order, as logs of different runs; return file names and diagnoses."""
+    """Diagnose each file as the log of a separate run, in order; return file names and diagnoses."""
     files, problems = expand(paths, limits=options.limits)
     found = []
     for file, (result, own) in zip(
@@ -121,7 +121,7 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, each from its files and folders; yield the result and the problems of each."""
+    """Diagnose several runs, each from its files and folders; yield each run's result and problems."""
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):
@@ -147,8 +147,8 @@ def diagnose_run(
 ) -> RunResult:
     """Diagnose files as one run; the `folders` that Stallwatch stored for its hosts add facts.
 
-    `rank_files` show where the ranks were; the agent's own observations at the stall are more reliable.
-    Unreadable inputs are added to `problems`, and the diagnosis contains all problems.
+    `rank_files` show where the ranks were, but the agent's observations during the stall are more reliable.
+    Inputs that cannot be read are added to `problems`, and the diagnosis contains all problems.
     """
     started = time.monotonic() if started is None else started
     alone = sum(file.size > 0 or not file.path for file in files) == 1
@@ -182,7 +182,7 @@ def diagnose_run(
     stats.seconds = round(time.monotonic() - started, 3)
     diagnosis.stats = stats
     diagnosis.notes = [*diagnosis.notes, *notes, *map(str, problems)]
-    if stats.unread_files:  # a log that was not read completely does not end there
+    if stats.unread_files:  # if a log was not read completely, its end is unknown
         notes_left = [note for note in diagnosis.notes if not contains_message(note, *_ENDS_OPEN)]
         diagnosis.notes = [time_limit_note(stats.unread_files, stats.unread_bytes), *notes_left]
     diagnosis = with_recorded(diagnosis, known)
@@ -194,7 +194,7 @@ def diagnose_run(
 
 
 def time_limit_note(files: int, unread: int) -> Message:
-    """Return the note that time ran out before the end of `files` files, with `unread` bytes left."""
+    """Return a note that the time limit ended the reading of `files` files, with `unread` bytes left."""
     if not unread:
         return message("diagnosis.out-of-time", count=files)
     return message("diagnosis.out-of-time-size", count=files, mib=unread / 1024**2)
@@ -203,7 +203,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files; return the amount read, and notes on omissions."""
+    """Read the files; return statistics, and notes on omissions."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []
@@ -220,7 +220,7 @@ def _read(
             stats.bytes += read.bytes
             stats.lines += read.lines
         if read.out_of_time:
-            # For a compressed file, it is unknown how many of its bytes on disk were read.
+            # For a compressed file, the number of bytes on disk that were read is unknown.
             unsearched += not read.bytes
             left = max(0, file.size - read.bytes) if file.plain or not read.bytes else 0
             if left or not file.plain:
@@ -247,14 +247,14 @@ def _last_time(reading: RunReading) -> str | None:
 
 
 def _passed_over(binary: Sequence[str]) -> str:
-    """Return the note that some files are not text."""
+    """Return a note that some files are binary."""
     shown = ", ".join(binary[:_NAMED]) + (", …" if len(binary) > _NAMED else "")
     files = "1 file is" if len(binary) == 1 else f"{len(binary)} files are"
     return f"{files} binary and no log, and not read: {shown}"
 
 
 def _too_many(count: int, first: str) -> InputProblem:
-    """Return the problem that a run has more files than one diagnosis can hold."""
+    """Return the problem that a run has more files than a diagnosis can hold."""
     others = f" and {counted(count - 1, 'other file')}" if count > 1 else ""
     return InputProblem(
         first,

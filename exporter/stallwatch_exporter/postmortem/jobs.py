@@ -1,7 +1,7 @@
 """Diagnose several jobs whose logs were given together, one after another.
 
-Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output. For
-each other job only one line is kept, so that a thousand jobs need no more memory than a few.
+Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output.
+Only one line is kept for each of the other jobs, so that memory use hardly grows with the number of jobs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JobsResult:
 
 
 class NoSuchJob(ValueError):
-    """The files belong to no job with this name."""
+    """No job with this name has any of the files."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         shown = ", ".join([*known[:_NAMED_JOBS], *(["…"] if len(known) > _NAMED_JOBS else [])])
@@ -95,7 +95,7 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
     diagnosis, rows, of_it = kept.newest_first()
     others = [*problems, *(one for one in kept.problems if one not in of_it)]
     notes = [*diagnosis.notes, *map(str, others)]
-    if unread_files > diagnosis.stats.unread_files:  # other jobs have unread files, too
+    if unread_files > diagnosis.stats.unread_files:  # other jobs also have unread files
         first = time_limit_note(unread_files, unread_bytes)
         notes = [first, *(note for note in notes if not contains_message(note, *OUT_OF_TIME))]
         stats = msgspec.structs.replace(diagnosis.stats, unread_files=unread_files, unread_bytes=unread_bytes)
@@ -106,23 +106,24 @@ def _diagnose_several(jobs: Sequence[Job], problems: list[InputProblem], options
 
 
 def _paths_of(job: Job) -> list[str]:
-    """Return paths that contain this job and no other, if the job has its own files."""
-    if not all(file.path for file in job.files):  # members of an archive
+    """Return the paths that contain only this job, if the job has its own files."""
+    if not all(file.path for file in job.files):  # members of an archive have no path
         return []
     return job.folders or [file.path for file in job.files]
 
 
 class _Kept:
-    """A line for each job, and the two diagnoses of which one is reported.
+    """Summary line for each job, and the two diagnoses from which one is reported.
 
-    The newest job is known only at the end: the jobs' times decide if all jobs have one; otherwise, their
-    names decide, in order of arrival.
+    The newest job is known only after all jobs are read: by their times if all jobs have one, otherwise by
+    the order of their names, in which they arrive.
     """
 
     def __init__(self) -> None:
         self.problems: list[InputProblem] = []
         self._rows: list[tuple[float | None, JobSummary]] = []
-        # By whether times decide: weight, time and number of the best job so far, with its diagnosis.
+        # Best job so far, without and with the use of times: its weight, time and number, its diagnosis, its
+        # problems.
         self._best: dict[bool, tuple[tuple[int, float, int], Diagnosis, list[InputProblem]]] = {}
 
     def take(self, job: Job, result: RunResult, problems: list[InputProblem]) -> None:
@@ -138,7 +139,7 @@ class _Kept:
         self._rows.append((when, _row(job, result.diagnosis, last_time)))
 
     def newest_first(self) -> tuple[Diagnosis, list[JobSummary], list[InputProblem]]:
-        """Return the diagnosis to report, the line of each job, and the reported job's problems."""
+        """Return the diagnosis to report, a line for each job, and the problems of the reported job."""
         by_time = all(when is not None for when, _ in self._rows)
         (*_, reported), diagnosis, problems = self._best[by_time]
         self._rows[reported][1].reported = True
@@ -149,7 +150,7 @@ class _Kept:
 
 
 def _weight(diagnosis: Diagnosis) -> int:
-    """Return a job's priority in the report: trouble comes first, and logs without training output last."""
+    """Return a job's priority in the report: highest in trouble, lowest without training output."""
     return 2 if diagnosis.in_trouble else int(diagnosis.verdict != "no-training-log")
 
 

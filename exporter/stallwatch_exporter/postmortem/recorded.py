@@ -1,4 +1,4 @@
-"""Read the record in a run's folder: ending, open incidents, stacks of the last stall, diagnosis."""
+"""Read the record in a run's folder: the ending, open incidents, the last stall's stacks, the diagnosis."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from stallwatch_rules.text.foreign_json import NOT_JSON
 if TYPE_CHECKING:
     from stallwatch_exporter.runs.runfolder import AgentInfo
 
-_NEAR_SECONDS = 60.0  # launchers wait 30 seconds for ranks to end after SIGTERM (torchrun)
-_BY_PEERS = (-15, -6)  # from other processes: SIGTERM from a launcher, SIGABRT from NCCL's watchdog
+_NEAR_SECONDS = 60.0  # torchrun waits up to 30 seconds for ranks to end after SIGTERM
+_BY_PEERS = (-15, -6)  # sent by other processes: SIGTERM by a launcher, SIGABRT by NCCL's watchdog
 
 
 class Recorded(NamedTuple):
@@ -40,26 +40,26 @@ class Recorded(NamedTuple):
     folder: Path | None = None  #: folder of the run, if the agent observed its end and stored a diagnosis
     ending: Ending | None = None
     ended_at: float | None = None  #: Unix seconds
-    waited: float | None = None  #: seconds without a step in the last stall, or when the user stopped the run
-    stall: Incident | None = None  #: the stall that is open, or was when the run or the watching ended
+    waited: float | None = None  #: seconds without a step when the run stalled or was stopped by the user
+    stall: Incident | None = None  #: stall that is open, or was open when the run or the agent ended
     stall_continues: bool = False  #: the agent that reported the stall still watches it
-    quiet: tuple[float, float] | None = None  #: seconds of quiet of a watched run, and its stall threshold
-    findings: Sequence[Incident] = ()  #: fatal findings open at that time, and slow hosts
+    quiet: tuple[float, float] | None = None  #: seconds without progress of a watched run, and its threshold
+    findings: Sequence[Incident] = ()  #: open fatal findings, and slow hosts
     watched: bool = False  #: the agent still watches the run
-    end: Incident | None = None  #: incident of the run's end, if the record itself was truncated before that
-    threshold: float | None = None  #: seconds of quiet after which the run's last phase was a stall
-    unheard: float | None = None  #: Unix time of the last report of an agent that stopped before the end
+    end: Incident | None = None  #: incident of the run's end, if the record itself lacks the end
+    threshold: float | None = None  #: threshold, in seconds, of the run's last phase
+    unheard: float | None = None  #: Unix time of the last report of an agent that ended before the run
     stacks: StallStacks | None = None  #: stacks of the last stall, if the run did not recover from it
-    lacking: Sequence[Message] = ()  #: missing parts of the record
-    info: AgentInfo | None = None  #: the agent's own record
-    elsewhere: Incident | None = None  #: cause on a host without a record, as the other agents reported it
+    lacking: Sequence[Message] = ()  #: notes on missing parts of the record
+    info: AgentInfo | None = None  #: record of the agent itself
+    elsewhere: Incident | None = None  #: cause on a host without a record, reported by the other agents
     versions: Mapping[int, Mapping[str, str]] = {}  #: rank → versions of the packages that it imported
 
 
 def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) -> Recorded:
     """Return the facts about a run that Stallwatch stored in these folders, one folder per agent.
 
-    `ahead`: seconds by which the clocks of hosts are ahead of most other clocks, if known.
+    `ahead` maps hosts to the seconds by which their clocks are ahead of most other clocks, if known.
     """
     parts = [_of_agent(folder) for folder in folders]
     merged = _merged_incidents(folders)
@@ -69,7 +69,7 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
 
 
 def _had_others(part: Recorded, merged: Sequence[Incident]) -> bool:
-    """Return whether agents of other hosts, whose records are missing, reported to this agent."""
+    """Return whether agents of other hosts reported to this agent, although their records are missing."""
     hosts = {host for one in merged for host in (one.host, *one.hosts) if host}
     return part.info is not None and bool(hosts - {part.info.host_in_run})
 
@@ -116,19 +116,19 @@ def _of_agent(given: Path) -> Recorded:
         info=info,
         versions=versions,
     )
-    if known is None:  # the agent was killed, or still watches
+    if known is None:  # the agent was killed, or is still running
         return found._replace(watched=watching, unheard=None if watching else info.updated_at)
     seen = folder if info.ending is not None else None
     return found._replace(folder=seen, ended_at=info.ended_at, end=end)
 
 
 def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """Yield each rank that reported its packages to the agent, with their versions."""
+    """Yield each rank that reported the versions of its packages, with these versions."""
     from stallwatch_exporter.watching.probe_events import versions_in
 
     with suppress(OSError), open_regular(folder / "events.jsonl") as lines:
         for line in lines:
-            if b'"versions"' not in line:  # most events are others, and a long run has many
+            if b'"versions"' not in line:  # most events are of other kinds, and a long run has many
                 continue
             with suppress(*NOT_JSON):  # skip a truncated line
                 event = from_json(line, dict[str, Any])
@@ -137,7 +137,7 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """Merge the records of several hosts' agents; the ending is that of the host that failed first."""
+    """Merge the records of the agents on several hosts; the ending is from the host that failed first."""
 
     def when(recorded: Recorded) -> float:
         if recorded.info is None:
@@ -152,7 +152,7 @@ def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mappin
         parts = [_on_host(one, one.info.host_in_run) if one.info is not None else one for one in parts]
     parts = sorted(parts, key=when)
     first = _first_to_fail(parts, when)
-    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for it
+    if first.ending is not None and first.ending.failed:  # hosts that stalled later waited for this host
         parts = [
             one._replace(stall=None, stacks=None)
             if one.stall is not None and opened(one.stall) > when(first)
@@ -224,10 +224,11 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 
 
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
-    """Return the host that failed first; without failures, an unfinished host, or the last to finish.
+    """Return the host that failed first; if none failed, an unfinished host or the last host to finish.
 
-    Other hosts fail within moments of a lost rank, and launchers wait for the rest of their ranks before they
-    end. Therefore a rank that a signal ended takes precedence over ranks that then ended with an error.
+    After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
+    they end. Therefore, a rank that a signal ended takes precedence over ranks that ended with an error
+    afterward.
     """
     failed = [one for one in parts if one.ending is not None and one.ending.failed]
     if failed:
@@ -250,15 +251,15 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """Return the last state of the run's incidents, from the agents that merged them; the newest is last."""
+    """Return the last state of the run's incidents, from the agents that merged them; oldest first."""
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
     return last_states(one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS))
 
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
-    """Return the stacks of all hosts at the last stall: as merged then, unless the records show more."""
-    # An incident that one agent sent alone has no hosts, and only the stacks of that agent's host.
+    """Return the stacks of all hosts at the last stall, merged live or, if surer, from the records."""
+    # An incident that an agent sent alone has no hosts, and stacks only from the agent's host.
     last = next((one for one in reversed(merged) if one.hosts and one.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
     own = by_host(
@@ -271,7 +272,7 @@ def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> Sta
 
 
 def _host_notes(first: Recorded, parts: Sequence[Recorded], merged: Sequence[Incident]) -> Iterator[Message]:
-    """Yield notes on the host of the ending, and on hosts without a record or without an ending."""
+    """Yield notes on the host that failed first, and on hosts without a record or without an ending."""
     infos = [one.info for one in parts if one.info is not None]
     hosts = {info.host_in_run for info in infos}
     named = {host for one in merged for host in one.hosts}
@@ -304,15 +305,15 @@ def lacking(info: AgentInfo) -> list[Message]:
 
 
 def recorded_end(incidents: Sequence[Incident], started: float) -> Incident | None:
-    """Return the incident of a run's end, if reported after the last agent began to watch (`started`)."""
+    """Return the incident of a run's end, if it was reported after the last agent started (at `started`)."""
     ends = [one for one in incidents if one.kind == "ended" and one.ending and one.updated_at >= started]
     return max(ends, key=lambda one: one.updated_at, default=None)
 
 
 def _was_open(incident: Incident, started: float) -> bool:
-    """Return whether the incident was still unresolved at the end of the run.
+    """Return whether the incident was still unresolved when the run ended.
 
-    An incident closed before the last agent began to watch (`started`) would have been opened again.
+    If an incident was closed before the last agent started (at `started`), that agent would have reopened it.
     """
     if incident.became_end:
         return incident.updated_at >= started
@@ -360,13 +361,13 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _last_printed(incident: Incident) -> Text:
-    """Return the last printed line in an incident's evidence; indented lines are stack frames."""
+    """Return the last line that the run printed from an incident's evidence, without stack frames."""
     printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
     return next(iter(printed[-1:]), incident.rule)
 
 
 def _with_end(diagnosis: Diagnosis, end: Incident) -> Diagnosis:
-    """Add the cause that was known when the run ended, if the log copies show none."""
+    """Add the cause that was known when the run ended, if the copies of the logs show no cause."""
     shown = diagnosis.primary is not None and diagnosis.primary.evidence
     if end.primary is None or shown or diagnosis.unknown:
         return diagnosis
@@ -401,7 +402,8 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
         return msgspec.structs.replace(diagnosis, primary=stall.primary)
     if primary is None:
         return diagnosis
-    why = stall.primary.why  # any text except the page's own is about this run; version 0.1 stored plain text
+    # Any text other than the rule page's is about this run. Version 0.1 stored plain text.
+    why = stall.primary.why
     of_this_run = why.id != PAGE if isinstance(why, Message) else not contains(primary.why, why)
     if not of_this_run:
         return diagnosis
@@ -410,7 +412,7 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Return whether the logs show later steps; for a lost rank, they show only those of other ranks."""
+    """Return whether the logs show later steps; for a lost rank, later steps are those of other ranks."""
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
@@ -420,8 +422,8 @@ def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
 def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
     """Return the diagnosis with the steps that ranks reported to the agent, which the log may not show.
 
-    If the copies of the output no longer show the cause, return the diagnosis made when the run ended:
-    copies are truncated if the disk is full, and missing if they were deleted.
+    If the copies of the output no longer show the cause, return the diagnosis made when the run ended. Copies
+    are truncated if the disk is full, and missing if the user deleted them.
     """
     if known.folder is None:
         return diagnosis
@@ -440,7 +442,7 @@ def with_kept(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
-    """Return the diagnosis with the steps and the loss of the diagnosis that was made when the run ended."""
+    """Return the diagnosis with the steps and the loss from the diagnosis made when the run ended."""
     seen, primary = kept.progress, diagnosis.primary
     if seen.last_step is None:
         return diagnosis
@@ -461,7 +463,7 @@ def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: 
     """Remove problems of hosts without readable logs, if the record of the run shows its outcome."""
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
-    if diagnosis.stats.files:  # some hosts printed nothing
+    if diagnosis.stats.files:  # some hosts printed no output
         missing = [one for one in problems if Path(one.path) in folders]
     else:
         missing = [one for one in problems if any(map(Path(one.path).is_relative_to, folders))]

@@ -1,4 +1,4 @@
-"""Group the run folders that Stallwatch stored by run, and find the origin of their files."""
+"""Group stored run folders by run, and find the host and rank of their files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NUMBER = lazy(r"\d+")
 
 
 def is_recorded(folder: str | os.PathLike[str]) -> bool:
-    """Return whether Stallwatch stored a run, or one host of a run, in this folder."""
+    """Return whether this folder contains the record of a run, or of one host of a run."""
     # Path.is_file raises an error if the folder cannot be entered.
     return any(os.path.isfile(Path(folder) / name) for name in ("agent.json", NAME))  # noqa: PTH113
 
@@ -36,10 +36,10 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths; for a single run folder of one host, add the folders of the other hosts next to it.
+    """Return the paths; if they are one host's run folder, add adjacent folders of the run's other hosts.
 
     Returns:
-        The paths, and a note on the additions.
+        The paths, and a note on the added folders.
     """
     if len(paths) != 1 or not is_recorded(paths[0]):
         return paths, []
@@ -70,14 +70,14 @@ def with_other_hosts(
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:
-    """Return the values that identify an agent in its record and the copies of its record."""
+    """Return values that are equal in an agent's record and in copies of this record."""
     return info.host, info.namespace, info.pid, info.started_at, info.folder
 
 
 def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list[Path]:
-    """Return the folders of the run that all files belong to; none if several runs or none contain them.
+    """Return the folders of the run that contains all files; none if the files belong to several runs.
 
-    Folders of other runs without any of these files do not matter.
+    Folders of other runs that contain none of these files are ignored.
     """
     known = {*run_folders}
     inside = [known & {*_around(file)} for file in files if file.path or file.folder]
@@ -97,17 +97,17 @@ def folders_of_run(files: Sequence[LogFile], run_folders: Sequence[str]) -> list
 
 
 class Placed(NamedTuple):
-    """Files of a run, with their hosts and ranks from their folders."""
+    """Files of a run, with the hosts and ranks that their folders indicate."""
 
     files: Sequence[LogFile]
-    hosts: dict[str, str]  #: file → host, if there are several hosts
-    ranks_on: dict[int, str]  #: rank → host, if there are several hosts
+    hosts: dict[str, str]  #: host by file name, if there are several hosts
+    ranks_on: dict[int, str]  #: host by rank, if there are several hosts
 
 
 def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
-    """Set the run's rank numbers in files and lines, if agents recorded the ranks of their hosts.
+    """Replace local ranks in files and lines by global ranks, if agents recorded the ranks of their hosts.
 
-    Launchers such as torchrun prefix lines with the rank's number on its host.
+    Launchers such as torchrun prefix lines with the local rank.
     """
     from stallwatch_exporter.runs.runfolder import read_info
 
@@ -142,7 +142,7 @@ def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
 
 
 def _around(file: LogFile) -> list[str]:
-    """Return the run folders that may contain a file."""
+    """Return the folders that can be the run folder of a file."""
     if file.folder:
         return [file.folder]
     parent = os.path.dirname(file.path)  # noqa: PTH120 - a tenth of the time
@@ -150,12 +150,12 @@ def _around(file: LogFile) -> list[str]:
 
 
 def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) -> RunFolders:
-    """Return the stored runs whose folders contain these files, reading each folder once.
+    """Return the stored runs that contain these files; each folder is read once.
 
-    If each node of a run has its own agent, each has a folder. The folders have one key if a scheduler
-    or launcher gave the agents one. Otherwise, the agents start at about the same time, in the same place and
-    with the same command except for numbers: only folders that cannot match are separate. A run also has
-    those of `run_folders` that contain no file.
+    If each node of a run has its own agent, each agent has its own folder. These folders have the same key if
+    a scheduler or launcher provided it. Otherwise, agents of one run start at about the same time, in the
+    same folder and with the same command except for numbers, so only folders that cannot match are separated.
+    A run also includes the matching `run_folders` that contain none of the files.
     """
     folder_of: dict[str, str] = {}
     seen: dict[str, str | None] = {}
@@ -173,7 +173,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
     groups = start_groups(
         {folder: info for folder in folders if (info := read_info(Path(folder))) is not None}
     )
-    # A group has the name of its first folder, or its path if another group has the same name.
+    # A group is named after its first folder, or by the folder's path if another group has the same name.
     often = Counter(Path(group[0]).name for group in groups)
     named = {group[0] if often[Path(group[0]).name] > 1 else Path(group[0]).name: group for group in groups}
     jobs = {folder: name for name, group in named.items() for folder in group}
@@ -181,7 +181,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return run folders in groups, each of which may be one start of one job."""
+    """Return the run folders in groups; the folders of a group can be from the same start of a job."""
     # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import by_start
 

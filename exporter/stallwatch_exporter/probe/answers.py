@@ -1,7 +1,7 @@
-"""Collect a process's answers to the agent: rank, stacks, asyncio tasks, counters and collectives.
+"""Collect the data that the agent requests from a process: rank, stacks, tasks, counters, collectives.
 
-The functions import nothing and run nothing in an event loop: they read frames and tasks from outside, with
-the interpreter lock held.
+The functions import no new modules and run nothing in an event loop. They read frames and tasks from outside,
+while they hold the interpreter lock.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from .api import Probe
 
 MOST_THREADS = 64
-INNERMOST, OUTERMOST = 80, 40  #: frames of a thread that are reported, from either end
+INNERMOST, OUTERMOST = 80, 40  #: number of frames that are reported from each end of a stack
 MOST_ENTRIES = 32  #: maximum number of collectives that are reported
-# NCCL has its own recorder; the second one records gloo, even in a torch that has both (2.8).
+# NCCL has its own recorder. The second recorder covers gloo, even in a torch that has both (2.8).
 _RECORDERS = (("nccl", "_dump_nccl_trace_json"), ("gloo", "_dump_fr_trace_json"))
 _ENTRY = ("collective_seq_id", "pg_id", "process_group", "profiling_name", "state", "is_p2p")
 MOST_GROUPS = 4096
 MOST_NAMES = 4  #: maximum number of names of a group
-MOST_RANKS_BYTES = 192 << 10  #: maximum number of bytes of the ranks of all groups, as text
+MOST_RANKS_BYTES = 192 << 10  #: maximum size, in bytes, of the ranks of all groups as text
 # Modules whose globals hold the groups of a parallel layout (Megatron-core 0.15, DeepSpeed 0.19.8); the
 # pipeline module holds the grid of a pipeline.
 _LAYOUTS = ("megatron.core.parallel_state", "deepspeed.utils.groups")
@@ -39,11 +39,11 @@ MOST_TASKS = 64
 _MOST_COROUTINES = 40  # maximum number of coroutines of one task
 _MOST_AWAITED = 16
 _ASYNCIO = re.compile(r"[/\\]asyncio[/\\](?:runners|base_events)\.py$")
-_UNNAMED = re.compile(r"Task-\d+$")  # asyncio's names contain a counter, which differs from rank to rank
+_UNNAMED = re.compile(r"Task-\d+$")  # asyncio's default names contain a counter, which differs between ranks
 _COUNTED = ("batches", "epochs", "epoch_batches", "switches", "forwards")
 _WAITS = ("_try_get_data", "_get_data", "_next_data")  # iterator methods that wait for data workers
-_MOST_FRAMES = 40  # maximum number of frames searched for a data loader
-_USUAL = 2  # number of saves of a function after which their usual length is known
+_MOST_FRAMES = 40  # maximum number of frames that are searched for a data loader
+_USUAL = 2  # number of saves by a function after which their usual duration is known
 _MOST_WORKERS = 64
 
 
@@ -74,7 +74,7 @@ def _rank() -> int | None:
 def stacks() -> dict[str, Any]:
     """Return the stacks of all threads except this one, outermost frame first; the main thread is first."""
     threading = sys.modules.get("threading")
-    # Do not use `enumerate`, because a hanging thread may hold its lock.
+    # Do not use `enumerate`, because a hanging thread can hold its lock.
     known = dict(getattr(threading, "_active", {})) if threading is not None else {}
     main = getattr(getattr(threading, "_main_thread", None), "ident", None)
     own = _thread.get_ident()
@@ -86,7 +86,7 @@ def stacks() -> dict[str, Any]:
             thread = {"name": name, "main": ident == main, "frames": _frames(frame)}
             try:
                 thread["tasks"] = tasks(frame)
-            except Exception:  # the code reads names that a later version may change
+            except Exception:  # the code relies on local names that can change in later versions
                 pass
             found.append(thread)
         if ident == main:
@@ -103,7 +103,7 @@ def stacks() -> dict[str, Any]:
 
 
 def _frames(frame: FrameType | None) -> list[list[Any]]:
-    """Return `_place` of each frame, outermost first; the middle of a long stack is left out."""
+    """Return `_place` of each frame, outermost first; the middle of a long stack is omitted."""
     found: list[list[Any]] = []
     while frame is not None:
         found.append(_place(frame))
@@ -122,11 +122,12 @@ def _place(frame: FrameType) -> list[Any]:
 
 
 def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
-    """Return the tasks of this thread's event loop, first the `awaited` ones, outermost first.
+    """Return the tasks of this thread's event loop, starting with the `awaited` tasks, outermost first.
 
-    While all tasks wait, the thread's own stack shows only the loop. The names are those of Python 3.8 to
-    3.14: ``Runner.run`` holds ``self._loop`` and ``task`` (3.11), ``run`` before it ``loop``, and
-    ``run_until_complete`` the task as ``future`` (``asyncio/runners.py``, ``base_events.py``).
+    While all tasks wait, the thread's own stack shows only the loop. The local names are those of Python 3.8
+    to 3.14 (``asyncio/runners.py``, ``base_events.py``): ``Runner.run`` holds ``self._loop`` and ``task``
+    (3.11), earlier versions of ``run`` hold ``loop``, and ``run_until_complete`` holds the task as
+    ``future``.
     """
     asyncio = sys.modules.get("asyncio")
     loop = main = None
@@ -167,7 +168,7 @@ def _coroutines(coroutine: Any) -> list[list[Any]]:
         frames = (getattr(coroutine, f"{kind}_frame", None) for kind in ("cr", "gi", "ag"))
         frame = next((each for each in frames if each is not None), None)
         if frame is None:
-            break  # an iterator over a future: no Python frame follows
+            break  # iterator over a future, which no Python frame follows
         found.append(_place(frame))
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "gi_yieldfrom", None)
     return found
@@ -179,7 +180,7 @@ def _name(task: Any) -> str:
 
 
 def _awaited_workers(frame: FrameType | None) -> list[int]:
-    """Return the process ids of the data loader's workers for which the thread at `frame` waits."""
+    """Return the process ids of the data workers that the thread at `frame` waits for."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -191,14 +192,14 @@ def _awaited_workers(frame: FrameType | None) -> list[int]:
 
 
 def counters(probe: Probe) -> dict[str, Any]:
-    """Return counters by name, which distinguish a rank that computes from a rank that hangs."""
+    """Return counters by name, which show whether a rank still computes or hangs."""
     found: dict[str, Any] = {"phase": probe.doing, "steps": probe.steps}
     saves = {name: longest for name, (times, longest) in probe.saves.items() if times >= _USUAL}
     if saves:
         found["saves"] = saves
     for name in _COUNTED:
         value = probe.row[INDEX[name]]
-        if value == value:  # NaN means never counted
+        if value == value:  # NaN means that the value was never counted
             found[name] = value
     begun = _begun_collectives()
     if begun is not None:
@@ -207,7 +208,7 @@ def counters(probe: Probe) -> dict[str, Any]:
 
 
 def _begun_collectives() -> int | None:
-    """Return the number of collectives begun in all groups of this rank, as torch counts (2.1 to 2.13)."""
+    """Return the number of collectives that this rank has begun in all groups (torch 2.1 to 2.13)."""
     begun = [joined for group in _groups() if (joined := _joined(group)) is not None]
     return sum(begun) if begun else None
 
@@ -219,7 +220,7 @@ def _groups() -> list[Any]:
 
 
 def _joined(group: Any) -> int | None:
-    """Return how many collectives of a group this rank has joined, without sends to one rank.
+    """Return the number of collectives of a group that this rank has joined, without point-to-point sends.
 
     The call is safe during a hang: it reads a member of the backend, ``seqCollective_`` of NCCL or ``seq_``
     of gloo, without any lock (torch 2.13, torch/csrc/distributed/c10d: ``getSequenceNumberForGroup`` in
@@ -227,15 +228,15 @@ def _joined(group: Any) -> int | None:
     """
     try:
         return int(group._get_sequence_number_for_group())
-    except Exception:  # a backend without this count
+    except Exception:  # this backend has no such count
         return None
 
 
 def process_groups(recorder: str) -> list[dict[str, Any]]:
     """Return the process groups of this rank: names, global ranks, and number of collectives joined.
 
-    The first name is torch's own, which is equal on all ranks; the other names describe the group's purpose.
-    A group of the backend `recorder` has the number that its flight recorder gives it.
+    The first name is torch's own name, which is equal on all ranks. The other names describe the purpose of
+    the group. A group of the backend `recorder` also has its number in the flight recorder.
     """
     world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
     named, left = _framework_names(), MOST_RANKS_BYTES
@@ -243,10 +244,11 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
     recorded = 0
     for group in _groups():
         try:
-            names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]  # torch 2.3
+            # `group_desc` exists since torch 2.3.
+            names = [str(world.pg_names[group]), str(getattr(group, "group_desc", "") or "")]
             ranks = _folded(world.pg_group_ranks[group])
             is_recorded = bool(recorder) and recorder in str(world.pg_map[group][0])
-        except Exception:  # this torch has different attributes, or the group was destroyed
+        except Exception:  # other attributes in this torch, or a destroyed group
             continue
         names += named.get(id(group), [])
         left -= len(ranks)
@@ -256,7 +258,7 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
         }
         if left >= 0:
             described["ranks"] = ranks
-        if is_recorded:  # the recorder numbers its backend's groups in order of creation
+        if is_recorded:  # the recorder numbers the groups of its backend in order of creation
             described["recorded"] = recorded
             recorded += 1
         found.append(described)
@@ -264,13 +266,13 @@ def process_groups(recorder: str) -> list[dict[str, Any]]:
 
 
 def _framework_names() -> dict[int, list[str]]:
-    """Return the names under which Megatron-core and DeepSpeed hold each group, by the group's identity."""
+    """Return the names that Megatron-core and DeepSpeed use for each group, by the id of the group object."""
     found: dict[int, list[str]] = {}
     for name in _LAYOUTS:
         module = sys.modules.get(name)
         for variable, value in list(vars(module).items()) if module is not None else ():
             if "_GROUP" in variable:
-                # DeepSpeed keeps the groups of experts in a dict by name.
+                # DeepSpeed keeps its expert groups in a dict, by name.
                 for each in list(value.values())[:MOST_GROUPS] if isinstance(value, dict) else (value,):
                     found.setdefault(id(each), []).append(variable)
     grid = getattr(sys.modules.get(_PIPELINE), "_grid", None)
@@ -295,11 +297,11 @@ def _folded(ranks: Iterable[int]) -> str:
 
 
 def collectives() -> dict[str, Any]:
-    """Return the counters and active entries of torch's flight recorder; empty if torch is not connected.
+    """Return counters and active entries of torch's flight recorder; empty without torch.distributed.
 
-    Reading never waits for a device: the recorder only checks whether events have passed (torch 2.13,
-    torch/csrc/distributed/c10d/FlightRecorder.hpp). It covers gloo's collectives, too, but counts finished
-    ones as active; therefore the last entries that are not retired are reported.
+    Reading never waits for a device, because the recorder only checks whether events have passed (torch 2.13,
+    torch/csrc/distributed/c10d/FlightRecorder.hpp). It also records gloo's collectives, but lists finished
+    ones as active. Therefore, the last entries that are not retired are reported.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
     distributed = sys.modules.get("torch.distributed")
@@ -312,7 +314,7 @@ def collectives() -> dict[str, Any]:
     for backend, name in _RECORDERS:
         try:
             recorder = json.loads(getattr(c10d, name)(includeCollectives=True, onlyActive=True))
-        except Exception:  # this torch has no recorder, or was built without its backend
+        except Exception:  # no recorder in this torch, or built without the backend
             continue
         entries = [one for one in recorder.get("entries", ()) if not one.get("retired")]
         status = recorder.get("pg_status", {})
@@ -320,6 +322,6 @@ def collectives() -> dict[str, Any]:
             recorded_of, answer["status"] = backend, status
             answer["entries"] = [{key: one.get(key) for key in _ENTRY} for one in entries[-MOST_ENTRIES:]]
             break
-    # Read the groups last: the collectives in the recorder's entries have been joined by this time.
+    # Read the groups last, so that their counts include the collectives in the recorder's entries.
     answer["groups"] = process_groups(recorded_of)
     return answer

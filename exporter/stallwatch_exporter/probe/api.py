@@ -1,8 +1,8 @@
-"""The probe of one process: write the values that hooks and users report about a step into the ring.
+"""Probe of one process, which writes values that hooks and users report for each step to the ring.
 
-Each step and count is stored in the ring's draft at once. A record is written every ``RECORD_SECONDS``, and
-when the phase changes. The probe never raises, never waits, and never reads a number that a device has not
-finished (``draft``). The first report creates the ring, because most Python processes are not ranks.
+Each step and count is stored in the ring's draft immediately. A record is written every ``RECORD_SECONDS``,
+and when the phase changes. The probe never raises, never waits, and never reads a number that a device has
+not computed yet (``draft``). The first report creates the ring, because most Python processes are not ranks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .ring import RingWriter
 
 FOLDER_VARIABLE = "STALLWATCH_PROBE_DIR"  #: folder of the rings; set by ``stallwatch run``
 SWITCH_VARIABLE = "STALLWATCH_PROBE"  #: the value "0" disables the probe
-SAMPLE_SECONDS = 1.0  #: minimum seconds between two costly readings
+SAMPLE_SECONDS = 1.0  #: minimum seconds between two expensive readings
 RECORD_SECONDS = 0.05  #: minimum seconds between records; faster steps share a record
-FIRST_RECORDS = 100  #: this many records are written without a pause
+FIRST_RECORDS = 100  #: number of records that are written without a minimum interval
 
 _STEP, _SECONDS, _LOSS = INDEX["step"], INDEX["step_seconds"], INDEX["loss"]
 _PHASE, _BEATS = INDEX["phase"], INDEX["beats"]
@@ -69,9 +69,9 @@ class Probe:
     ) -> None:
         # Fields that a hook reads in each step come first, so that they are adjacent.
         self.reported_by_user = False  #: the training calls ``step`` itself: hooks count no steps
-        self.averages_losses = False  #: losses are averages of many steps: hooks sample single ones
+        self.averages_losses = False  #: losses are averages over many steps, so hooks sample single losses
         self.steps: float = 0.0  #: number of the last step
-        self.due_at = 0.0  #: time from which a step gets a record again
+        self.due_at = 0.0  #: time from which a step gets its own record again
         self._environ = os.environ if environ is None else environ
         self.monotonic, self.offset = time.monotonic, steady_offset(self._environ)
         if clock is not None:
@@ -80,17 +80,19 @@ class Probe:
         self.row = self._draft.cells  #: cells of the draft, for hooks that count; ``INDEX`` has positions
         #: Called about once a second, within a step; each sampler returns values of some fields.
         self.samplers: list[Callable[[], Mapping[str, float]]] = []
-        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest seconds of saves, by caller
+        self.saves: dict[str, tuple[int, float]] = {}  #: number and longest duration (s) of saves, by caller
         self._folder = folder
-        self.ends_listening: Callable[[], None] | None = None  #: called with the next step
+        self.ends_listening: Callable[[], None] | None = None  #: called at the next step
         self._ring: RingWriter | None = None
         self._events: EventFile | None = None
         self._off = folder is None
         self.is_rank = "RANK" in self._environ or "LOCAL_RANK" in self._environ  #: a launcher set the rank
-        self._begun_at, self._begun_with = NAN, 0.0  # start of the next record's steps, and step before it
+        self._begun_at, self._begun_with = NAN, 0.0  # start of the next record's first step; step before it
         self._written_at = self._sampled_at = 0.0
         self._missed = self._faults = 0
-        self._turn = [True]  # never waited for: a second caller is counted. As atomic as a lock, and cheaper
+        # The list holds one turn. A caller takes the turn without waiting, and a second caller is counted.
+        # This is as atomic as a lock, and cheaper.
+        self._turn = [True]
 
     def clock(self) -> float:
         """Return the steady time, in Unix seconds."""
@@ -108,7 +110,7 @@ class Probe:
         skipped_steps: Any = None,
         **others: Any,
     ) -> None:
-        """Record a training step; each value is a field of ``layout``: a number or a one-number tensor.
+        """Record a training step; each value is a field of ``layout``, as a number or a one-element tensor.
 
         Without `number`, the probe counts the steps. The usual fields are separate parameters, because a loop
         over a dict takes 50% longer. They are not keyword-only, because Python looks up the defaults of
@@ -130,7 +132,7 @@ class Probe:
             steps = self.steps + 1.0
             self.steps = row[_STEP] = steps if number is None else number
             self._begun_with += self.steps - steps
-            # The duration is NaN (unknown) if no step came before.
+            # The duration is NaN (unknown) if there is no earlier step.
             row[_SECONDS] = (now - self._begun_at) / (self.steps - self._begun_with)
             row[_PHASE] = _TRAIN
             usual = (loss, grad_norm, learning_rate, loss_scale, skipped_steps)
@@ -158,7 +160,7 @@ class Probe:
     def value(self, name: str, value: Any) -> None:
         """Set a field of the next record; a tensor on a device is read when ready, for a later record.
 
-        Hooks call this method in each step, so it is written out like ``step``.
+        Hooks call this method in each step, so its code is written inline, as in ``step``.
         """
         if self._off:
             return
@@ -178,7 +180,7 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Add to a count; write a record only if the last one is at least a second old."""
+        """Increase a count; write a record only if the last record is at least a second old."""
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -186,7 +188,7 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """Set the rank's current phase, one of ``layout.PHASES``; the next step ends any other phase.
+        """Set the rank's current phase, one of ``layout.PHASES``; the next step starts the phase ``train``.
 
         A repeated call during the phase is a sign of life, such as a batch of an evaluation.
         """
@@ -204,18 +206,18 @@ class Probe:
 
     @property
     def doing(self) -> str:
-        """Current phase; ``init`` before the first one."""
+        """Current phase; ``init`` until another phase is set."""
         phase = self.row[_PHASE]
         return PHASES[int(phase)] if phase == phase else "init"
 
     @property
     def reports(self) -> bool:
-        """Return whether this process itself has reported anything: a fork of a rank need not be a rank."""
+        """Return whether this process itself has reported anything; a fork of a rank is not always a rank."""
         return self._ring is not None
 
     @_in_turn
     def announce(self) -> None:
-        """Write a record now, so that the agent knows this rank before its first step."""
+        """Write a record now, so that the agent detects this rank before its first step."""
         self._finish()
         if self.row[_PHASE] != self.row[_PHASE]:
             self.row[_PHASE] = _INIT
@@ -226,13 +228,13 @@ class Probe:
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
         """Write a text event to the side file; events with the same `key` are written once, then counted."""
         if self._off or not (self.is_rank or self._ring):
-            return  # a launcher's warnings belong to no rank
+            return  # warnings in a launcher process do not belong to a rank
         try:
             if self._ring is None:
                 self._begin()
             ring, events = self._ring, self._events
             if ring is None or events is None:
-                return  # another thread is creating them, or they cannot be created
+                return  # another thread is creating the file, or it cannot be created
             dropped = events.dropped
             events.write(kind, key, **about)
             if events.dropped != dropped:
@@ -241,14 +243,14 @@ class Probe:
             self.failed()
 
     def left_out(self) -> None:
-        """Count an event as dropped, because there were too many of its kind."""
+        """Count an event that is dropped because there are too many events of its kind."""
         ring, events = self._ring, self._events
         if ring is not None and events is not None:
             events.dropped += 1
             ring.count(DROPPED_EVENTS, events.dropped)
 
     def failed(self) -> None:
-        """Count an internal error of the probe, such as in a hook."""
+        """Count an internal error of the probe or of a hook."""
         self._faults += 1
         if self._ring is not None:
             self._ring.count(FAULTS, self._faults)
@@ -298,7 +300,7 @@ class Probe:
         self.row[_FLEETING] = _NOTHING
 
     def _prepare(self, now: float) -> RingWriter:
-        """Create the ring if needed, and store numbers that have arrived from devices and costly readings."""
+        """Create the ring if needed, and store numbers that have arrived from devices and from samplers."""
         ring = self._ring or self._open()
         if self._draft.waiting:
             self._draft.collect()
@@ -316,7 +318,7 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring, which is created if needed; only call within a turn, so that there is one ring."""
+        """Return the ring, which is created if needed; call only in a turn, so that only one ring exists."""
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late: most Python processes are not ranks
@@ -327,7 +329,7 @@ class Probe:
             try:
                 ring = RingWriter(self._folder / name, self._draft, rank, local_rank, started)
             except Exception:
-                self._off = True  # no folder or no space: do not try again at every step
+                self._off = True  # no folder or no space, so do not try again at every step
                 raise
             self.row = self._draft.cells
             self._events = EventFile(ring.path.with_suffix(".jsonl"), clock=self.clock)
@@ -352,7 +354,7 @@ def current() -> Probe:
 
 
 def use(probe: Probe) -> None:
-    """Make `probe` the probe of this process, which watches itself without an agent."""
+    """Make `probe` the probe of this process; no agent watches it."""
     global _current
     current()
     _current = probe

@@ -1,4 +1,4 @@
-"""Return steady Unix time: it starts from the wall clock and follows the monotonic clock.
+"""Return steady Unix time, which starts from the wall clock and follows the monotonic clock.
 
 A change of the wall clock during a run does not affect the duration of a step. All processes of a host share
 a monotonic clock, so the ranks read the agent's offset from their environment.
@@ -17,7 +17,7 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotoni
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return the seconds to add to the monotonic clock: the agent's, or on another host this wall clock's.
+    """Return the seconds to add to the monotonic clock: the agent's offset; on other hosts, this host's own.
 
     Frequent callers add the offset themselves: a function call is a large part of a step's cost.
     """
@@ -31,7 +31,7 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the ids of the boot and of a namespace (clocks: kind "time") of this process, or "".
+    """Return the ids of this process's boot and namespace (for clocks, kind "time"); empty if unknown.
 
     The boot id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """

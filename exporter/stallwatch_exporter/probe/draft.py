@@ -1,10 +1,10 @@
 """Hold the record that a probe is filling: a cell for each field, and numbers still on a device.
 
-The bytes are those of a record (``layout``): number, time, fields. After the ring is created, they are in its
-header, so that the agent sees a number as soon as it is stored.
+The bytes are those of a record (``layout``): number, time, fields. Once the ring exists, they are stored in
+its header, so that the agent sees each number immediately.
 
-``float(tensor)`` waits for all work queued on its device. Therefore a copy into pinned host memory is queued
-behind that work, with an event after it, and the number is stored when the event has passed.
+``float(tensor)`` waits for all work that is queued on the tensor's device. Therefore, a copy into pinned host
+memory is queued behind that work, followed by an event. The number is stored when the event has passed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OFFER_SECONDS = 1.0  #: minimum seconds between two readings of a tensor on a de
 
 
 class Draft:
-    """Fields of a record before it is written; one copy transfers all of them."""
+    """Fields of a record before it is written; a single copy transfers all of them."""
 
     def __init__(self, fields: int = len(FIELDS), clock: Callable[[], float] = time.time) -> None:
         self.bytes = memoryview(bytearray((FIRST + fields) * 8))
@@ -42,7 +42,7 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number, or a tensor's number without waiting for it, in a field; it may raise any error."""
+        """Store a number in a field, or a tensor's number without waiting for it; can raise any error."""
         if value is None:
             return
         place = INDEX[name]
@@ -57,7 +57,7 @@ class Draft:
             self._put(place, number)
 
     def collect(self) -> None:
-        """Store the numbers of tensors that have arrived from their devices."""
+        """Store the numbers of tensors that have been copied from their devices."""
         for name, reading in self.waiting.items():
             number = reading.ready()
             if number is not None:
@@ -65,14 +65,15 @@ class Draft:
 
     def _put(self, place: int, number: float) -> None:
         self.cells[place] = number
-        # NaN alone means unknown, and a later number may replace NaN or infinity: a bit marks both.
+        # A bit marks a reported NaN or infinity, because NaN alone means unknown, and because a later number
+        # can replace both.
         if number - number != 0.0:
             marked = self.cells[_REPORTED_NAN]
             self.cells[_REPORTED_NAN] = float(int(marked if marked == marked else 0.0) | 1 << place - FIRST)
 
 
 class Reading:
-    """Readings of one tensor value, one at a time."""
+    """Readings of one tensor value; only one reading is in progress at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -81,7 +82,7 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return a number that is free to read; copy a tensor from its device for ``ready``."""
+        """Return a number that can be read without waiting; otherwise, copy the tensor for ``ready``."""
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")
@@ -96,8 +97,8 @@ class Reading:
         backend = getattr(torch, device, None)  # torch.cuda, torch.npu
         if backend is None or value.numel() != 1:
             return None
-        # The copy is queued on the tensor's device, whichever device is current (torch 2.13:
-        # ``aten/src/ATen/native/cuda/Copy.cu``); queries and events go to the current device's stream.
+        # The copy is queued on the tensor's device, regardless of the current device (torch 2.13:
+        # ``aten/src/ATen/native/cuda/Copy.cu``). Queries and events go to the stream of the current device.
         with backend.device(value.device):
             if _capturing(backend):
                 return None
@@ -111,7 +112,7 @@ class Reading:
         return None
 
     def ready(self) -> float | None:
-        """Return the number of the last offered tensor once it has arrived, otherwise ``None``."""
+        """Return the number of the last copied tensor once it is available, otherwise ``None``."""
         if self._event is None or not self._event.query():
             return None
         self._event = None
@@ -119,11 +120,11 @@ class Reading:
 
 
 def is_spread(value: Any) -> bool:
-    """Return whether the value is a ``DTensor``, whose number may need all ranks to be read."""
+    """Return whether the value is a ``DTensor``; reading its number can require all ranks."""
     return hasattr(value, "to_local")
 
 
 def _capturing(backend: Any) -> bool:
-    """Return whether a graph is being captured, because the copy would become part of the graph."""
+    """Return whether a graph is being captured; a copy would become part of that graph."""
     is_capturing = getattr(backend, "is_current_stream_capturing", None)
     return bool(is_capturing()) if is_capturing is not None else False

@@ -1,7 +1,7 @@
-"""Write text in addition to the numbers: warnings, exceptions, versions; one JSON object per line.
+"""Write text events (warnings, exceptions, versions) next to the numbers, as one JSON object per line.
 
-A repeated message is only counted, and the file has a maximum size: a rank that warns a million times costs
-at most a megabyte. The last part of the file is reserved for the exception that ends the rank.
+A repeated message is only counted, and the size of the file is limited: a million warnings of a rank use at
+most a megabyte. The last part of the file is reserved for the exception that ends the rank.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 MOST_BYTES = 1 << 20
 MOST_LINE = 16 << 10
-KEPT_BYTES = 32 << 10  #: bytes reserved for the kind `LAST`, and the longest line of that kind
+KEPT_BYTES = 32 << 10  #: bytes reserved for events of the kind `LAST`, and maximum line length of that kind
 LAST = "exception"
 _MOST_KEYS = 2000
 
 
 class EventFile:
-    """File of events, which the first event creates; never raises, and counts missing events in `dropped`."""
+    """File of events, created by the first event; never raises, and counts lost events in `dropped`."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class EventFile:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.path = path
-        self.dropped = 0  #: number of events lost for lack of space; repeated events are not lost
+        self.dropped = 0  #: number of events that were lost for lack of space, without repeated events
         self._left = most_bytes
         self._kept = kept_bytes
         self._clock = clock
@@ -39,10 +39,10 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Write an event; of events with the same `key`, write the first and those at each power of ten."""
+        """Write an event; of events with the same `key`, write only numbers 1, 10, 100 and so on."""
         try:
             return self._write(kind, key, about)
-        except Exception:  # a full disk, an invalid text: the training must not notice it
+        except Exception:  # a full disk or invalid text must not affect the training
             self.dropped += 1
             return False
 
@@ -55,7 +55,7 @@ class EventFile:
             count = self._seen[key] = self._seen.get(key, 0) + 1
             if str(count).rstrip("0") != "1":  # 1, 10, 100, …
                 return False
-        import json  # imported late: most Python processes have no event
+        import json  # imported late, because most Python processes have no events
 
         record = {"time": round(self._clock(), 3), "kind": kind, "count": count, **about}
         line = json.dumps(record, ensure_ascii=True, default=str).encode("ascii") + b"\n"
@@ -67,7 +67,7 @@ class EventFile:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._fd = os.open(self.path, flags, 0o600)
         if os.write(self._fd, line) != len(line):
-            self._left = 0  # half a line was written, so that no later line could be read
+            self._left = 0  # half a line was written, so later lines would be unreadable
             self.dropped += 1
             return False
         self._left -= len(line)

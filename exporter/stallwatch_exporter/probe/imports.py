@@ -1,4 +1,4 @@
-"""Install hooks for libraries after the training itself has imported them, never before.
+"""Install hooks for libraries, always after the training itself has imported them.
 
 No import is wrapped, so a traceback through an import looks as usual. Instead, a finder that finds nothing is
 called first for each module that is not imported yet, and checks which of the libraries are complete. Each
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-TYPE_CHECKING = False  # importing `typing` costs every Python of the command more than the rest
+TYPE_CHECKING = False  # avoids importing `typing`, which would cost each Python process more than the rest
 if TYPE_CHECKING:
     from typing import Any
 
@@ -62,7 +62,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("", "async_save", "save"),
         ("", "load", "init"),
     ),
-    # For code that imported the functions themselves: each calls its planner before it writes or reads.
+    # For code that imported the functions themselves; each function calls its planner before it writes or
+    # reads.
     "torch.distributed.checkpoint.default_planner": (
         ("DefaultSavePlanner", "set_up_planner", "save"),
         ("DefaultLoadPlanner", "set_up_planner", "init"),
@@ -101,7 +102,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 
 class Watcher:
-    """A meta-path finder that finds no module and installs the hooks of imported libraries."""
+    """Meta-path finder that finds no modules, but installs the hooks of imported libraries."""
 
     def __init__(self) -> None:
         self._waiting = [(name, "phases.install") for name in PHASES]

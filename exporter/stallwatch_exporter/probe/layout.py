@@ -1,13 +1,13 @@
 """Define the format of a ring file: a header of one page, then records of equal size.
 
-A record consists of its number (1, 2, …), the Unix time and one double per field; NaN marks an unknown field.
-A field whose value is NaN, such as a loss, has its bit set in the field ``told_nan``. Record ``n`` has
-position ``(n - 1) % capacity``. The writer writes the record, then the header's counter of records written: a
-record with a number above the counter is not complete.
+A record consists of its number (1, 2, …), the Unix time and one double per field. NaN marks an unknown field.
+If the value of a field is NaN, such as a loss, the field's bit is set in ``told_nan``. Record ``n`` has
+position ``(n - 1) % capacity``. The writer first writes the record, then updates the counter of records in
+the header. A record with a number greater than the counter is not complete.
 
-The draft, the record that is being filled, is in the header's page. Every count and every step is stored
-there at once, so that a reader sees it before the record is complete, and it outlives a rank that is killed.
-The draft's time is that of the last step.
+The draft is the record that is being filled, in the page of the header. Every count and every step is stored
+in the draft immediately, so that a reader sees it before the record is complete, and also after a rank is
+killed. The time of the draft is the time of the last step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LATEST = 250e9  #: greatest Unix time, shortly before the last year of ``datetim
 CAPACITY = 4096  #: number of records: with one poll per second, none is lost below 4,096 steps per second
 
 _HEAD = struct.Struct("<8sIIIIiiqd")
-COUNTERS_AT = 128  #: offset of four native unsigned 64-bit integers, each stored at once
+COUNTERS_AT = 128  #: offset of four native unsigned 64-bit integers; each is stored in one operation
 WRITTEN, DROPPED_RECORDS, DROPPED_EVENTS, FAULTS = range(4)
 COUNTERS = struct.Struct("=4Q")
 _NAMES_AT = 256
@@ -98,7 +98,7 @@ def record_struct(fields: Sequence[str]) -> struct.Struct:
 
 
 def pack_header(header: Header) -> bytes:
-    """Return the header's page, with its counters at zero."""
+    """Return the page of the header, with all counters at zero."""
     page = bytearray(HEADER_SIZE)
     names = "\n".join(header.fields).encode()
     if len(names) > DRAFT_AT - _NAMES_AT or DRAFT_AT + header.record_size > HEADER_SIZE:

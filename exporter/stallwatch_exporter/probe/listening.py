@@ -32,10 +32,10 @@ class Listening:
         self._until = 0.0
         self._cls: Any = None
         self._ours: Any = None
-        self._turn = _thread.allocate_lock()  # never waited for, so that steps are not delayed
+        self._turn = _thread.allocate_lock()  # never waited for, so that no step is delayed
 
     def begin(self) -> None:
-        """Start or extend the counting; each query by the agent calls this method."""
+        """Start or extend the counting; called on each query by the agent."""
         self._until = time.monotonic() + MOST_SECONDS
         if self._turn.acquire(False):
             try:
@@ -50,7 +50,7 @@ class Listening:
         cls = module.Module
         function = vars(cls).get("__call__")
         if isinstance(function, (NoticedMethod, _CountedCall)):
-            return  # set by other code, or by the process from which this one was forked
+            return  # set by other code, or by the process that forked this process
         row = self._probe.row
         if row[_FORWARDS] != row[_FORWARDS]:
             row[_FORWARDS] = 0.0
@@ -58,12 +58,12 @@ class Listening:
         cls.__call__ = ours
         self._cls, self._ours = cls, ours
         self._probe.ends_listening = self.end
-        self._probe.due_at = 0.0  # the next step gets a record and is not only counted
+        self._probe.due_at = 0.0  # the next step gets its own record, instead of only being counted
 
     def end(self) -> None:
         """Restore the original ``__call__``, unless other code has replaced it since."""
         if not self._turn.acquire(False):
-            return  # the other thread restores it; the next step calls this again
+            return  # the other thread restores it, or the next step calls this again
         try:
             ours, self._ours = self._ours, None
             self._probe.ends_listening = None
@@ -84,7 +84,7 @@ class Listening:
 
 
 class _CountedCall:
-    """Descriptor in place of ``Module.__call__``: a `NoticedMethod` that only counts."""
+    """Descriptor that replaces ``Module.__call__``: a `NoticedMethod` that only counts."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

@@ -1,8 +1,8 @@
-"""Notice the lookup of a method, or the setting of an attribute, without a frame on the stack.
+"""Observe lookups of a method, or assignments to an attribute, without a frame on the stack.
 
-A function that wraps another function shows up in every traceback through it, so a failing training would
-print different output. Instead, a descriptor is called for the method just before the call and returns the
-original: the called function and the traceback stay the same.
+A function that wraps another function appears in every traceback through it, so a failing training would
+print different output. Instead, a descriptor is called just before the method and returns the original
+method, so that the called function and the traceback stay the same.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NoticedMethod:
         self._notices: tuple[tuple[Notice, Callable[[], None]], ...] = ((notice, failed),)
 
     def add(self, notice: Notice, failed: Callable[[], None]) -> None:
-        """Add another notice for each lookup."""
+        """Add another function to call at each lookup."""
         self._notices += ((notice, failed),)
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
@@ -45,7 +45,7 @@ class NoticedMethod:
 
 
 class NoticedAttribute:
-    """Descriptor in place of an instance attribute, whose value stays in the instance's ``__dict__``.
+    """Descriptor that replaces an instance attribute; the value stays in the instance's ``__dict__``.
 
     ``looked_up(object, frame)`` is called before a lookup, ``was_set(object, value)`` after a change.
     """
@@ -94,7 +94,7 @@ class NoticedAttribute:
 def notice_method(cls: type, name: str, notice: Notice, failed: Callable[[], None]) -> bool:
     """Replace a function of the class itself by a `NoticedMethod`; return False if there is none.
 
-    Several hooks may observe the same method.
+    Several hooks can observe the same method.
     """
     function = vars(cls).get(name)
     if isinstance(function, NoticedMethod):
@@ -121,7 +121,7 @@ def notice_attribute(
     looked_up: Notice | None = None,
     was_set: Callable[[Any, Any], None] | None = None,
 ) -> bool:
-    """Notice an attribute of instances; return False if the class defines an attribute with that name."""
+    """Observe an attribute of instances; return False if the class itself defines that attribute."""
     if hasattr(cls, name):
         return False
     setattr(cls, name, NoticedAttribute(name, failed, looked_up=looked_up, was_set=was_set))
@@ -133,7 +133,8 @@ def notice_module_attribute(
 ) -> bool:
     """Call ``notice(module, frame)`` at each lookup of ``module.name``; return False if it does not exist.
 
-    Only lookups from other modules are noticed: code in the module itself reads its globals directly.
+    Only lookups from other modules are observed, because code in the module itself reads its globals
+    directly.
     """
     if name not in vars(module):
         return False

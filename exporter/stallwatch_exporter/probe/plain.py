@@ -1,8 +1,8 @@
-"""Answer the agent in a command that is one Python program and may not be a rank.
+"""Answer queries of the agent in a command that is one Python program, and possibly not a rank.
 
-A rank waits for the agent's query in a thread. Here it is unknown whether anything is trained, and a thread
-would be too much: since Python 3.12 ``os.fork`` warns if there is one. Therefore only ``faulthandler`` is
-registered for its signal, which costs nothing until the signal arrives. If the process turns out to be a
+A rank waits for queries in a thread. Here, it is unknown whether anything is trained, and a thread would have
+side effects: since Python 3.12, ``os.fork`` warns if another thread exists. Therefore, only ``faulthandler``
+is registered for its signal, which costs nothing until the signal arrives. If the process turns out to be a
 rank, the rank reuses this registration.
 """
 
@@ -19,9 +19,9 @@ _MOST_ABOVE = 4  #: maximum number of processes between agent and program, such 
 
 
 def register_signal(folder: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Register the signal if this process is the command or its child, and not a launcher's rank.
+    """Register the signal if this process is the command or its child, but not a rank of a launcher.
 
-    `folder` is the folder of the rings. Few imports precede the check: every Python of the command runs it.
+    `folder` is the folder of the rings. Few imports precede the check, because every Python process runs it.
     """
     if "RANK" in environ or "LOCAL_RANK" in environ or is_replay(_words()) or not _is_near(folder):
         return
@@ -42,9 +42,9 @@ def _words() -> Sequence[str]:
 
 
 def is_replay(words: Sequence[str]) -> bool:
-    """Return whether a command is ``stallwatch replay``, whose steps belong to another time.
+    """Return whether a command is ``stallwatch replay``, whose recorded steps are not current.
 
-    Up to two words, such as ``python -u``, may precede ``stallwatch``; other programs may share its name.
+    Up to two words, such as ``python -u``, can precede ``stallwatch``; other programs can have the same name.
     """
     return any(
         os.path.basename(word) == "stallwatch" and "replay" in words[at + 1 : at + 2]
@@ -53,7 +53,7 @@ def is_replay(words: Sequence[str]) -> bool:
 
 
 def _is_near(folder: str) -> bool:
-    """Return whether the agent, whose process id names its folder of rings, is a close ancestor."""
+    """Return whether the agent is a close ancestor; its process id is part of the rings folder's name."""
     agent = os.path.basename(folder).partition("-")[0]
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):

@@ -1,4 +1,4 @@
-"""Write a ring without locks, system calls or waiting.
+"""Write a ring without locks, system calls or waits.
 
 The blocks of the file are allocated at its creation. Otherwise, a full disk would end the training with
 SIGBUS at the first write to a page without a block.
@@ -57,7 +57,7 @@ class RingWriter:
         self.written = 0
 
     def write(self, now: float) -> None:
-        """Write the draft as a record, over the oldest record if the ring is full."""
+        """Write the draft as a record, which replaces the oldest record if the ring is full."""
         written = self.written
         place = HEADER_SIZE + written % self._capacity * self._size
         self._number[0] = written = written + 1
@@ -90,5 +90,5 @@ def _create(path: Path, header: Header) -> mmap.mmap:
 def _allocate(fd: int, size: int) -> None:
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
-    else:  # macOS: writing allocates the blocks, too
+    else:  # on macOS, writing also allocates the blocks
         os.write(fd, bytes(size))

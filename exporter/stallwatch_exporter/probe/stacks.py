@@ -2,15 +2,15 @@
 
 There are two ways to answer, for two kinds of stall:
 
-* A thread waits on a named pipe beside the ring, which costs nothing until the agent writes to it. The thread
-  answers a number with the state of the process, collectives last. Several agents may query at once, with
-  numbers from the monotonic clock: the answer has the greatest number so far and is new enough for smaller
-  ones.
-* A thread makes no progress while other code holds the interpreter lock. Therefore ``faulthandler`` waits for
-  an unused real-time signal: it needs no lock, and writes to its own file.
+* A thread waits on a named pipe next to the ring, which costs nothing until the agent writes to the pipe. The
+agent writes a number, and the thread answers with the state of the process, collectives last. Several agents
+can query at the same time, with numbers from the monotonic clock. An answer contains the greatest number so
+far and is new enough for all smaller numbers.
+* A thread makes no progress while other code holds the interpreter lock. Therefore, ``faulthandler`` handles
+an unused real-time signal. It needs no lock, and writes to a separate file.
 
-A forked process has neither until it turns out to be a rank. ``exec`` ends both, as it closes descriptors and
-resets handlers; the agent checks this before it sends the signal.
+A forked process has neither of them until it turns out to be a rank. ``exec`` ends both, because it closes
+descriptors and resets handlers. The agent checks this before it sends the signal.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ else:
 #: faulthandler's file, and the number of the signal that makes faulthandler write.
 QUERY, ANSWER, COLLECTIVES, FAULT, SIGNAL = ".ask", ".stacks", ".collectives", ".fault", ".signal"
 SIGNALS_TRIED = 8
-MOST_BYTES = 4 << 20  #: longer answers are not written
-_QUERY_BYTES = 4096  # bytes of queries that are read at once
-_LEAST_DESCRIPTOR = 64  # low descriptors have meanings: a program may expect to inherit 3 from its parent
+MOST_BYTES = 4 << 20  #: answers longer than this are not written
+_QUERY_BYTES = 4096  # maximum bytes of queries that are read in one call
+_LEAST_DESCRIPTOR = 64  # low numbers can have a meaning: a program may inherit descriptor 3 from its parent
 
 
 class Answerer:
@@ -72,7 +72,7 @@ class Answerer:
             self._listening = Listening(self.probe)
         pipe = _beside(self._base, QUERY)
         os.mkfifo(pipe, 0o600)
-        # Open the pipe for writing, too, so that it never ends when agents open and close it.
+        # Also open the pipe for writing, so that it never reaches its end when agents open and close it.
         self._pipe = os.open(pipe, os.O_RDWR | os.O_CLOEXEC)
         self._identity = _identity(self._pipe)
         self._poll = select.poll()
@@ -80,20 +80,20 @@ class Answerer:
         _thread.start_new_thread(self._wait, ())  # not a Thread object, which other code could count or join
 
     def move(self, base: str) -> None:
-        """Rename the files for another `base`; the signal stays registered."""
+        """Rename the files after another `base`; the signal stays registered."""
         before, self._base = self._base, base
         if self._fault is not None:
             for suffix in (FAULT, SIGNAL):
                 os.rename(_beside(before, suffix), _beside(base, suffix))
 
     def leave(self) -> None:
-        """Remove the files when the process ends; a forked child leaves that to its parent."""
+        """Remove the files when the process ends; a forked child does not remove its parent's files."""
         if self.pid == os.getpid():
             for suffix in (SIGNAL, FAULT):
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal if Python code has taken it; a sampler without values, called each second."""
+        """Withdraw the signal if Python code uses it; a sampler without values, called every second."""
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -114,7 +114,8 @@ class Answerer:
 
     def _wait(self) -> None:
         try:
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # for the training's threads
+            # Block all signals here, so that the training's threads receive them.
+            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
             # The training may close unknown descriptors; a reused number is another file.
             while _identity(self._pipe) == self._identity:
                 left = self._listening.left() if self._listening is not None else None
@@ -138,7 +139,7 @@ class Answerer:
         try:
             if self._listening is not None:
                 self._listening.begin()
-        except Exception:  # answer without counting
+        except Exception:  # answer without counting forward passes
             pass
         probe = self.probe
 
@@ -161,7 +162,7 @@ class Answerer:
 
 
 def free_signal(status: str = "/proc/self/status") -> int | None:
-    """Return a real-time signal that this process does not handle, ignore or block; ``None`` without one."""
+    """Return a real-time signal that this process does not handle, ignore or block; otherwise ``None``."""
     if not hasattr(_signal, "SIGRTMAX"):
         return None
     masks = signal_masks(status)
@@ -173,7 +174,7 @@ def free_signal(status: str = "/proc/self/status") -> int | None:
 
 
 def signal_masks(status: str) -> dict[str, int]:
-    """Return the signals that a process handles, ignores or blocks, as bits from proc_pid_status(5)."""
+    """Return the signals that a process handles, ignores or blocks, as bit masks (proc_pid_status(5))."""
     masks = {"SigCgt": 0, "SigIgn": 0, "SigBlk": 0}
     with open(status, encoding="ascii", errors="replace") as lines:
         for line in lines:
@@ -184,7 +185,7 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Return a duplicate of a descriptor with a high number that other code does not use, and close `fd`."""
+    """Return a duplicate of a descriptor with a high number, which is rarely in use, and close `fd`."""
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:
@@ -210,7 +211,7 @@ def _remove(path: str) -> None:
 
 
 def _write(path: str, data: bytes) -> None:
-    """Write a file atomically, so that a reader sees all of it or none."""
+    """Write a file atomically, so that a reader sees either the whole file or no file."""
     fresh = path + ".new"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -225,19 +226,19 @@ _answerer: Answerer | None = None
 
 
 def register_own_signal(base: str) -> Answerer:
-    """Register the signal of this process at its start, before anything is known about it."""
+    """Register the signal of this process at its start, before it is known whether it is a rank."""
     global _answerer
     _answerer = Answerer(base)
     return _answerer
 
 
 def start_answering(probe: Probe, ring: str) -> None:
-    """Let the agent query this process, through files beside its `ring`; only once per process."""
+    """Let the agent query this process through files next to its `ring`; only once per process."""
     global _answerer
     try:
         if _answerer is None or _answerer.pid != os.getpid():
             _answerer = Answerer(ring)
-        elif _answerer.probe is None:  # only the signal was registered
+        elif _answerer.probe is None:  # only the signal has been registered
             _answerer.move(ring)
         else:
             return

@@ -1,9 +1,10 @@
-"""Read exit codes of processes that are not children, such as the ranks that a launcher started.
+"""Read exit codes of processes that are not children of this process, such as ranks of a launcher.
 
-Until its parent reads the status, a process is a zombie, whose line in ``/proc`` contains it
-(proc_pid_stat(5), ``exit_code``; for processes of the same user). A descriptor of the process wakes this
-process at its end (pidfd_open(2), Linux 5.3), and from Linux 6.15 on the status can be read from it later,
-too (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). The rank itself is not changed.
+Until its parent reads the status, an ended process is a zombie, and its line in ``/proc`` contains the status
+(proc_pid_stat(5), ``exit_code``; only for processes of the same user). A descriptor of the process wakes the
+agent when the process ends (pidfd_open(2), Linux 5.3). From Linux 6.15 on, the status can also be read from
+the descriptor later (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``: ``include/uapi/linux/pidfd.h``). The rank
+itself is not changed.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from stallwatch_exporter.rings.presence import is_there
 from stallwatch_rules.files import is_own
 
 MOST_WATCHED = 256  #: maximum number of watched processes; each needs a descriptor
-_LOOK_SECONDS = 5.0  # seconds until the thread notices that it was closed
+_LOOK_SECONDS = 5.0  # maximum seconds until the thread detects that this object was closed
 _GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _INFO = struct.Struct("=QQ11Ii")  # mask, control group, numbers, exit code
 _INFO_EXIT = 1 << 3
-_EXIT_CODE = 49  # index among the fields after the name, from 0
+_EXIT_CODE = 49  # index among the fields after the name, starting at 0
 
 
 class Exits:
-    """Exit codes of the processes passed to `watch` while they were running, if the kernel shows them."""
+    """Exit codes of processes that were passed to `watch` while they ran, if the kernel provides them."""
 
     def __init__(self) -> None:
-        self.codes: dict[Hashable, int] = {}  #: by the key given to `watch`; ``-n`` for signal n
+        self.codes: dict[Hashable, int] = {}  #: exit codes by the key given to `watch`; ``-n`` for signal n
         self.ended_at: dict[Hashable, float] = {}  #: steady time at which each watched process ended
         self._seen: set[Hashable] = set()
         self._watched: dict[int, tuple[int, Hashable]] = {}  # process and key by descriptor
@@ -42,7 +43,7 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process that was running at `started` (steady time), once for each key."""
+        """Watch the process `pid`, if it was running at `started` (steady time); once for each key."""
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -52,7 +53,7 @@ class Exits:
             fd = os.pidfd_open(pid)
         except OSError:
             return
-        if not is_there(pid, steady.wall(started)):  # otherwise, another process has the number now
+        if not is_there(pid, steady.wall(started)):  # otherwise, another process has this id now
             os.close(fd)
             return
         try:
@@ -72,7 +73,7 @@ class Exits:
         if epoll is not None:
             epoll.close()
 
-    __del__ = close  # the thread does not keep this object alive
+    __del__ = close  # the thread holds no strong reference to this object
 
     def _waiting(self) -> select.epoll:
         """Return the epoll object on which the thread waits; the caller holds the lock."""
@@ -102,7 +103,7 @@ class Exits:
 
 
 def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
-    """Record the ends of processes until `exits` is closed or unreferenced."""
+    """Record the ends of processes until `exits` is closed or no longer referenced."""
     while True:
         try:
             ended = epoll.poll(_LOOK_SECONDS)
@@ -115,7 +116,7 @@ def _wait(epoll: select.epoll, exits: weakref.ref[Exits]) -> None:
 
 
 def exit_code(pid: int, fd: int) -> int | None:
-    """Return the exit code of a process that has ended, ``-n`` for signal n; ``None`` if it is unknown."""
+    """Return the exit code of an ended process, ``-n`` for signal n; ``None`` if it is unknown."""
     status = _of_zombie(pid)
     if status is None:
         status = _of_descriptor(fd)
@@ -132,7 +133,7 @@ def _of_zombie(pid: int) -> int | None:
 
 
 def _of_descriptor(fd: int) -> int | None:
-    with contextlib.suppress(OSError):  # a kernel that does not know the request, or refuses it
+    with contextlib.suppress(OSError):  # the kernel does not support or permit the request
         info = bytearray(_INFO.pack(_INFO_EXIT, *[0] * 13))
         fcntl.ioctl(fd, _GET_INFO, info)
         mask, *_, code = _INFO.unpack(info)

@@ -20,7 +20,7 @@ SAME_PROCESS_SECONDS = 5.0
 def is_there(pid: int, started: float) -> bool:
     """Return whether the process `pid`, which ran at `started` (current wall clock), still runs.
 
-    A zombie, or another process with the same id, does not count; a process that cannot be inspected does.
+    Zombies and other processes with the same id do not count; processes that cannot be inspected do.
     """
     try:
         process = psutil.Process(pid)
@@ -33,7 +33,7 @@ def is_there(pid: int, started: float) -> bool:
 
 
 def command_line(pid: int) -> tuple[str, ...]:
-    """Return the words of a process's command line; none if the process has ended."""
+    """Return the words of a process's command line; empty if the process has ended."""
     try:
         return tuple(psutil.Process(pid).cmdline())
     except (psutil.Error, OSError):
@@ -44,7 +44,7 @@ def command_line(pid: int) -> tuple[str, ...]:
 def process_namespace() -> str:
     """Return the namespace of this process's ids, ``<boot id>/pid:[4026531836]``; "" if it is unknown.
 
-    Containers that share a folder, and with ``hostNetwork`` the host's name, do not see each other's
-    processes: the same id is another process there.
+    Containers can share a folder and, with ``hostNetwork``, the name of the host, but they do not see each
+    other's processes. The same id then belongs to different processes.
     """
     return namespace("pid")

@@ -1,4 +1,4 @@
-"""Read the probes' rings and side files in the folder into which ranks write."""
+"""Read the probes' rings and side files, which ranks write to a folder."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from stallwatch_rules.text.redact import redact
 
 BOOTSTRAP = Path(__file__).parents[1] / "probe" / "bootstrap"
 _MOST_RINGS = 4096
-_MOST_RECORDS = 256  # maximum number of records of one ring in one poll: more records would add nothing
+_MOST_RECORDS = 256  # maximum number of records per ring and poll; more records would add no information
 _ORPHAN_SECONDS = 86400.0
-_FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping may leave the file's time unchanged
+_FOREIGN_SECONDS = 30 * 86400.0  # a write through a mapping does not always update the file's time
 _QUOTES = lazy(r"[\"\n\r\\]")
 
 
 def make_folder(home: Path) -> Path:
-    """Create a folder for the rings of one run, readable by its user only. Raises `OSError` without space.
+    """Create a private folder for the rings of one run. Raises `OSError` if there is no space.
 
     If the state folder cannot be written, use a temporary folder, so that the probes still work.
     """
@@ -57,9 +57,9 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents; surviving ranks keep their open rings without the file names.
+    """Remove the folders of killed agents; surviving ranks keep their rings, which are still open.
 
-    The process id of an agent in another container has no meaning here: only its folder's age decides.
+    The process id of an agent in another container is meaningless here, so only the folder's age counts.
     """
     for old in parent.iterdir():
         pid, _, rest = old.name.partition("-")
@@ -81,7 +81,7 @@ def with_probe(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the environment in which every Python loads the probe."""
     if environ.get(SWITCH_VARIABLE) == "0":
         return dict(environ)
-    # Leave out an empty part, which Python takes for the working directory.
+    # Omit an empty part, which Python would interpret as the working directory.
     path = os.pathsep.join(part for part in (str(BOOTSTRAP), environ.get("PYTHONPATH", "")) if part)
     return {
         **environ,
@@ -96,12 +96,12 @@ class RankProcess(RingReader):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.was_up = False  #: last step that the process reported
-        self.step: int | None = None  #: the last step
+        self.was_up = False  #: the process was running at an earlier read
+        self.step: int | None = None  #: last step that the process reported
         self.stepped_at: float | None = None
-        self.words: tuple[str, ...] = ()  #: its command line at its first step
+        self.words: tuple[str, ...] = ()  #: command line at the process's first step
         self.left: bool | None = None  #: it reported that it ends without an error (True) or with one (False)
-        self.beside = False  #: it started while another process of its rank trained
+        self.beside = False  #: the process started while another process of its rank trained
         self._events_until = 0
 
     @property
@@ -164,10 +164,10 @@ class Probing:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.lost = 0  #: records and events lost permanently, and errors inside the probes
-        self._rings: dict[str, RankProcess | None] = {}  # None: the file is not a ring
+        self.lost = 0  #: records and events that are lost permanently, and errors inside the probes
+        self._rings: dict[str, RankProcess | None] = {}  # None means that the file is not a ring
         self._lost_records = 0
-        self._alive: set[int] = set()  # process ids, never from another namespace
+        self._alive: set[int] = set()  # ids of running processes; ids from other namespaces never run here
         self._exits = Exits()
 
     def read(self) -> list[Record]:
@@ -182,7 +182,7 @@ class Probing:
             batch = process.take()
             self._lost_records += batch.lost
             found += batch.records
-            if not is_up:  # one open file for each past process would be too many
+            if not is_up:  # avoids one open file for each past process
                 process.close()
         self.lost = self._lost_records + sum(
             each.dropped_records + each.dropped_events + each.faults for each in self._known()
@@ -190,14 +190,15 @@ class Probing:
         return sorted(found, key=lambda record: record.time)
 
     def just_left(self) -> bool:
-        """Return whether all processes of the last call have ended since, even if others have started."""
+        """Return whether all processes seen by the last call have ended, even if others have started."""
         before, self._alive = self._alive, {pid for pid in self.pids() if psutil.pid_exists(pid)}
         return bool(before) and not before & self._alive
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield the text events since the last call, without secrets.
+        """Yield the text events since the last call, with secrets masked.
 
-        The end of a rank's worker process is left out, because readers would take it for the end of the rank.
+        The end of a rank's worker process is omitted, because readers would mistake it for the end of the
+        rank.
         """
         for process in self._found():
             for event in process.events():
@@ -205,7 +206,7 @@ class Probing:
                     yield {"rank": process.header.rank, **without_secrets(event)}
 
     def ranks_up(self) -> dict[int, frozenset[Path]]:
-        """Return, for each rank with a ring, the rings of its running processes."""
+        """Return the rings of the running processes of each rank that has a ring."""
         return {
             rank: frozenset(each.path for each in own if each.is_up) for rank, own in self._by_rank().items()
         }
@@ -225,7 +226,7 @@ class Probing:
         return {rank: self._exits.codes[path] for rank, path in last.items() if path in self._exits.codes}
 
     def pids(self) -> set[int]:
-        """Return the process ids of all rings, running or not."""
+        """Return the process ids of all rings, whether the processes run or not."""
         return {process.header.pid for process in self._known()}
 
     def ends(self) -> list[ProcessEnd]:
@@ -254,7 +255,7 @@ class Probing:
                     self._rings[name] = RankProcess(self.folder / name)
                 except LayoutProblem:
                     self._rings[name] = None
-                except OSError:  # for example, no free descriptor: there may be one at the next call
+                except OSError:  # for example, no free descriptor; the next call tries again
                     continue
         return self._known()
 
@@ -274,9 +275,9 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that complete steps; all of them while none does.
+        """Return the processes of a rank that complete steps; all of its processes if none does.
 
-        Processes that started while another one trained are its workers, even after it has ended.
+        Processes that started while another process trained are its workers, even after it has ended.
         """
         processes = [process for process in self._known() if process.header.rank == rank]
         if len(processes) == 1:
@@ -289,18 +290,19 @@ class Probing:
         trains = bool(later) and lead.is_up
         for process in later:
             process.beside = process.beside or trains
-        # A launcher that restarts its ranks gives each a new process, and so a new ring.
+        # A launcher that restarts its ranks starts new processes, which have new rings.
         return [*stepping, *(process for process in later if not process.beside)]
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
     """Return the value with the secrets in its texts masked; `name` is its key.
 
-    Each text is masked separately: a mask in the middle of JSON may remove the quote that ends a text.
+    Each text is masked separately, because a mask in the middle of JSON can remove the quote that ends a
+    text.
     """
     if isinstance(value, str):
         masked = redact(value)
-        # The name alone may make a value a secret, such as a password.
+        # The name alone can show that a value is a secret, such as a password.
         given = f'"{name}": "{_QUOTES.sub("", masked)}"'
         return "***" if name and redact(given) == f'"{name}": "***"' else masked
     if isinstance(value, list):

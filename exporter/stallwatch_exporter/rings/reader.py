@@ -1,9 +1,9 @@
-"""Read the ring of a rank from outside: new records, the number of lost records, nothing half written.
+"""Read the ring of a rank from outside: new records and the number of lost records, but no partial records.
 
-The writer never waits for a reader, so records may be overwritten while they are read. They are read first,
-and valid only after the counter was read again: records that the writer may have begun to overwrite
-meanwhile count as lost. The reader reads the file, not a mapping: a truncated file gives short reads, but a
-mapping would end the reader with SIGBUS.
+The writer never waits for a reader, so records can be overwritten while they are read. Therefore, the counter
+is read again after the records: records that the writer could have begun to overwrite in the meantime count
+as lost. The file is read, not mapped: if a file is truncated, reads return less data, but a mapping would end
+the reader with SIGBUS.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def open_file(path: Path) -> int:
 
 
 class RingReader:
-    """Reader of one ring. Raises `LayoutProblem` if the file is not a ring, `OSError` if it does not open."""
+    """Reader of one ring. Raises `LayoutProblem` if the file is no ring, `OSError` if it cannot be opened."""
 
     def __init__(self, path: Path, clock: Callable[[], float] = now) -> None:
         self.path = path
@@ -76,8 +76,8 @@ class RingReader:
             self.close()
             raise
         self._record = record_struct(self.header.fields)
-        self._shown = b""  # the draft at the last call
-        self._last = Record(self.header.rank, 0, 0.0, {})  # the last record returned
+        self._shown = b""  # draft at the last call
+        self._last = Record(self.header.rank, 0, 0.0, {})  # last record that was returned
         self.read_until = 0  #: number of the last record that was read or lost
         self.dropped_records = 0  #: records that the writer itself could not write
         self.dropped_events = 0
@@ -100,7 +100,7 @@ class RingReader:
         return batch
 
     def latest_step_at(self) -> float | None:
-        """Return the time of the last complete record, read or not; ``None`` if it contains no step."""
+        """Return the time of the newest complete record; ``None`` if the record contains no step."""
         with self._opened():
             written = self._written()
             latest = self._unpacked(self._slots(written, written), 0, written) if written else None
@@ -108,7 +108,7 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open a closed file for one call; a file that cannot be opened reads as empty."""
+        """Open a closed file for one call; a file that cannot be opened is treated as empty."""
         rested = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
             if rested:
@@ -127,7 +127,8 @@ class RingReader:
         now = self._written()
         if now is None:
             return
-        # The record after `now` may be half written, in the position of the record `capacity` before it.
+        # The writer may be writing the record after `now`, in the position of the record `capacity` before
+        # it.
         intact = now + 2 - capacity
         for number in range(first, written + 1):
             record = self._unpacked(data, number - first, number) if number >= intact else None
@@ -139,9 +140,9 @@ class RingReader:
         self.read_until = written
 
     def _add_draft(self, batch: Batch) -> None:
-        """Add the current content of the next record if it contains new values."""
+        """Add the draft of the next record, if it contains new values."""
         data = self._at(DRAFT_AT, self._record.size)
-        # Read twice: between two stores a step may have another step's numbers.
+        # Read twice, because between two stores, a step can be mixed with the values of another step.
         for _ in range(_MOST_TRIES):
             before, data = data, self._at(DRAFT_AT, self._record.size)
             if data == before:
@@ -163,14 +164,14 @@ class RingReader:
         batch.records.append(self._last)
 
     def close(self) -> None:
-        """Close the file; later reads open it for one call."""
+        """Close the file; later reads open the file for one call."""
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.close(self._fd)
             self._fd = None
 
     def _written(self) -> int | None:
-        """Return the number of records written; `None` if the file ends before that counter."""
+        """Return the number of written records; `None` if the file is too short for this counter."""
         data = self._at(COUNTERS_AT, COUNTERS.size)
         if len(data) < COUNTERS.size:
             return None
@@ -197,7 +198,7 @@ class RingReader:
         return b""
 
     def _unpacked(self, data: bytes, place: int, number: int | None = None) -> Record | None:
-        """Return the record at `place`; ``None`` if it is incomplete, or has a number other than `number`."""
+        """Return the record at `place`; ``None`` if it is incomplete or does not have this number."""
         offset = place * self._record.size
         if len(data) < offset + self._record.size:
             return None

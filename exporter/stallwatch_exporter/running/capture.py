@@ -1,9 +1,9 @@
-"""Start the command, pass its output through and into a queue of bytes, and wait for its end.
+"""Start the command, pass its output through and into a queue of bytes, and wait for the command to end.
 
 If the agent's own output is a terminal, the command gets a pseudo-terminal, so that it draws its progress
-bars; otherwise, it gets a pipe. The pseudo-terminal is raw: it does not change any byte, and the real
-terminal does its usual work. If stdout and stderr are one terminal, they share a pseudo-terminal, so that
-output stays in order.
+bars; otherwise, the command gets a pipe. The pseudo-terminal is raw: it does not change any bytes, and the
+real terminal processes the output as usual. If stdout and stderr are the same terminal, they share a
+pseudo-terminal, so that the output stays in order.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _PORTION = 65536
 _NEWLINE = ord("\n")
 _LAST_BYTES = 4 * 1024 * 1024  # more than a pipe can hold
 _SCARCE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
-_NO_MEMORY_SECONDS = 0.05  # seconds between two attempts
-GRACE_SECONDS = 2.0  #: how long a grandchild may hold the output open after the command ended
+_NO_MEMORY_SECONDS = 0.05  # seconds between two attempts when memory is short
+GRACE_SECONDS = 2.0  #: seconds that a grandchild can keep the output open after the command ended
 
 _Made = TypeVar("_Made")
 
@@ -50,25 +50,25 @@ class CommandProblem(Exception):
 
 
 class Chunk(NamedTuple):
-    """Bytes that a source printed at one moment."""
+    """Bytes that a source printed, with the time."""
 
     source: str
     data: bytes
     time: float
     fresh: bool = False  #: the bytes do not continue earlier bytes, which were dropped or of another file
     stream: str = "stdout"
-    rank: int | None = None  #: rank of the whole source, if it has one
+    rank: int | None = None  #: rank of the whole source, if known
 
 
 class ByteQueue:
-    """Bounded queue of output: drop and count bytes that do not fit, so that the command never waits."""
+    """Bounded queue of output, which drops and counts excess bytes, so that the command never waits."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self.dropped = 0  #: number of lines (or parts of lines) that did not fit
+        self.dropped = 0  #: number of lines (or parts of lines) that were dropped
         self._max = max_bytes
         self._chunks: deque[Chunk] = deque()
         self._bytes = 0
-        self._enough = 0  # number of bytes that a waiting reader wants
+        self._enough = 0  # number of bytes that a waiting reader needs
         self._gaps: set[str] = set()
         self._closed = False
         self._change = threading.Condition()
@@ -114,7 +114,7 @@ class ByteQueue:
 
     @property
     def waiting(self) -> bool:
-        """Return whether chunks are in the queue."""
+        """Return whether the queue contains chunks."""
         with self._change:
             return bool(self._chunks)
 
@@ -126,7 +126,7 @@ class ByteQueue:
 
 
 class Pump:
-    """Copy `source` to `target` and the queue until its end, or until it is empty after `finish`.
+    """Copy `source` to `target` and the queue until the source ends, or is empty after `finish`.
 
     The buffer is allocated at the start, so that the output is still passed on if memory runs out.
     """
@@ -156,10 +156,12 @@ class Pump:
             raise
 
     def finish(self, grace: float) -> None:
-        """Wait `grace` seconds for the end of the stream, then copy only the waiting output, and end."""
+        """Wait up to `grace` seconds for the end of the stream, then copy the available output, and end."""
         self._thread.join(grace)
         os.write(self._wake_write, b"x")
-        self._thread.join()  # only the agent's own output, blocked as without an agent, can delay this
+        # Only the agent's own output can delay this. Without an agent, it would block the command in the same
+        # way.
+        self._thread.join()
         os.close(self._wake_write)
         os.close(self._wake_read)
 
@@ -167,7 +169,7 @@ class Pump:
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        last: int | None = None  # number of bytes that may still be copied after `finish` stopped waiting
+        last: int | None = None  # bytes that can still be copied after `finish` stopped waiting
         while last is None or last > 0:
             ready = dict(_patiently(partial(poll.poll, None if last is None else 0)))
             if self._source in ready:
@@ -196,7 +198,7 @@ class Pump:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all bytes; if the agent's output has no reader, the command must not notice."""
+        """Write all bytes; if the agent's output has no reader, the command must not be affected."""
         written = 0
         while written < count and self._target is not None:
             try:
@@ -224,7 +226,7 @@ def _patiently(work: Callable[[], _Made]) -> _Made:
 
 
 class Capture:
-    """The running command, whose output goes to `stdout` and `stderr` (descriptors) and to `queue`."""
+    """A running command, with output to `stdout` and `stderr` (descriptors) and to `queue`."""
 
     def __init__(
         self,
@@ -239,13 +241,13 @@ class Capture:
         environment = dict(os.environ if environ is None else environ)
         self.problem: str | None = None  #: reason why the output is not passed through, or None
         self._pumps: list[Pump] = []
-        self._carried: list[tuple[int, int]] = []  # pairs of a descriptor to read and a descriptor to write
+        self._carried: list[tuple[int, int]] = []  # descriptors to read from and to write to
         self._keeper: Keeper | None = None
         self._terminals: list[tuple[int, int]] = []  # pairs of a pseudo-terminal and its real terminal
         channels: list[int] = []  # descriptors for the command to write to
         out, err = stdout, stderr
         try:
-            # Before the command starts, missing descriptors and threads can still be avoided.
+            # Before the command starts, a lack of descriptors or threads can still be handled.
             out = err = self._carry("stdout", stdout, queue, clock, channels)
             if not _same_terminal(stdout, stderr):
                 err = self._carry("stderr", stderr, queue, clock, channels)
@@ -255,10 +257,11 @@ class Capture:
             self._terminals.clear()
             out, err = stdout, stderr
         if self._carried and self.problem is None:
-            with contextlib.suppress(OSError):  # without a keeper process, the agent must survive
+            with contextlib.suppress(OSError):  # the agent works without a keeper process
                 self._keeper = Keeper(self._carried)
         if not os.isatty(out):
-            # Python buffers up to 8 KiB of its output to a pipe: in a hang, those are the lines that matter.
+            # Python buffers up to 8 KiB of output to a pipe, and in a hang, these lines are the important
+            # ones.
             environment.setdefault("PYTHONUNBUFFERED", "1")
 
         def start(out: int, err: int) -> subprocess.Popen[bytes]:
@@ -270,7 +273,7 @@ class Capture:
             self._let_go(channels)
             if error.errno not in _SCARCE or self.problem is not None:
                 raise start_problem(command[0], error) from error
-            # The agent's own descriptors may be the missing ones.
+            # The command may have failed to start because the agent uses too many descriptors.
             self.problem = f"{type(error).__name__}: {error}"
             try:
                 self._child = start(stdout, stderr)
@@ -323,9 +326,9 @@ class Capture:
         return its
 
     def _channel(self, ours: int) -> tuple[int, int]:
-        """Return two descriptors: one for the agent to read, and one for the command to write."""
+        """Return two descriptors: one that the agent reads, and one that the command writes to."""
         if os.isatty(ours):
-            with contextlib.suppress(OSError, termios.error):  # no pseudo-terminal is left: use a pipe
+            with contextlib.suppress(OSError, termios.error):  # without a pseudo-terminal, use a pipe
                 return self._terminal(ours)
         return os.pipe()
 
@@ -342,7 +345,7 @@ class Capture:
         return pseudo, its
 
     def _let_go(self, channels: list[int]) -> None:
-        """End the pumps, because the command will not write to them."""
+        """Stop passing on output, because the command will not use these descriptors."""
         for fd in channels:
             os.close(fd)
         channels.clear()
@@ -357,7 +360,7 @@ def _same_terminal(first: int, other: int) -> bool:
 
 
 def _copy_size(source: int, target: int) -> None:
-    with contextlib.suppress(OSError):  # a descriptor may be closed already
+    with contextlib.suppress(OSError):  # a descriptor can already be closed
         fcntl.ioctl(target, termios.TIOCSWINSZ, fcntl.ioctl(source, termios.TIOCGWINSZ, b"\0" * 8))
 
 

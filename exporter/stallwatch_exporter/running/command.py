@@ -29,9 +29,9 @@ from stallwatch_rules.pages.catalogue import Catalogue
 def reporting() -> AbstractContextManager[None]:
     """Return a context in which SIGTERM and SIGHUP do not end a process before it has reported.
 
-    A scheduler that ends a job sends them to all of its processes. While the command runs, it receives them;
-    later they would interrupt the report and the notifications after it, which have their own time limits.
-    Ctrl-C still interrupts.
+    A scheduler that ends a job sends these signals to all processes of the job. While the command runs, they
+    are passed on to it. Later, they would interrupt the report and the notifications, which have their own
+    time limits. Ctrl-C still interrupts.
     """
     return handling(lambda *_: None, signal.SIGTERM, signal.SIGHUP)
 
@@ -50,9 +50,9 @@ def run_command(
 ) -> int:
     """Run `command` and watch it; return its exit code, 128 + n after signal n.
 
-    The codes 127 and 126 mean that it could not be started. `on_end` is called after its end; `engine` opens
-    the transport between the agents of a run over several hosts, if not HTTP. The command starts before
-    anything else is set up, and continues even if it cannot be watched.
+    The codes 127 and 126 mean that the command could not be started. `on_end` is called after the command
+    ends. `engine` opens a transport other than HTTP between the agents of a run over several hosts. The
+    command starts before anything else is set up, and continues even if it cannot be watched.
     """
     notice, guard = surviving(notice), at_the_end(notice)
     environ, rings = _probed(settings, notice)
@@ -102,7 +102,7 @@ def run_command(
                 notice(f"the run cannot be watched ({error}); the command continues")
             returncode = capture.wait()
             ended = steady.now()
-            # Later signals cannot have ended the command.
+            # Later signals were sent after the command ended, so they cannot be the cause.
             passed_on, interrupted = relay.passed_on, relay.interrupted
             with guard("carrying the last output"):
                 capture.drain()
@@ -121,7 +121,7 @@ def run_command(
 
         result = None
         if reader is not None:
-            # Ctrl-C: the command has ended, and the user does not want to wait for the report
+            # Ctrl-C means that the user does not want to wait for the report of the ended command.
             with guard("concluding"), suppress(KeyboardInterrupt):
                 result = reader.finish(judge, ended=ended)
         if reader is not None and result is not None:
@@ -131,7 +131,7 @@ def run_command(
                     on_end(diagnosis, ending, agent.folder)
             with guard("reporting to the other hosts"), suppress(KeyboardInterrupt):
                 agent.leave()
-            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # Ctrl-C ends the wait, too
+            with guard("closing /metrics"), suppress(KeyboardInterrupt):  # Ctrl-C also ends the wait
                 reader.close()
     return 128 - returncode if returncode < 0 else returncode
 
@@ -139,7 +139,7 @@ def run_command(
 def _probed(settings: ExporterSettings, notice: Notice) -> tuple[dict[str, str], Path | None]:
     """Return the command's environment with the probe, and the folder of its rings or ``None``.
 
-    A replay gets one, too, for the processes that stand in for its ranks.
+    A replay also gets a folder, for the processes that represent its ranks.
     """
     environ = dict(os.environ)
     if not settings.probe or environ.get(SWITCH_VARIABLE) == "0":

@@ -1,9 +1,9 @@
-"""Find the process of a run that crashed although its command returned 0, from all evidence of its end.
+"""Find the process that crashed in a run although the command returned 0, from all evidence of the end.
 
-A shell returns the status of its last action: ``python train.py | tee log`` that of tee, and ``wait`` without
-arguments always 0. Therefore the command's own exit code is one piece of evidence among several. The others
-are the exit codes of its programs, from the kernel; the last report of each interpreter; the last step of the
-run; and, if no process was observed, the log.
+A shell returns the status of its last action: ``python train.py | tee log`` returns the status of tee, and
+``wait`` without arguments always returns 0. Therefore, the exit code of the command is only one piece of
+evidence. The others are the exit codes of its programs, from the kernel; the last report of each interpreter;
+the last step of the run; and, if no process was observed, the log.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from stallwatch_rules.endings import GONE_ON, Crash, SurvivingRank
 
-_AFTER_SECONDS = 1.0  #: progress that much later than the end of a process belongs to another process
+_AFTER_SECONDS = 1.0  #: seconds after the end of a process from which progress belongs to other processes
 #: Codes of processes that SIGHUP, SIGINT or SIGTERM ended, also in the form of a shell.
 _END_SIGNALS = frozenset((-1, -2, -15, 129, 130, 143))
 
@@ -24,24 +24,24 @@ Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """The end of one process, or the fact that it is still running."""
+    """How a process ended, or that it is still running."""
 
     pid: int
-    rank: int | None = None  #: ``None``: a program without a rank that reported no step
+    rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
     up: bool = False
-    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None``: not observed
+    code: int | None = None  #: exit code from the kernel, ``-n`` for signal n; ``None`` if unknown
     ended_at: float | None = None  #: steady time, like all times in this class
     probed: bool = False  #: True if it had a probe that would have reported its end
-    left: bool | None = None  #: the interpreter ended without an error (True) or with one; ``None``: unknown
+    left: bool | None = None  #: the interpreter ended without an error (True), with one (False), or unknown
     step: int | None = None  #: last step that the process reported
     stepped_at: float | None = None
-    run_step: int | None = None  #: last step of the run when the end of the process was noticed
-    started: float | None = None  #: time at which it was first seen, or earlier
+    run_step: int | None = None  #: last step of the run when the end of the process was detected
+    started: float | None = None  #: time at which it was first seen, or an earlier start time
     words: tuple[str, ...] = ()  #: command line, if known
 
     @property
     def fate(self) -> Fate:
-        """How the process ended, as far as known."""
+        """State or ending of the process, as far as known."""
         if self.up:
             return "up"
         if self.code is not None:
@@ -54,19 +54,19 @@ class ProcessEnd(msgspec.Struct, frozen=True):
     def is_ray_worker(self) -> bool:
         """Return whether Ray started the process; Ray ends workers by SIGTERM, SIGKILL or exit code 1.
 
-        The death of a worker fails the call that waits for it (ray 2.60, ``RayActorError``).
+        If a worker dies, the call that waits for the worker fails (ray 2.60, ``RayActorError``).
         """
         return bool(self.words) and self.words[0].startswith("ray::")
 
     def retried(self, other: ProcessEnd) -> bool:
-        """Return whether this is the program of `other`, started again after its failure, and ended well."""
+        """Return whether this process is a successful retry of the failed process `other`."""
         same = bool(self.words) and (self.rank, self.words) == (other.rank, other.words)
         after = self.started is not None and self.started > other.last_seen
         return same and after and self.fate == "well" and other.fate in ("failed", "silent")
 
     @property
     def _in_teardown(self) -> bool:
-        """Return whether a signal ended the process after a good end: libraries may crash at exit."""
+        """Return whether a signal ended the process after its work was done; libraries can crash at exit."""
         return self.left is True and self.code is not None and self.code < 0
 
     @property
@@ -78,26 +78,26 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
 
 class Reached(msgspec.Struct, frozen=True):
-    """Progress that a run had reached at its end."""
+    """Progress that a run had made when it ended."""
 
     step: int | None = None
     total: int | None = None
     at: float | None = None  #: time of the run's last step
-    complete: bool = False  #: the run's steps or its output show that it completed
+    complete: bool = False  #: the steps or the output of the run show that it completed
 
     @property
     def short(self) -> bool:
-        """Return whether the run has steps left."""
+        """Return whether steps of the run are missing."""
         return (
             not self.complete and self.step is not None and self.total is not None and self.step < self.total
         )
 
 
 def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]) -> Crash | None:
-    """Return the first process whose end credibly ended the run; ``None`` if the run ended well.
+    """Return the first process that probably made the run fail; ``None`` if the run ended well.
 
-    `log_fails` returns whether the log ends in a failure without output after it; it is called if the
-    processes leave the question open.
+    `log_fails` returns whether the log ends in a failure without output after it. It is called only if the
+    processes do not show how the run ended.
     """
     ends = [end for end in ends if not end.is_ray_worker]
     ranks = last_of_ranks(ends)
@@ -113,7 +113,7 @@ def crash_among(ends: Sequence[ProcessEnd], reached: Reached, log_fails: Callabl
 
 
 def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
-    """Return the observed exit codes of ranks that failed, in the order in which they ended."""
+    """Return the known exit codes of ranks that failed, in the order in which these ranks ended."""
     seen = [end for end in last_of_ranks(ends) if end.fate == "failed" and not end.is_ray_worker]
     ended = [end for end in seen if end.ended_at is not None and end.code is not None]
     return {
@@ -122,17 +122,18 @@ def codes_of(ends: Sequence[ProcessEnd]) -> dict[int, int | None]:
 
 
 def still_running(ends: Sequence[ProcessEnd]) -> list[SurvivingRank]:
-    """Return the ranks whose process has outlived the command."""
+    """Return the ranks with processes that are still running after the command ended."""
     return [
         SurvivingRank(end.rank, end.pid) for end in last_of_ranks(ends) if end.up and end.rank is not None
     ]
 
 
 def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
-    """Return, for each rank, the process that ended last, not retried processes or helpers.
+    """Return the last process of each rank, without helpers and without processes that were retried.
 
-    Processes that completed steps take precedence: a program that runs after the training may have its rank,
-    too. However, a retry that ended well need not complete steps: it may have found all steps done.
+    Processes that completed steps take precedence, because a program that runs after the training can have
+    the same rank. However, a successful retry does not need to complete steps, because all steps may have
+    been done already.
     """
     last: dict[int, ProcessEnd] = {}
     final = [end for end in ends if not any(other.retried(end) for other in ends)]
@@ -143,7 +144,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
 
 
 def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Return whether a process may end like this although the run ended well."""
+    """Return whether such an end of the process is compatible with a run that ended well."""
     stopped = process.code in _END_SIGNALS
     if stopped and any(
         other.fate == "well" and other.last_seen <= process.last_seen
@@ -171,10 +172,10 @@ def _before_the_end(process: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Return failed programs without a rank that may have trained, if the training program is unknown.
+    """Return failed programs without a rank that could be the training program, if that is unknown.
 
-    After the end of the program that trained, no step is made. If another program ended well, that one may
-    have trained, unless steps are missing or the log ends in a failure.
+    No steps are made after the training program has ended. If another program ended well, that program may be
+    the training program, unless steps are missing or the log ends in a failure.
     """
     dead = [one for one in programs if one.fate == "failed" and not _before_the_end(one, reached)]
     dead = [one for one in dead if not _excused(one, programs, reached)]
@@ -185,7 +186,7 @@ def _dead_programs(
 
 
 def _crash(process: ProcessEnd, reached: Reached) -> Crash:
-    # Its last lines may be read only after its end was noticed: then the run's last step is its own.
+    # If the last lines of a process are read after its end was detected, the run's last step is its own step.
     order = (
         (process.run_step, reached.step)
         if _before_the_end(process, reached)

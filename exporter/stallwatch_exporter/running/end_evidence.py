@@ -1,4 +1,4 @@
-"""Combine all evidence of a run's end into one ending."""
+"""Combine all evidence of how a run ended into one ending."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import exception_in_short
 
-_PATIENCE = 1.0  # seconds for ranks to end after the command
+_PATIENCE = 1.0  # seconds in which ranks should end after the command
 _LOOK_SECONDS = 0.9  # minimum seconds between two checks of the processes
-_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # interval after the command's start, and how long it applies
+_QUICK_SECONDS, _STARTING_SECONDS = 0.2, 10.0  # interval after the command's start, and its duration
 _DIED = ("failed", "killed", "oom-killed")
 _ERROR = 100  # number of characters of an error
 
@@ -60,13 +60,13 @@ class EndEvidence:
         self._memory = memory
         self._last_lines = last_lines
         self._guarded = guard
-        self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, from the last check
+        self.ranks_up: dict[int, frozenset[Path]] = {}  #: running processes by rank, at the last check
         self._looked_at = -math.inf
         self._began: float | None = None  # time of the first check
         self._run_steps: dict[Program, int | None] = {}  # last step of the run when each program had ended
 
     def look(self, now: float) -> None:
-        """Find programs that the command has started since the last check, and programs that have ended."""
+        """Find programs of the command that have started or ended since the last check."""
         if self._began is None:
             self._began = now
         if now - self._looked_at < (_QUICK_SECONDS if self._starts(now) else _LOOK_SECONDS):
@@ -79,7 +79,7 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due; infinity after the command's start.
+        """Return the seconds until the next check is due; infinity once the command has been up for a while.
 
         Later, a check per second is enough. Exit codes of processes that run between checks stay unknown.
         """
@@ -89,7 +89,7 @@ class EndEvidence:
         return self._began is not None and now - self._began < _STARTING_SECONDS
 
     def _up(self) -> dict[int, frozenset[Path]]:
-        """Return the running processes of each rank that a launcher or a script numbered.
+        """Return the running processes of each rank that has a number from a launcher or a script.
 
         The set of a rank is empty if its last process is known to have failed. Other ranks are absent.
         """
@@ -102,7 +102,7 @@ class EndEvidence:
 
     @property
     def exit_codes(self) -> dict[int, int]:
-        """Exit codes of the numbered ranks, ``-n`` for signal n."""
+        """Exit codes of the ranks that a launcher or script numbered; ``-n`` for signal n."""
         codes = self.programs.exits.codes
         known = self.programs.known.values()
         return {one.rank: codes[one] for one in known if one.rank is not None and one in codes}
@@ -116,7 +116,7 @@ class EndEvidence:
     def ending(
         self, command: Ending, probing: Probing | None, diagnose: Diagnose, read_reports: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
-        """Return the run's ending, given the command's own ending, and the matching diagnosis.
+        """Return the ending of the run, based on the command's own ending, and the matching diagnosis.
 
         `read_reports` reads the ranks' reports until the ranks have ended. This must be the last call: it
         closes the rings of `probing`.
@@ -132,7 +132,7 @@ class EndEvidence:
         return command, diagnose(command)[0]
 
     def _ends(self, probing: Probing | None, exit_code: int | None) -> list[ProcessEnd]:
-        """Return the end of each observed process; `exit_code` is the command's own."""
+        """Return the end of each observed process; `exit_code` is the command's exit code."""
         rings = probing.ends() if probing is not None else []
         exits = self.programs.exits
         ends = []
@@ -185,7 +185,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Return the ends of the processes, after ranks had a moment to end with their command."""
+        """Return the ends of the processes, after the ranks had a moment to end with the command."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
@@ -221,7 +221,7 @@ def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
 
 
 def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
-    """Return the ending of a command whose run failed although the command exited with 0."""
+    """Return the ending of a run that failed although the command exited with 0."""
     ended_by = signal_of(crash.code) if crash.code is not None else None
     killed = ended_by is not None or crash.by == "silence"
     may_be_memory = crash.by == "silence" or (ended_by is not None and ended_by.name == "SIGKILL")
@@ -236,7 +236,7 @@ def _failed(command: Ending, crash: Crash, counted: bool | None) -> Ending:
 
 
 def _error(found: Diagnosis) -> str:
-    """Return the run's own message about its failure."""
+    """Return the message that the run itself printed about its failure."""
     if found.primary is None:
         return exception_in_short(found.unknown[0], _ERROR) if found.unknown else ""
     first = render(found.primary.evidence[0]) if found.primary.evidence and found.primary.line else ""

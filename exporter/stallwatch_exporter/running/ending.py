@@ -17,21 +17,21 @@ _HOW_STOPPED = (signal.SIGTERM, signal.SIGKILL, signal.SIGHUP)
 # Exit codes 256 - n of sys.exit(-n) in a launcher that passes on its worker's status.
 _PASSED_ON = {256 - number: signal.Signals(number) for number in (6, 7, 9, 11, 15)}
 _SHELL_SIGNALS = {1, 2, 3, 4, 6, 7, 8, 9, 11, 13, 15, 24, 25}
-_MOST_NAMED = 8  # number of running ranks to name
+_MOST_NAMED = 8  # maximum number of running ranks in a message
 
-Kill = tuple[int | None]  #: a kill, identified by its step
+Kill = tuple[int | None]  #: a kill, identified by the run's step at that time
 OomKills = tuple[Mapping[str, int], Mapping[str, int]]  #: results of ``read_oom_kills`` at two moments
 
 
 class EndingWatch:
-    """Counter of OOM kills since the command started, from the kernel's counters."""
+    """Counter of OOM kills since the start of the command, based on the kernel's counters."""
 
     def __init__(self, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> None:
         self._proc = proc
         self._cgroups = cgroups
         self._before = read_oom_kills(proc, cgroups)
         self._kill: Kill | None = None
-        self._host: int | None = None  # the machine's count at the time of that kill
+        self._host: int | None = None  # kill count of the machine at the time of that kill
 
     def counted(self) -> bool | None:
         """Return whether the kernel counted an OOM kill since the start; ``None`` if it is unreadable."""
@@ -39,9 +39,9 @@ class EndingWatch:
         return _more_kills(before, now) is not None if before and now else None
 
     def killed(self, kill: Kill | None) -> None:
-        """Record that a process of the run was killed: later kills on the machine do not count.
+        """Record that a process of the run was killed, so that later kills on the machine are ignored.
 
-        ``None`` means that the run continued after it.
+        ``None`` means that the run continued after the kill.
         """
         if kill != self._kill:
             self._kill = kill
@@ -67,8 +67,8 @@ def classify(
 ) -> Ending:
     """Return the ending of a command; `returncode` has the form of `subprocess`: ``-n`` for signal n.
 
-    `oom` holds the counts of ``EndingWatch``, `passed_on` a signal that the agent received and passed on,
-    `slurm_end` the job's time limit; `interrupted` is True if Ctrl-C was pressed.
+    `oom` contains the counts of ``EndingWatch``, `passed_on` is a signal that the agent received and passed
+    on, and `slurm_end` is the job's time limit. `interrupted` is true if Ctrl-C was pressed.
     """
     killer, how = signal_of(returncode), _status(returncode)
     kills = _more_kills(*oom)
@@ -103,14 +103,14 @@ def classify(
         return ended("interrupted", message("run.interrupted", how=how))
     if passed_on is not None:
         detail = message("run.passed-on", signal=passed_on.name, how=how)
-        return ended("killed", detail, killer or passed_on)  # a launcher may exit with its own code
+        return ended("killed", detail, killer or passed_on)  # a launcher can exit with its own code
     if killer is not None:
         return ended("killed", Message(how.id.replace(".status-", ".ended-"), how.params))
     return ended("failed", message("run.exited", code=128 - returncode if returncode < 0 else returncode))
 
 
 def signal_of(returncode: int) -> signal.Signals | None:
-    """Return the signal that ended a command, or that a shell or a launcher reports by its exit code."""
+    """Return the signal that ended a command, or that the exit code of a shell or launcher indicates."""
     try:
         if returncode < 0:
             return signal.Signals(-returncode)
@@ -122,7 +122,7 @@ def signal_of(returncode: int) -> signal.Signals | None:
 
 
 def _status(returncode: int) -> Message:
-    """Return the description of an exit status, as a part of a sentence."""
+    """Return the description of an exit status, for use within a sentence."""
     killer = signal_of(returncode)
     if killer is None:
         return message("run.status-unknown" if returncode < 0 else "run.status-code", code=returncode)
@@ -167,14 +167,14 @@ def running_sentence(running: Sequence[SurvivingRank]) -> Message | None:
 
 
 def killed_within(last_lines: Sequence[str]) -> bool:
-    """Return whether a launcher reports in these lines that SIGKILL ended one of its processes."""
+    """Return whether a launcher reports in these lines that SIGKILL ended a process."""
     return _KILLED_CHILD.search("\n".join(last_lines)) is not None
 
 
 def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> dict[str, int]:
     """Return the kernel's counts of OOM kills, in this control group ("cgroup") and the machine ("host").
 
-    A control group's own counter includes kills from a limit of an outer group or of the whole machine.
+    The counter of a control group includes kills due to the limit of an outer group or of the whole machine.
     """
     counts: dict[str, int] = {}
     host = _counter(proc / "vmstat", "oom_kill")
@@ -190,7 +190,7 @@ def read_oom_kills(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgr
         if controllers == "":
             files = [cgroups / below / "memory.events", cgroups / "unified" / below / "memory.events"]
         elif "memory" in controllers.split(","):
-            # In a container the group's path is that of the host, and its files are at the mount's top.
+            # In a container, the group's path is the host's path, but its files are at the top of the mount.
             files = [
                 cgroups / "memory" / below / "memory.oom_control",
                 cgroups / "memory" / "memory.oom_control",

@@ -1,8 +1,9 @@
-"""Continue to pass on a command's output after the agent was killed, by hand or for its memory.
+"""Continue to pass on a command's output if the agent is killed, for example because of its memory use.
 
-A program whose output has no reader ends with a broken pipe. Therefore this process holds the same
-descriptors as the agent and sleeps; it wakes if the agent dies without dismissing it. It runs as a separate
-script and costs some megabytes. Imports that only the agent needs are local: they take half of its start.
+A program ends with a broken pipe if its output has no reader. Therefore, this process holds the same
+descriptors as the agent and sleeps. It wakes up if the agent dies without dismissing it. It runs as a
+separate script and needs a few megabytes. Imports that only the agent needs are local, because they would
+double the start time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _GOODBYE_SECONDS = 2.0  # the process only has to wake and exit
 
 
 class Keeper:
-    """The agent's handle for the keeper process; `pairs` are descriptors to read from and to write to."""
+    """Handle of the keeper process; `pairs` are descriptors to read from and to write to."""
 
     def __init__(self, pairs: list[tuple[int, int]]) -> None:
         import signal
@@ -76,7 +77,7 @@ def _carry_on(pairs: dict[int, int]) -> None:
 
 
 def _write(target: int, data: bytes) -> None:
-    """Write all bytes; if the output has no reader, the command must not notice."""
+    """Write all bytes; if the output has no reader, drop them without an effect on the command."""
     left = memoryview(data)
     try:
         while left:
@@ -86,7 +87,7 @@ def _write(target: int, data: bytes) -> None:
 
 
 def main(life: str, *pairs: str) -> None:
-    """Wait for the agent to dismiss this process; if the agent dies instead, pass the output on."""
+    """Wait until the agent dismisses this process; if the agent dies instead, pass on the output."""
     if not os.read(int(life), 1):
         parts = [pair.split(":") for pair in pairs]
         _carry_on({int(source): int(target) for source, target in parts})

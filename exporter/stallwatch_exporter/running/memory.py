@@ -1,7 +1,8 @@
-"""Track the memory of a command: its use, its limit, and the rank with most use when one was killed.
+"""Track the memory of a command: its use, its limit, and the rank with the highest use.
 
-A launcher only reports "Signal 9, error_file N/A". The probe reports the memory of each rank, the agent
-measures the command and its processes, and in Kubernetes the pod shows why its container was killed.
+When a process is killed, a launcher only reports "Signal 9, error_file N/A". Therefore, the probe reports the
+memory of each rank, and the agent measures the command and its processes. In Kubernetes, the pod shows why
+its container was killed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class MemoryHeld:
         return replace(ending, detail=sentences(ending.detail, *more), memory=self._known(counted))
 
     def now(self) -> MemoryUse | None:
-        """Return the known memory use while the command runs, of which a process may have been killed."""
+        """Return the known memory use while the command runs, in case a process was killed because of it."""
         return self._known(self.counted())
 
     def _known(self, counted: bool | None) -> MemoryUse | None:
@@ -71,7 +72,7 @@ class MemoryHeld:
 
 
 def _size(size: float) -> str:
-    """Return a size in GiB, so that sizes are easy to compare; below 0.1 GiB in a smaller unit."""
+    """Return a size in GiB, so that sizes are easy to compare, or in a smaller unit below 0.1 GiB."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB")):
         if size >= 0.1 * unit:
             return f"{size / unit:.1f} {name}"
@@ -79,18 +80,18 @@ def _size(size: float) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its descendants; shared pages count once per process."""
+    """Return the resident memory of a process and its descendants; shared pages count for each process."""
     total = 0
     for process in family(pid):
         try:
             total += int(process.memory_info().rss)
         except (psutil.Error, OSError):
-            continue  # the process ended meanwhile
+            continue  # the process has ended in the meantime
     return total
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the bytes that all processes may use: this cgroup's limit, or the machine's memory."""
+    """Return the number of bytes that all processes can use: this cgroup's limit, or the machine's memory."""
     found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 

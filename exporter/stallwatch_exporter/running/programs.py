@@ -1,7 +1,7 @@
 """Find the programs of a command: the training processes below shells and launchers.
 
-A shell or a launcher starts programs; a program is responsible for the processes that it starts itself.
-Therefore the search stops at a Python program that is not a launcher, except for children with a rank.
+Shells and launchers start programs, and a program manages the processes that it starts. Therefore, the search
+stops at a Python program that is not a launcher, except for child processes with a rank.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_exporter.rings.exits import Exits
 from stallwatch_exporter.rings.presence import is_there
 from stallwatch_exporter.stacks.local_ranks import launches
 
-_MOST = 256  #: maximum number of processes that one search visits; jobs have fewer on one host
+_MOST = 256  #: maximum number of processes that a search visits; the processes of one host are fewer
 _SHELLS = frozenset(("bash", "dash", "sh", "zsh", "ksh", "fish"))
 
 
@@ -25,12 +25,12 @@ class Program(msgspec.Struct, frozen=True):
 
     pid: int
     seen: float  #: steady time at which it was found
-    rank: int | None  #: rank from its environment; ``None`` without a rank
+    rank: int | None  #: rank from the program's environment; ``None`` if there is none
     words: tuple[str, ...] = ()  #: command line
 
 
 class Programs:
-    """The programs of a command, whose command line is `words`; call ``look`` about once a second."""
+    """Programs of a command with the command line `words`; call ``look`` about once a second."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self.command: int | None = None  #: process id of the command
@@ -52,7 +52,8 @@ class Programs:
                     waiting += _children(pid)
                     continue
                 self._add(pid, words)
-            if self.script and pid == self.command:  # a shell execs the last program of its script
+            # A shell replaces itself with the last program of its script.
+            if self.script and pid == self.command:
                 waiting += [each for each in _children(pid) if _rank(each) not in (None, _rank(pid))]
 
     def is_up(self, program: Program) -> bool:
@@ -69,14 +70,14 @@ class Programs:
 
 
 def _rank(pid: int) -> int | None:
-    """Return the rank in the environment of a process; ``None`` without one."""
+    """Return the rank in the environment of a process; ``None`` if there is none."""
     environ = dict(each.split("=", 1) for each in _read(pid, "environ").split("\0") if "=" in each)
     rank = environ.get("RANK") or environ.get("LOCAL_RANK") or ""
     return int(rank) if rank.isdigit() else None
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that the main thread started; none if the kernel keeps no such list."""
+    """Return the processes that the main thread started; empty if the kernel does not list them."""
     return [int(each) for each in _read(pid, f"task/{pid}/children").split()]
 
 

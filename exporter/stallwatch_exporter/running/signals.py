@@ -1,4 +1,4 @@
-"""Pass signals on while the command runs, so that the agent can observe its end."""
+"""Pass signals on to the command while it runs, so that the agent can observe how the command ends."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 
 @contextmanager
 def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator[None]:
-    """Handle these signals with `handler` while entered in the main thread.
+    """Return a context in which `handler` handles these signals; enter it in the main thread.
 
-    Signals that are ignored (nohup) stay ignored, here and in the command.
+    Ignored signals (nohup) stay ignored, in this process and in the command.
     """
     before: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
@@ -33,15 +33,15 @@ def handling(handler: Callable[..., None], *numbers: signal.Signals) -> Iterator
 
 
 class SignalRelay:
-    """While entered, pass signals on to the command (`attach`), and a new window size to its terminal.
+    """Context that passes signals on to the command (`attach`), and a new window size to its terminal.
 
-    It is entered before the command starts, so that no signal is lost.
+    Enter it before the command starts, so that no signal is lost.
 
-    Ctrl-C reaches the command directly, because command and agent are in the terminal's foreground group; a
-    second copy could interrupt the command's cleanup. Without such a terminal, Ctrl-C is passed on.
+    Ctrl-C reaches the command directly, because command and agent are in the terminal's foreground group. A
+    second signal could interrupt the command's cleanup. If there is no such terminal, Ctrl-C is passed on.
 
     A signal to the whole process group (``kill -- -PGID``) reaches the command twice, directly and through
-    the agent, because a signal does not show its receiver. Send it only to the agent.
+    the agent, because a signal does not show who received it. Send such a signal only to the agent.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class SignalRelay:
 
     @property
     def stop_requested(self) -> bool:
-        """Return whether the command was asked to end (Ctrl-C, SIGTERM, SIGHUP)."""
+        """Return whether a signal has requested that the command end (Ctrl-C, SIGTERM, SIGHUP)."""
         return self.interrupted or self.passed_on is not None
 
     def attach(self, send: Callable[[signal.Signals], None], resize: Callable[[], None]) -> None:
@@ -93,7 +93,7 @@ class SignalRelay:
 
 
 def in_foreground() -> bool:
-    """Return whether this process is in the foreground group of a terminal, whose keys send signals."""
+    """Return whether this process is in the foreground group of a terminal, which sends signals for keys."""
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except OSError:

@@ -1,9 +1,9 @@
-"""Write the log copies of a run: its output, per rank, with the time of each piece.
+"""Write copies of a run's log: the output of each rank, with the time of each piece.
 
-Pieces end where a terminal line ends: at a newline, or after the carriage return that ends one state of a
-progress bar. Splitting neither loses nor adds bytes, so a replay prints the same output; only secrets are
-masked before they reach the disk. A line that is written in parts is split between its words, and each part
-is checked together with the text before it, because half a token does not look like a token.
+Pieces end at a newline, or after a carriage return that ends one state of a progress bar. Splitting neither
+loses nor adds bytes, so a replay prints the same output, except that secrets are masked before they are
+written to disk. If a line is written in parts, it is split between words. Each part is checked together with
+the text before it, because half of a token does not look like a token.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from stallwatch_rules.lines.ranks import take_rank
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.redact import is_key_line, mask_key_end
 
-_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of a portion waits for the next
+_PIECE_END = lazy(rb"\n|\r(?=[^\n])")  # "\r\n" is one end; a "\r" at the end of the data waits for more data
 MAX_PIECE = 64 * 1024
-UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written: a crash must not lose it
-_CONTEXT = 1024  # bytes of the line so far that are checked again with its next part
+UNFINISHED_SECONDS = 1.0  #: seconds after which an unfinished piece is written, because of a possible crash
+_CONTEXT = 1024  # bytes of the line so far that are checked again together with the next part
 _BUFFERED = 1024 * 1024
-_HELD = 4 * 1024 * 1024  # maximum bytes that wait in memory for a write; the oldest are dropped first
+_HELD = 4 * 1024 * 1024  # maximum bytes in memory that wait to be written; the oldest bytes are dropped first
 _MOST_GAPS = 16
 # Space left free on the disk, because the run's checkpoints need it more; on a small disk, a fraction.
 _SPARE_BYTES, _SPARE_PART = 512 * 1024 * 1024, 20
 _MOST_RANKS = 100_000
-MOST_FILES = 20_000  #: maximum number of files that a diagnosis reads; a log may claim any number of ranks
+MOST_FILES = 20_000  #: maximum number of files in a diagnosis; a log can contain any number of ranks
 _UNRANKED = "output.log"
 
 
@@ -44,13 +44,13 @@ class _Stream(msgspec.Struct):
     held: bytes = b""
     held_ns: int = 0
     rank: int | None = None
-    file: str | None = None  # file of the unfinished line; None at a line's start
-    context: bytes = b""  # part of the unfinished line that was written
-    after_key: bool = False  # the last line was part of a private key
+    file: str | None = None  # file of the unfinished line; None at the start of a line
+    context: bytes = b""  # written part of the unfinished line
+    after_key: bool = False  # the last line belonged to a private key
 
 
 class Gap(msgspec.Struct):
-    """Records missing in the copies, between two times."""
+    """Records that are missing in the copies, and the period of the gap."""
 
     lines: int
     since: float
@@ -77,7 +77,7 @@ class RankCopies:
         self._max_bytes = max_bytes
         self._written = 0
         self._streams: dict[str, _Stream] = {}
-        self._buffer: deque[tuple[str, int, bytes]] = deque()  # each record with its file and time
+        self._buffer: deque[tuple[str, int, bytes]] = deque()  # file, time and bytes of each record
         self._buffered = 0
         self._stuck = ""  # reason of the last failed write; the next flush tries again
         self._in_gap = False
@@ -94,9 +94,9 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Add bytes that `source` printed on `stream`; `rank` is that of the whole source, if it has one.
+        """Add bytes that `source` printed on `stream`; `rank` is the rank of the whole source, if known.
 
-        With `fresh`, the bytes do not continue the previous bytes: an unfinished line ends there.
+        With `fresh`, the bytes do not continue the previous bytes, so an unfinished line ends before them.
         """
         state = self._streams.setdefault(source, _Stream(stream))
         if fresh and (state.held or state.file is not None):
@@ -156,7 +156,7 @@ class RankCopies:
             line = format_record(record)
             self._buffer.append((file, record.time_ns, line))
             self._buffered += len(line)
-            # After a carriage return another rank may continue; parts split by a flush stay together.
+            # After a carriage return, another rank can continue; parts that a flush split stay together.
             state.file = None if full or piece.endswith(b"\r") else file
         if self._stuck:
             self._hold(self._stuck, _HELD)
@@ -169,7 +169,8 @@ class RankCopies:
             return pieces
         whole = b"".join(pieces)
         text = (state.context + whole).decode("utf-8", "surrogateescape")
-        if state.after_key or self._redact(text) != text:  # one pass for many lines, because secrets are rare
+        # Check many lines together, because secrets are rare.
+        if state.after_key or self._redact(text) != text:
             context, masked = state.context, []
             for piece in pieces:
                 masked.append(self._masked(context, piece))
@@ -201,7 +202,7 @@ class RankCopies:
             return
         try:
             disk = shutil.disk_usage(self.folder)
-            # The last lines of a run are few, and show why it ended, so they may use the spare space.
+            # The few last lines of a run show why it ended, so they are allowed to use the reserved space.
             spare = 0 if last else min(_SPARE_BYTES, disk.total // _SPARE_PART)
             if disk.free < spare + self._buffered:
                 self._hold("the disk is nearly full: no log copies are written until there is room", most)
@@ -214,7 +215,7 @@ class RankCopies:
             self._stuck, self._in_gap = "", False
 
     def _write(self) -> None:
-        """Append the records of each file at once; after an error, the remaining files stay in the buffer."""
+        """Append the records to their files; after an error, the buffer keeps those of the other files."""
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
@@ -257,12 +258,12 @@ _MARKS = (b'"', b"'", b",", b";", b"&")  # separators of words in text without b
 
 
 def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] = _BLANKS) -> int:
-    """Return the last position at which a word begins; 0 if there is none."""
+    """Return the position of the last word's beginning; 0 if there is none."""
     return max(text.rfind(mark, start, end) for mark in marks) + 1
 
 
 def _follow(context: bytes, text: bytes) -> bytes:
-    """Return the context for the check of the line's next piece, after `text` was written."""
+    """Return the context for checking the next piece of the line, after `text` was written."""
     start = max(text.rfind(b"\n"), text.rfind(b"\r")) + 1
     return (context + text if not start else text[start:])[-_CONTEXT:]
 

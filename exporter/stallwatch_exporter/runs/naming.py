@@ -1,4 +1,4 @@
-"""Make names of runs, from the user or from the script, as labels and as folders."""
+"""Make names of runs, from the user's name or the script, for use as labels and folder names."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stallwatch_rules.text.redact import redact
 LONGEST = 100  #: maximum number of characters in a label, and in each part of a folder's name
 _LAUNCHERS = lazy(r"(python[\d.]*|uv|bash|sh|env|nohup|time|timeout|srun|torchrun|deepspeed|accelerate)")
 _ASSIGNMENT = lazy(r"(?s)(-{0,2}[\w.-]+=)(.+)")
-_SOME_SECRET = "x1234567"  # text that is masked after the name of a secret
+_SOME_SECRET = "x1234567"  # text that is masked if it follows the name of a secret
 
 
 def run_name(command: Sequence[str], now: float) -> str:
-    """Return a name for a run without one: the script's stem and the local start time."""
+    """Return a name for a run without a name, from the script's stem and the local start time."""
     return sanitise(f"{script_name(command)}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}")
 
 
@@ -44,15 +44,15 @@ def _stem(command: Sequence[str]) -> str:
 
 
 def sanitise(name: str) -> str:
-    """Return the name as one safe folder name and one safe label."""
+    """Return the name in a form that is safe as a folder name and as a label."""
     safe = re.sub(r"[^\w.+=-]+", "-", name, flags=re.UNICODE).strip(".-")
     return safe[:LONGEST] or "run"
 
 
 def folder_names(label: str, host: str | None) -> Iterator[str]:
-    """Yield names of folders for a run, the best first.
+    """Yield names of folders for a run, in order of preference.
 
-    `host` is given if the run may have several agents, which share the label and have separate folders.
+    `host` is given if the run can have several agents, which share the label but have separate folders.
     """
     yield label
     second = label if host is None else f"{label}+{sanitise(host)}"
@@ -66,18 +66,18 @@ def folder_names(label: str, host: str | None) -> Iterator[str]:
 def label_of(folder: str, label: str) -> str:
     """Return the label in the run's record if it matches the folder's name; otherwise the folder's name.
 
-    A record with another label could lead out of the state folder.
+    A record with an arbitrary label could point outside the state folder.
     """
     return label if label and folder.startswith(f"{label}+") else folder
 
 
 def redacted_command(command: Sequence[str]) -> list[str]:
-    """Return the command without its secrets: those within a word, and words that are secrets as a whole."""
+    """Return the command with its secrets masked: secrets within a word, and words that are secrets."""
     return [_redacted_word(before, word) for before, word in zip(("", *command), command, strict=False)]
 
 
 def _redacted_word(before: str, word: str) -> str:
-    # One word of the shell may contain a blank or a comma, which would end a secret in a log.
+    # A word of the shell can contain a blank or a comma, which would end a secret in a log.
     assigned = _ASSIGNMENT.fullmatch(word)
     if assigned and before != "-c" and _is_secret(assigned[1]):
         return assigned[1] + "***"

@@ -10,7 +10,7 @@ import msgspec
 
 from stallwatch_exporter.runs.runfolder import agent_alive, read_info, runs_home
 
-KEEP = "KEEP"  #: a file with this name in a run's folder keeps the run permanently
+KEEP = "KEEP"  #: a run with a file of this name in its folder is never removed
 _DAY = 86400.0
 _TRASH = ".removed-"
 
@@ -34,7 +34,7 @@ def prune(
         if run.kept or not (too_old or total > keep_gb * 1e9):
             continue
         try:
-            # Hide the run at once, because removing takes a while and may be interrupted.
+            # Hide the run first, because the removal takes a while and can be interrupted.
             run.path.rename(run.path.with_name(_TRASH + run.path.name))
         except OSError:
             continue
@@ -72,5 +72,5 @@ def _size(folder: Path) -> int:
         try:
             total += path.lstat().st_size
         except OSError:
-            continue  # the file was removed meanwhile
+            continue  # the file has been removed in the meantime
     return total

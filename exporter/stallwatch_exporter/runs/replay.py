@@ -1,4 +1,4 @@
-"""Print a recorded run again at its own pace: the same bytes, to the same streams, in the same order."""
+"""Print a recorded run again at its original pace: the same bytes, streams and order."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _LOOK_AHEAD = 1024
 
 
 class NoRecording(ValueError):
-    """The folder contains no log copies, or none with records."""
+    """The folder contains no log copies, or only copies without records."""
 
 
 def recorded_files(folder: Path) -> list[Path]:
-    """Return the log copies in one run's folder."""
+    """Return the log copies in the folder of a run."""
     names = ("*.log", "*.log.gz", "ranks/*.log", "ranks/*.log.gz")
     return sorted({path for name in names for path in folder.glob(name) if path.is_file()})
 
@@ -52,7 +52,7 @@ def merged_records(folder: Path) -> Iterator[CriRecord]:
 
 
 class RecordedStall(NamedTuple):
-    """A stall of a run whose stacks are known: from its last step (Unix seconds) until it was over."""
+    """Stall of a run with known stacks, from the last step (Unix seconds) until the stall was over."""
 
     begin: float
     end: float
@@ -60,7 +60,7 @@ class RecordedStall(NamedTuple):
 
 
 def recorded_stalls(folder: Path) -> list[RecordedStall]:
-    """Return the stalls of a run with the last stacks of each; a stall that stayed open lasts to the end."""
+    """Return the stalls of a run, each with its last stacks; an unresolved stall lasts until the end."""
     begins: dict[str, float] = {}
     found: dict[str, RecordedStall] = {}
     for state in (one for one in read_journal(folder) if one.kind == "stall"):
@@ -81,11 +81,11 @@ def replay(
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Print the run in `folder`, `speed` times as fast; return its exit code.
+    """Print the run in `folder` at `speed` times its pace; return its exit code.
 
-    The silence before the recorded end is replayed, too: a run that hung hangs again, and if it is watched,
-    processes stand in for its ranks. `max_gap` (seconds of waiting) shortens silences. Raises `NoRecording`
-    if there is nothing to print.
+    The silence before the recorded end is replayed as well: a run that hung hangs again, and if the replay is
+    watched, processes represent the ranks. `max_gap` limits silences to this many seconds. Raises
+    `NoRecording` if there is nothing to print.
     """
     files = recorded_files(folder)
     if not files:

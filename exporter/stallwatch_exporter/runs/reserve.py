@@ -1,4 +1,4 @@
-"""Make writes that a full disk cannot lose: a block reserved on the disk in advance, and whole appends."""
+"""Write data safely even if the disk is full, with a block reserved in advance and with complete appends."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Reserve:
-    """A file of `SIZE` blanks, over which a run's ending is written without new space or descriptors.
+    """File of `SIZE` blanks, which a run's ending overwrites without the need for space or descriptors.
 
     Raises `OSError` if there is no space for the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # the mode is limited by the umask, as for the run's other files
+        # the umask limits the mode, as for the other files of the run
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | _FLAGS, 0o666)
         self._close = weakref.finalize(self, os.close, self._fd)
         try:
@@ -30,7 +30,7 @@ class Reserve:
             raise
 
     def write(self, data: bytes) -> bool:
-        """Store `data`, of at most `SIZE` bytes; return whether readers of the path see it."""
+        """Store `data`, at most `SIZE` bytes; return whether the data is visible at the path."""
         try:
             self._overwrite(data)
             return os.path.samestat(os.fstat(self._fd), self._path.stat()) and os.access(self._path, os.R_OK)
@@ -51,14 +51,14 @@ class Reserve:
         os.fsync(self._fd)  # NFS and delayed allocation report a full disk only at this call
 
     def remove(self) -> None:
-        """Free the space, after the run's other files contain the whole record."""
+        """Free the space once the other files of the run contain the whole record."""
         self._close()
         with suppress(OSError):
             self._path.unlink()
 
 
 def append_whole(path: Path, data: bytes) -> None:
-    """Append `data` to the file, or nothing of it: a truncated line would damage the next line, too."""
+    """Append all `data` to the file, or none, because a truncated line would also damage the next line."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _FLAGS, 0o666)
     try:
         size, left = os.fstat(fd).st_size, memoryview(data)

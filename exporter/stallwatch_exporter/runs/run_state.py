@@ -1,4 +1,4 @@
-"""The state of a run by the record of its agent."""
+"""State of a run, based on the record of its agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDINGS: dict[str, Literal["finished", "interrupted", "unwatched"]] = {
     "finished": "finished",
     "interrupted": "interrupted",  # from outside, not a failure, whatever the exit code is
     "time-limit": "interrupted",
-    "unknown": "unwatched",  # only the watching ended; the end of the run is unknown
+    "unknown": "unwatched",  # only the agent ended, so the end of the run is unknown
 }
 #: The age at which a record of this host, or a scrape by this dashboard, is out of date.
 LATE_SECONDS = 10.0
@@ -23,10 +23,10 @@ LATE_INDIRECTLY_SECONDS = 100.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
-    """Return the state of a run from its agent's record; the record of a silent agent is out of date.
+    """Return the state of a run from its agent's record; if the agent is silent, the record is out of date.
 
-    `alive`: whether the agent is running, if that is known;
-    `answers`: whether the agent's metrics are up to date, so that it is not silent.
+    `alive` is whether the agent is running, if known. `answers` is whether the agent's metrics are up to
+    date, in which case the agent is not silent.
     """
     if info.ended_at is not None:
         if info.ending is not None and info.ending.stopped and info.state != "failed":

@@ -1,4 +1,4 @@
-"""Manage a run's folder, ``<home>/runs/<run>/``, with ``agent.json``, which describes its agent."""
+"""Manage the folder of a run, ``<home>/runs/<run>/``, in which ``agent.json`` describes the agent."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ State = Literal["starting", "training", "stalled", "finished", "failed"]
 SILENT_SECONDS = 300.0
 #: The same limit for an agent on this host, with the same clock and NFS cache: as long as a disk may hang.
 SILENT_HERE_SECONDS = 15.0
-_AHEAD_SECONDS = 86400.0  # seconds by which the clock of a writing host may be ahead
+_AHEAD_SECONDS = 86400.0  # maximum seconds by which another host's clock can be ahead
 _LOOK_SECONDS = 0.5
-_UNSENT_SECONDS = 600.0  # seconds for which notifications may have waited for an explanation or a lock
+_UNSENT_SECONDS = 600.0  # seconds for which notifications can wait for an explanation or a lock
 _AWAITED_SECONDS = 86400.0
-_WRITE_SECONDS = 1.0  # seconds for a write that usually takes no time
+_WRITE_SECONDS = 1.0  # seconds for a write, which is usually immediate
 _MOST_RUN_INCIDENTS = 1000
-_MOST_WAITING = 1024 * 1024  # maximum number of bytes of lines that could not be written yet
+_MOST_WAITING = 1024 * 1024  # maximum bytes of lines that have not been written yet
 
 
 class AgentInfo(msgspec.Struct, kw_only=True):
@@ -70,47 +70,47 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     endpoint: str | None = None  #: address of the metrics, such as "http://127.0.0.1:19400/metrics"
     state: State = "starting"
     ending: Ending | None = None
-    threshold: float | None = None  #: seconds of quiet after which the run's last phase is a stall
-    quiet_since: float | None = None  #: last sign of progress
+    threshold: float | None = None  #: seconds of quiet after which the last phase counts as a stall
+    quiet_since: float | None = None  #: time of the last sign of progress
     step: int | None = None  #: last step seen
     total_steps: int | None = None
     loss: float | None = None
     namespace: str = ""  #: namespace of `pid`: see ``presence.process_namespace``
-    reported: bool = True  #: incidents were passed to the destinations; false until the agent has exited
+    reported: bool = True  #: all incidents were sent to the destinations; false until the agent has ended
     rank_logs: list[str] = []  #: copies written so far, relative to the run's folder
     gaps: list[Gap] = []  #: records missing in the copies
-    partial: str = ""  #: why another part of the record is missing; empty if none is
-    job: str = ""  #: job name from the scheduler or launcher, if the run may have several agents
-    attempt: int = 0  #: number of the job's start
-    key: str = ""  #: equal for all agents of one run: see ``cluster.identity``
+    partial: str = ""  #: why another part of the record is missing; empty if all parts exist
+    job: str = ""  #: job name from the scheduler or launcher, if the run can have several agents
+    attempt: int = 0  #: number of the job's attempt
+    key: str = ""  #: key that all agents of one run share; see ``cluster.identity``
     host_name: str = ""  #: name of the host in the run, if another host has the name `host`
     agent: str = ""  #: id in the run, made of the host, the process and its start
     node: int | None = None  #: index of this host in the run
-    agents: int | None = None  #: number of agents of the run, if its scheduler gives it
+    agents: int | None = None  #: number of agents of the run; ``None`` if the scheduler does not provide it
     ranks: str = ""  #: ranks on this host, folded, such as ``8-15``
     first_rank: int | None = None  #: rank with local rank 0, if known
     folder: str = ""  #: name of this record's folder
 
     @property
     def host_in_run(self) -> str:
-        """The name by which the run's incidents and pages call the host."""
+        """Name of this host in incidents and on pages of the run."""
         return self.host_name or self.host
 
 
 class ReservedContent(msgspec.Struct):
-    """Content of the reserved block of a run's folder, after a file of the folder could not be written."""
+    """Content of the reserved block, which is used if another file of the folder could not be written."""
 
     info: AgentInfo
     diagnosis: Diagnosis | None = None
 
 
 def runs_home(home: Path) -> Path:
-    """Return the folder that contains one folder per run."""
+    """Return the folder that contains the folders of all runs."""
     return home / "runs"
 
 
 class RunFolder:
-    """An agent's folder of a run: in the state folder, otherwise in ``$TMPDIR``, or only in memory.
+    """Folder of a run's agent: in the state folder, otherwise in ``$TMPDIR`` or only in memory.
 
     A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has its
     own block on the disk (`Reserve`).
@@ -121,18 +121,18 @@ class RunFolder:
         self.path = path
         self.info = info
         self.problem: str | None = None  #: reason why nothing is stored, or None
-        self.moved = ""  #: reason why it is not in the state folder, if so
+        self.moved = ""  #: reason why the record is not in the state folder, if so
         self.failed_writes = 0
-        self.reported_until = math.inf  #: limit for incidents of earlier agents; see the function
+        self.reported_until = math.inf  #: limit for incidents of earlier agents; see `reported_until()`
         self._home = path.parent.parent
         self._reserve: Reserve | None = None
         self._diagnosis: Diagnosis | None = None  # diagnosis of the ended run, until all files are written
-        self._waiting: deque[tuple[str, bytes]] = deque()  # lines with the names of their files
+        self._waiting: deque[tuple[str, bytes]] = deque()  # lines to write, with their file names
         self._waiting_bytes = 0
         self._run_incidents: deque[bytes] = deque(maxlen=_MOST_RUN_INCIDENTS)
         self._writer: threading.Thread | None = None
         self._writing = threading.Lock()
-        self._lacks = False  # data was lost that no later write restores
+        self._lacks = False  # data was lost, and no later write can restore it
 
     @classmethod
     def create(
@@ -145,9 +145,9 @@ class RunFolder:
         reuse: bool = False,
         identity: RunIdentity | None = None,
     ) -> RunFolder:
-        """Create the folder; a name in use gets ``-2``, ``-3`` …, unless `reuse` continues in its folder.
+        """Create the folder; a name that is in use gets ``-2``, ``-3`` …, unless `reuse` allows its folder.
 
-        With an `identity`, the run has the same label for all its agents, and only its folders differ.
+        With an `identity`, all agents of the run share its label, and only their folders differ.
         """
         now = time.time() if now is None else now
         if identity is not None:
@@ -186,7 +186,7 @@ class RunFolder:
             self.path, self.info.folder = path, path.name
             if not self.info.key:
                 self.run = self.info.run = path.name
-            self._write("agent.json", self.info)  # comes first: a run killed earlier has no record
+            self._write("agent.json", self.info)  # written first, because a killed run needs a record
             (path / "ranks").mkdir(exist_ok=True)
             reserve = Reserve(path / NAME)
         except OSError as error:
@@ -199,13 +199,13 @@ class RunFolder:
         return ""
 
     def _is_anothers(self, name: str) -> bool:
-        """Return whether the state folder has another run with this name: a full disk is still readable."""
+        """Return whether the state folder already has a run with this name; a full disk is still readable."""
         known = runs_home(self._home) / name
         info = read_info(known)
         return _identity(info) != _identity(self.info) if info is not None else known.exists()
 
     def _move(self, why: str) -> None:
-        """Move the run to ``$TMPDIR`` from now on, or to memory if that folder cannot be written either."""
+        """Store the run in ``$TMPDIR`` from now on, or in memory if that folder is not writable either."""
         home = temporary_home(self._home)
         self._reserve, self.moved = None, why
         with suppress(OSError):
@@ -214,9 +214,9 @@ class RunFolder:
         self.problem = f"{why}; {other}" if other else None
 
     def write_info(self, **changes: Any) -> None:
-        """Apply `changes` and write ``agent.json``, at the end of a run with its diagnosis.
+        """Apply `changes` and write ``agent.json``; at the end of the run, also write its diagnosis.
 
-        If a file cannot be written, the record goes into the reserve, until the files contain all of it.
+        If a file cannot be written, the record is stored in the reserve until the files contain all of it.
         """
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -252,13 +252,13 @@ class RunFolder:
         _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store the ending of the run before other data about it: in its folder, or in another one."""
+        """Store the ending of the run before other data about the end: in its folder or in a replacement."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
         if self._reserve is not None and self._reserve.write(_smallest(self.info, diagnosis)):
             return
-        # If the whole state folder is missing, its mount is: do not create it again below the mount point.
+        # If the whole state folder is missing, it is not mounted: do not create it below the mount point.
         is_gone = self.problem is None and not self._home.is_dir()
         self._lacks, self.info.partial = True, "it was gone or read-only at the end"
         if why := f"gone: {self._home}" if is_gone else self._placed(self._home):
@@ -267,7 +267,7 @@ class RunFolder:
             self._reserve.write(_smallest(self.info, diagnosis))
 
     def close(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Write the complete record of an ended run; free the reserve if the record fits."""
+        """Write the complete record of an ended run; free the reserve if all files could be written."""
         self._diagnosis = diagnosis
         self.write_info(**changes)
 
@@ -278,13 +278,13 @@ class RunFolder:
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
 
     def append_incident(self, incident: Incident) -> None:
-        """Append one change of an incident to ``incidents.jsonl``."""
+        """Append a change of an incident to ``incidents.jsonl``."""
         self._append("incidents.jsonl", incident)
 
     def append_run_incident(self, incident: Incident) -> None:
-        """Append a change of an incident of which users were notified to ``run-incidents.jsonl``.
+        """Append a change of an incident that was reported to users to ``run-incidents.jsonl``.
 
-        The call waits only for a moment: a hanging disk must not delay the reports of other hosts.
+        The call waits only briefly, because an unresponsive disk must not delay the reports of other hosts.
         """
         with self._writing:
             is_stuck = self._writer is not None and self._writer.is_alive()
@@ -296,7 +296,7 @@ class RunFolder:
 
     def _write_run_incidents(self) -> None:
         while self._run_incidents:
-            with suppress(OSError):  # the next agent that merges has the incident, too
+            with suppress(OSError):  # the next agent that merges also has the incident
                 append_whole(self.path / RUN_INCIDENTS, self._run_incidents.popleft())
 
     def append_event(self, event: dict[str, Any]) -> None:
@@ -329,8 +329,8 @@ class RunFolder:
 def list_runs(home: Path) -> list[AgentInfo]:
     """Return the record of each agent with a readable ``agent.json``, newest first.
 
-    The name in a record, and links of other accounts, could lead out of a shared state folder:
-    `AgentInfo.folder` is the name of the folder that was read.
+    In a shared state folder, names in records and links of other accounts could point outside the folder.
+    Therefore, `AgentInfo.folder` is the name of the folder that was actually read.
     """
     try:
         folders = [
@@ -350,12 +350,12 @@ def list_runs(home: Path) -> list[AgentInfo]:
 
 
 def _identity(info: AgentInfo) -> tuple[object, ...]:
-    """Return the values that identify a run in all its records, which may have different folder names."""
+    """Return values that are equal in all records of a run, whose folders can have different names."""
     return info.host, info.namespace, info.pid, info.started_at
 
 
 def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
-    """Return each agent's folder and newest record, including ``$TMPDIR``; the newest run is first."""
+    """Return the folder and the newest record of each agent, including ``$TMPDIR``, newest first."""
     found: dict[tuple[object, ...], tuple[Path, AgentInfo]] = {}
     for place in (home, temporary_home(home)):
         for info in list_runs(place) if place is home or is_own_folder(place) else ():
@@ -366,7 +366,7 @@ def kept_runs(home: Path) -> list[tuple[Path, AgentInfo]]:
 
 
 def folders_of(home: Path, run: str) -> list[tuple[Path, AgentInfo]]:
-    """Return the folder and the record of each agent of a run, in the order of the folders' names."""
+    """Return the folder and the record of each agent of a run, ordered by folder name."""
     found = []
     with suppress(OSError):
         for folder in sorted(runs_home(home).iterdir()):
@@ -391,15 +391,16 @@ def by_run(kept: Sequence[tuple[Path, AgentInfo]]) -> list[list[tuple[Path, Agen
 def by_start(
     agents: Iterable[tuple[_Folder, AgentInfo]], within: float = math.inf
 ) -> list[list[tuple[_Folder, AgentInfo]]]:
-    """Group the agents of one job by start, oldest first.
+    """Group the agents of a job by start, oldest first.
 
-    The agents of a start run at the same time. An agent that began after all others, or the agent of its own
-    host, had ended, belongs to another start of a job that only the user's name or the launcher's address
-    identifies; so does an agent that began more than `within` seconds after the previous one.
+    The agents of a start run at the same time. An agent belongs to another start if it began after all
+    others, or the agent of its own host, had ended. This happens if only the user's name or the launcher's
+    address identifies the job. An agent also belongs to another start if it began more than `within` seconds
+    after the previous agent.
     """
     groups: list[list[tuple[_Folder, AgentInfo]]] = []
     began = -math.inf
-    ended: dict[str, float] = {}  # end of the last agent, by host
+    ended: dict[str, float] = {}  # end of the last agent on each host
     for folder, info in sorted(agents, key=lambda each: each[1].started_at):
         is_up = info.started_at <= ended.get(info.host_in_run, max(ended.values(), default=-math.inf))
         if is_up and info.started_at - began <= within:
@@ -414,7 +415,7 @@ def by_start(
 
 
 def latest_folder(folder: Path) -> Path:
-    """Return the folder in ``$TMPDIR`` in which this run's record continues; otherwise its own folder."""
+    """Return the folder in ``$TMPDIR`` if this run's record continues there; otherwise its own folder."""
     info = read_info(folder)
     if info is None or info.ended_at is not None:
         return folder
@@ -426,14 +427,14 @@ def latest_folder(folder: Path) -> Path:
 
 
 def where_kept(folder: Path) -> Path:
-    """Return the folder, or the folder in ``$TMPDIR`` of a run that did not fit into the state folder."""
+    """Return the folder, or its replacement in ``$TMPDIR`` if the run did not fit into the state folder."""
     place = temporary_home(folder.absolute().parent.parent)
     other = runs_home(place) / folder.name
     return other if not folder.exists() and is_own_folder(place) and other.is_dir() else folder
 
 
 def read_info(folder: Path) -> AgentInfo | None:
-    """Return the newest record in one run's folder; ``None`` if no record is readable."""
+    """Return the newest record in the folder of a run; ``None`` if no record is readable."""
     info, kept = read_record(folder / "agent.json", AgentInfo), read_record(folder / NAME, ReservedContent)
     if kept is not None and (info is None or kept.info.updated_at >= info.updated_at):
         return kept.info
@@ -441,7 +442,7 @@ def read_info(folder: Path) -> AgentInfo | None:
 
 
 def read_diagnosis(folder: Path) -> Diagnosis | None:
-    """Return the diagnosis stored at the run's end, complete or as far as it fitted into the reserve."""
+    """Return the diagnosis stored when the run ended, complete or reduced to fit into the reserve."""
     whole = read_record(folder / "diagnosis.json", Diagnosis)
     kept = read_record(folder / NAME, ReservedContent) if whole is None else None
     return kept.diagnosis if kept is not None else whole
@@ -459,14 +460,15 @@ def read_record(path: Path, kind: type[_Record]) -> _Record | None:
 def mark_reported(folder: Path, known: AgentInfo) -> None:
     """Record in the folder of a lost agent that its incidents were passed to the destinations.
 
-    Do nothing if the agent has written after the record `known`, or if another agent continues there.
+    Do nothing if the agent has written after the record `known`, or if another agent uses the folder.
     """
     info = read_info(folder)
     if info is None or (_identity(info), info.updated_at) != (_identity(known), known.updated_at):
         return
-    # Newer by the smallest step, so that the reserve, with data that fitted into no file, stays unchanged.
+    # Increase the time minimally, so that the reserve, which may hold data that fits into no file, stays
+    # unchanged.
     info.reported, info.updated_at = True, math.nextafter(info.updated_at, math.inf)
-    with suppress(OSError):  # the next agent sends again the incidents that are not recorded as sent
+    with suppress(OSError):  # the next agent sends incidents again that are not recorded as sent
         _write_record(folder / "agent.json", info)
 
 
@@ -475,40 +477,41 @@ def _write_record(path: Path, record: Any) -> None:
 
 
 def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
-    """Return whether the agent still runs: the check for listing, closing, pruning and continuing runs.
+    """Return whether the agent still runs, for listing, closing, pruning and continuing runs.
 
-    If its process id belongs to this namespace, its process decides. An id from another host, container or
-    boot may be any process here: such an agent is gone once it has been silent for `SILENT_SECONDS`, or, if
-    its host has the same name, for `SILENT_HERE_SECONDS`.
+    If its process id belongs to this namespace, the process decides. An id from another host, container or
+    boot can belong to any process here. Such an agent is considered lost once it has been silent for
+    `SILENT_SECONDS`, or for `SILENT_HERE_SECONDS` if its host has the name of this host.
     """
     if info.ended_at is not None:
         return False
-    up = max(info.started_at, info.updated_at)  # not only its start: the clock may have been set since
+    # Do not use only the start time, because the clock may have been set since.
+    up = max(info.started_at, info.updated_at)
     here = info.host == socket.gethostname()
     if here and info.namespace == process_namespace():
         return is_there(info.pid, up)
     now = time.time() if now is None else now
     if -_AHEAD_SECONDS <= now - info.updated_at <= (SILENT_HERE_SECONDS if here else SILENT_SECONDS):
         return True
-    # A record of an older version has no namespace: either sign is enough to count as running.
+    # A record of an older version has no namespace, so one sign of life is enough.
     return here and not info.namespace and is_there(info.pid, up)
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time until which a lost agent's incident changes were reported; otherwise infinity.
+    """Return the time until which a lost agent's incident changes were reported, or infinity for all.
 
-    The last notifications of a killed agent were not stored yet. After a day, they are no longer sent.
-    Incidents that it left open may have waited for longer: see `Episodes`.
+    A killed agent may not have stored its last notifications. After a day, they are no longer sent. Incidents
+    that the agent left open may have been delayed longer; see `Episodes`.
     """
     is_due = not info.reported and now - info.updated_at < _AWAITED_SECONDS
     return info.updated_at - _UNSENT_SECONDS if is_due else math.inf
 
 
 def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
-    """Return whether no agent watches this run, so that its folder may be continued.
+    """Return whether no agent watches this run, so that its folder can be reused.
 
-    A container or host that restarts returns under its name before its agent has been silent for a long time:
-    then wait, for at most `SILENT_HERE_SECONDS`, to see whether that agent writes again.
+    A container or host that restarts has the same name before its old agent has been silent for long. In this
+    case, wait for at most `SILENT_HERE_SECONDS` to see whether the old agent writes again.
     """
     known = fresh = read_info(folder)
     waited = 0.0
@@ -525,13 +528,13 @@ def has_left(folder: Path, sleep: Callable[[float], None] = time.sleep) -> bool:
 
 
 def _smallest(info: AgentInfo, diagnosis: Diagnosis | None) -> bytes:
-    """Return the encoded record, reduced to fit into the reserved block."""
+    """Return the encoded record, reduced so that it fits into the reserved block."""
     data = b""
     for small in _smaller(ReservedContent(info, diagnosis)):
         data = msgspec.json.encode(small)
         if len(data) <= SIZE:
             return data
-    return data[:SIZE]  # unreadable, but never reached, because the last version is bounded
+    return data[:SIZE]  # never reached, because the last version has a limited size
 
 
 def _smaller(kept: ReservedContent) -> Iterator[ReservedContent]:

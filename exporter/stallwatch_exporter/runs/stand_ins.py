@@ -1,4 +1,4 @@
-"""Processes that stand in for the ranks of a recorded stall, at the place in the code where each rank was.
+"""Processes that represent the ranks of a recorded stall, each at the recorded place in the code.
 
 Each process calls functions with the names, files and lines of the recorded stack, so that an agent that
 watches a replay reads the same stacks as from the ranks.
@@ -20,7 +20,7 @@ from stallwatch_exporter.probe.api import FOLDER_VARIABLE
 from stallwatch_exporter.settings import own_main
 from stallwatch_rules.stacks.records import StallStacks
 
-_MOST = 64  #: maximum number of ranks of a recording that are replayed
+_MOST = 64  #: maximum number of ranks that a replay represents
 
 
 def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
@@ -32,7 +32,7 @@ def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
 def standing_in(stacks: StallStacks) -> Iterator[None]:
     """Start a process for each rank that was alive on this host, and end them with the ``with`` block.
 
-    The output of the processes is not part of the recording, so it is dropped.
+    The output of these processes is dropped, because it is not part of the recording.
     """
     frames = {
         rank: group.frames
@@ -55,7 +55,7 @@ def standing_in(stacks: StallStacks) -> Iterator[None]:
             )
             pipe = started[-1].stdin
             assert pipe is not None
-            with suppress(BrokenPipeError):  # a process that could not start
+            with suppress(BrokenPipeError):  # the process could not start
                 pipe.write(json.dumps(calls).encode() + b"\n")
         yield
     finally:
@@ -86,8 +86,8 @@ _call = lambda inner: inner()  # noqa: E731 - on one line, so that its call is o
 
 
 def main() -> None:
-    """Stand in for one rank, whose frames are the first line of standard input."""
+    """Represent one rank; its frames are the first line of standard input."""
     frames = json.loads(sys.stdin.buffer.readline())
-    if "stallwatch_probe" in sys.modules:  # the agent's probe, which answers once it is known to be a rank
+    if "stallwatch_probe" in sys.modules:  # the agent's probe answers only in a rank
         import_module("stallwatch_probe.api").current().phase("train")
     call(frames, partial(os.read, 0, 1))  # returns when the replay ends

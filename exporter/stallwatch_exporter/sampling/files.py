@@ -79,14 +79,14 @@ _EPOCH = datetime(1970, 1, 1)  # start of Unix time, in UTC
 
 
 def seconds_text(time: float) -> str:
-    """Return a time since the epoch as text, in UTC, to the microsecond."""
+    """Return a time since the epoch as text, in UTC with microseconds."""
     if not math.isfinite(time):
         return ""
     second, micros = divmod(round(time * 1e6), 1_000_000)
     return f"{_second_text(second)}.{micros:06d}Z"
 
 
-@lru_cache(maxsize=1024)  # consecutive rows share the second
+@lru_cache(maxsize=1024)  # consecutive rows often have the same second
 def _second_text(second: int) -> str:
     return (_EPOCH + timedelta(seconds=second)).isoformat(" ", "seconds")
 

@@ -15,7 +15,7 @@ from stallwatch_rules.samples.series import SeriesReader
 from stallwatch_rules.samples.table import Row, RowReader
 from stallwatch_rules.scan.chunks import whole_lines
 
-BLOCK = 4 * 1024 * 1024  #: number of bytes that are searched at once
+BLOCK = 4 * 1024 * 1024  #: number of bytes that are searched at a time
 _ROWS = 10_000
 _FIRST_LINES = 1000  # number of lines that show the kind of log
 
@@ -34,7 +34,7 @@ class Sampling:
         self._reader = ProgressReader(self.files, progress)
 
     def rows(self, named: Callable[[str], str] = str) -> Iterator[list[Row]]:
-        """Yield all rows, file by file, in lists of bounded size; `named` returns the names of files."""
+        """Yield all rows in lists of limited size, file by file; `named` returns the names of files."""
         for file in self.files:
             held: list[Row] = []
             for rows in _rows_of(file, self._reader.chunks(file, self.problems), named(file.name)):

@@ -1,7 +1,7 @@
 """Check access to /metrics and the relay, by bearer tokens and passwords as Prometheus sends them.
 
-The credentials are in files, which are read at each request: a changed file is valid at once, and an
-unreadable file denies all callers.
+The credentials are in files that are read for each request, so changes are effective immediately. If a file
+cannot be read, all callers are denied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _REALM = 'realm="stallwatch"'
 
 
 class Access:
-    """Decide which requests a server answers."""
+    """Decide which requests a server accepts."""
 
     def __init__(
         self,
@@ -35,10 +35,10 @@ class Access:
         is_authenticated: bool = False,
         report: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Set up access control; `names` and `tokens` are accepted besides those in the settings.
+        """Set up access control; `names` and `tokens` are accepted in addition to the settings.
 
-        `is_authenticated`: a client certificate authenticates the connection. `report` is called once, when a
-        name is refused, because the sender of such requests may send many.
+        `is_authenticated` is true if a client certificate authenticates the connection. `report` is called
+        only once for a name that is rejected, because such requests can be frequent.
         """
         self._settings = settings
         self._names = normalised((*settings.allowed_hosts, *names))
@@ -53,7 +53,7 @@ class Access:
 
     @property
     def challenges(self) -> list[tuple[str, str]]:
-        """Headers of a 401 answer that name the accepted credentials; empty if none are needed."""
+        """Headers of a 401 response that name the accepted credentials; empty if none are needed."""
         schemes = [f"Bearer {_REALM}"] if self._settings.token_file or self._tokens else []
         if self._settings.basic_auth_file:
             schemes.append(f'Basic {_REALM}, charset="UTF-8"')
@@ -67,9 +67,9 @@ class Access:
         *,
         is_open: bool = False,
     ) -> Refusal | None:
-        """Return why a request with these headers is refused; ``None`` if it is accepted.
+        """Return why a request with these headers is rejected; ``None`` if it is accepted.
 
-        Credentials are needed if any are configured, unless the requested page `is_open` to all.
+        Credentials are required if any are configured, unless the requested page `is_open` to everyone.
         """
         is_known = self._is_known(authorization[0] if len(authorization) == 1 else "")
         if self.challenges and not is_known and not is_open:
@@ -82,7 +82,7 @@ class Access:
         return refusal
 
     def _is_known(self, authorization: str) -> bool:
-        """Return whether the header contains valid credentials, in equal time for all wrong ones."""
+        """Return whether the header contains valid credentials; all wrong credentials take the same time."""
         scheme, _, sent = authorization.partition(" ")
         if scheme.lower() == "bearer":
             known = {*_lines(self._settings.token_file), *(token.encode() for token in self._tokens)}
@@ -131,7 +131,7 @@ def problems(settings: ServerSettings) -> list[str]:
 
 
 def _lines(path: Path | None) -> list[bytes]:
-    """Return the entries of a credential file; none if it cannot be read, which denies all callers."""
+    """Return the entries of a credential file; empty if it cannot be read, so that all callers are denied."""
     try:
         return [] if path is None else _read(path)
     except OSError:

@@ -1,6 +1,6 @@
-"""Limit the connections of Stallwatch's HTTP servers: their number, and how long a server waits for one.
+"""Limit the connections of Stallwatch's HTTP servers: their number, and how long a server waits for each.
 
-A connection costs a thread and a descriptor, and the watching of a run needs descriptors, too.
+Each connection uses a thread and a descriptor, and the agent also needs descriptors to watch the run.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from operator import itemgetter
 from socketserver import ThreadingMixIn
 from typing import Any
 
-_HEAD = 64 << 10  # maximum bytes of a request's head
-_LEAVING = 1.0  # seconds for a thread to notice the end of its connection
+_HEAD = 64 << 10  # maximum size of a request's head in bytes
+_LEAVING = 1.0  # seconds in which a thread detects the end of its connection
 
 
 class Peer:
-    """The client of a connection, with the time until which the server waits for it."""
+    """Client of a connection, with the time until which the server waits for the client."""
 
     def __init__(self, connection: socket.socket, deadline: float) -> None:
         self._connection = connection
@@ -37,10 +37,10 @@ class Peer:
 
 
 class BoundedServer(ThreadingMixIn, HTTPServer):
-    """Server of at most `most` connections; the client that waits longest makes room for the next.
+    """Server with at most `most` connections; a new client replaces the client that has been idle longest.
 
-    The head of a request, with its TLS handshake, has to arrive within `seconds`. Each `piece` of a body or
-    an answer has the same time, and all pieces together have `whole` seconds.
+    The head of a request, including the TLS handshake, must arrive within `seconds`. The same limit applies
+    to each `piece` of a body or a response. The limit for all pieces together is `whole` seconds.
     """
 
     daemon_threads = True
@@ -113,13 +113,13 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """End the server's loop at once, without waiting for its next poll; only Linux wakes the loop."""
+        """End the server's loop immediately instead of at its next poll; only Linux wakes the loop."""
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
 
     def server_close(self) -> None:
-        """Close the server and all connections; answers in progress get a moment to be sent."""
+        """Close the server and all connections; responses in progress get a moment to be sent."""
         super().server_close()
         with self._changed:
             for how in (socket.SHUT_RD, socket.SHUT_RDWR):
@@ -143,7 +143,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return self.clock() + self.seconds
 
     def pieces(self, peer: Peer, length: int) -> Iterator[int]:
-        """Yield the sizes in which to read or write `length` bytes, and set a deadline for each."""
+        """Yield the sizes in which to read or write `length` bytes, and set a deadline for each piece."""
         end = self.clock() + self.whole
         for start in range(0, length, self.piece):
             peer.deadline = min(self.next_deadline(), end)
@@ -154,7 +154,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
 
 
 class ServerThread:
-    """A server in its own thread, until it is closed."""
+    """Server that runs in its own thread until it is closed."""
 
     def __init__(self, server: BoundedServer, name: str, poll_seconds: float = 0.5) -> None:
         self._server = server
@@ -188,7 +188,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request; on a kept connection, the deadline starts with the first byte."""
+        """Wait for a request; on a reused connection, the deadline starts with the first byte."""
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)
@@ -196,7 +196,7 @@ class BoundedHandler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     def parse_request(self) -> bool:
-        """Read the head of a request, whose total size is limited, not only the size of its lines."""
+        """Read the head of a request; the total size is limited, in addition to the size of lines."""
         stream = self.rfile
         self.rfile = _Head(stream)  # type: ignore[assignment]
         try:
@@ -205,22 +205,22 @@ class BoundedHandler(BaseHTTPRequestHandler):
             self.rfile = stream
 
     def has_one_end(self) -> bool:
-        """Return whether two readers, such as a proxy and this server, agree on the end of the request."""
+        """Return whether all readers, such as a proxy and this server, find the same end of the request."""
         lengths = self.headers.get_all("Content-Length", [])
         return not ("Transfer-Encoding" in self.headers or len(lengths) > 1 or self.headers.defects)
 
     def body(self, length: int) -> bytes:
-        """Read the body of the request, which is shorter if the connection ends within it."""
+        """Read the body of the request; the body is shorter if the connection ends before it is complete."""
         body = b"".join(self.rfile.read(size) for size in self.server.pieces(self._peer, length))
         self.arrived()
         return body
 
     def arrived(self) -> None:
-        """Record that the request is complete, so that the server does not wait for this client."""
+        """Record that the request is complete, so that the server no longer waits for this client."""
         self._peer.deadline = None
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Log nothing about requests."""
+        """Do not log requests."""
 
 
 class _Head:
@@ -239,7 +239,7 @@ class _Head:
 
 
 class _Answer(io.BufferedIOBase):
-    """Writer to a connection whose client has to read the answer in time."""
+    """Writer for a connection whose client must read the response in time."""
 
     def __init__(self, connection: socket.socket, peer: Peer, server: BoundedServer) -> None:
         self._connection = connection
@@ -250,13 +250,14 @@ class _Answer(io.BufferedIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        before = self._peer.deadline  # a body may follow after "100 Continue"
+        before = self._peer.deadline  # a body can follow after "100 Continue"
         rest = memoryview(data)
         try:
             for size in self._server.pieces(self._peer, len(rest)):
                 self._connection.sendall(rest[:size])
                 rest = rest[size:]
-        except ssl.SSLError as error:  # wsgiref prints a traceback except for errors of a plain connection
+        # wsgiref prints a traceback for all errors, except those of an unencrypted connection.
+        except ssl.SSLError as error:
             raise BrokenPipeError from error
         finally:
             self._peer.deadline = before

@@ -1,6 +1,7 @@
-"""Announce endpoints to Prometheus: one file per endpoint in a folder that ``file_sd_configs`` reads.
+"""Announce endpoints to Prometheus, with one file per endpoint in a folder for ``file_sd_configs``.
 
-Several accounts may share the folder. Files are written atomically, and only this account's are removed.
+Several accounts can share the folder. Files are written atomically, and only this account's files are
+removed.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _MOST_BYTES = 64 * 1024
 def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
     """Write the file for an endpoint (``host:port``) of this process, and return its path.
 
-    First, remove this account's files of ended processes. Raises `OSError` for an unwritable folder.
+    First, remove this account's files of ended processes. Raises `OSError` if the folder is not writable.
     """
-    make_open(folder)  # Prometheus has its own account
+    make_open(folder)  # Prometheus runs under its own account
     _remove_stale(folder)
     port = target.rpartition(":")[2]
     labels = {
@@ -36,7 +37,7 @@ def announce(folder: Path, target: str, run: str, *, tls: bool = False) -> Path:
         "pid": str(os.getpid()),
         "namespace": process_namespace(),
     }
-    # Do not use plain labels: if the metrics have the same label (run), theirs would become exported_run.
+    # Do not use plain labels: if a metric has the same label (run), its own label would become exported_run.
     shown = {f"{_META}{name}": text for name, text in labels.items()}
     if tls:
         shown["__scheme__"] = "https"

@@ -1,8 +1,8 @@
-"""Decide which requests are meant for this server, by the names in their ``Host`` and ``Origin`` headers.
+"""Decide which requests are intended for this server, based on their ``Host`` and ``Origin`` headers.
 
-A web page in a browser may let its own name resolve to this machine ("DNS rebinding"), and then read the
-server's pages under that name. Therefore a server answers only under names that no other party can claim:
-addresses, ``localhost``, the machine's own names, and configured names.
+A web page in a browser can let its own domain name resolve to this machine ("DNS rebinding"), and then read
+the server's pages under that name. Therefore, a server responds only under names that no other party can
+claim: addresses, ``localhost``, the machine's own names, and configured names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _REMEDY = "add the name to allowed_hosts under [server] in stallwatch.toml"
 
 
 class Refusal(NamedTuple):
-    """Status and reason of a refused request."""
+    """Status and reason for the rejection of a request."""
 
     status: HTTPStatus
     reason: str
@@ -46,7 +46,7 @@ def host_name(authority: str) -> str | None:
 
 
 def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
-    """Return whether a server may answer under this ``Host`` header; `names` may include ``*.domain``."""
+    """Return whether a server responds to this ``Host`` header; `names` can include ``*.domain``."""
     name = host_name(authority)
     if name is None:
         return False
@@ -56,12 +56,12 @@ def is_allowed_host(authority: str, names: Iterable[str]) -> bool:
 
 
 def is_same_origin(origin: str, authority: str) -> bool:
-    """Return whether a page of this ``Origin`` came from the host and port that it now addresses.
+    """Return whether a page with this ``Origin`` was loaded from the host and port that it now requests.
 
-    Browsers omit the scheme's default port; a proxy may write it.
+    Browsers omit the scheme's default port, but a proxy can include it.
     """
     scheme, _, rest = origin.lower().partition("://")
-    port = _PORTS.get(scheme)  # no other scheme: a sandboxed frame sends "null"
+    port = _PORTS.get(scheme)  # no other scheme; for example, a sandboxed frame sends "null"
     return port is not None and rest.removesuffix(port) == authority.lower().removesuffix(port)
 
 
@@ -73,10 +73,10 @@ def refusal_of(
     url: str = "",
     known_caller: bool = False,
 ) -> Refusal | None:
-    """Return the reason to refuse a request with these ``Host`` and ``Origin`` headers, or ``None``.
+    """Return the reason to reject a request with these ``Host`` and ``Origin`` headers, or ``None``.
 
-    `url` is the address at which users reach the server, whatever ``Host`` their proxy sends. An
-    authenticated caller (`known_caller`) may use any name, because a foreign page cannot be authenticated.
+    `url` is the address at which users access the server, whatever ``Host`` their proxy sends. An
+    authenticated caller (`known_caller`) can use any name, because a foreign page cannot be authenticated.
     """
     host = hosts[0] if len(hosts) == 1 else ""
     if not known_caller and not is_allowed_host(host, configured) and not is_allowed_host(host, own_names()):
@@ -95,7 +95,7 @@ def normalised(names: Iterable[str]) -> frozenset[str]:
 
 
 def pattern_of(name: str) -> str | None:
-    """Return a configured name, ``*.domain`` or ``*`` in that form; ``None`` if no request can have it."""
+    """Return a configured name, ``*.domain`` or ``*`` in that form; ``None`` for an impossible name."""
     below = "*." if name.strip().startswith("*.") else ""
     if name.strip() == "*":
         return "*"
@@ -107,7 +107,7 @@ def pattern_of(name: str) -> str | None:
 
 
 def name_in(url: str) -> list[str]:
-    """Return the host name of an address in a list; an empty list if it has none."""
+    """Return a list with the host name of an address; an empty list if the address has no host name."""
     try:
         name = urlsplit(url).hostname
     except ValueError:
@@ -116,17 +116,18 @@ def name_in(url: str) -> list[str]:
 
 
 def own_names() -> frozenset[str]:
-    """Return the names of this machine; at most one caller per minute waits for a name server."""
+    """Return the names of this machine; a name server is queried at most once a minute."""
     name = socket.gethostname()
-    # mDNS: ``.local`` is also reserved.
+    # mDNS also reserves ``.local``
     local = [] if not name or "." in name else [f"{name}.local"]
     return normalised(filter(None, (name, *local, _full_name(), *_FROM_CONTAINERS)))
 
 
 class _FullName:
-    """The name of this machine from a name server.
+    """Name of this machine, from a name server.
 
-    While one caller waits for the name server, other callers get the last name: a page could make many wait.
+    While one caller waits for the name server, other callers get the last name, because a page could cause
+    many calls.
     """
 
     def __init__(self) -> None:
@@ -138,7 +139,7 @@ class _FullName:
         if time.monotonic() >= self._until and self._query_lock.acquire(blocking=False):
             try:
                 found = socket.getfqdn()
-                # Without an answer, the result is the short name, and the last known name stays valid.
+                # Without a response, the result is the short name, so the last known name is kept.
                 self._name = found if "." in found else self._name
                 self._until = time.monotonic() + _REQUERY_SECONDS
             finally:

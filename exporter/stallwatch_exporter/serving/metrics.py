@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200)
 _MOST_RANKS = 100_000
-MOST_LABELS = 20_000  #: maximum number of distinct ranks: a log may claim any number; each has a dozen series
+MOST_LABELS = 20_000  #: maximum number of ranks; a log can contain any number, each with a dozen series
 _BY_RUN, _BY_RANK = ("run",), ("run", "rank")
 # Gauges and counters by kind and labels: names without "stallwatch_" and "_total", and help texts.
 _FAMILIES: Mapping[tuple[Literal["gauge", "counter"], tuple[str, ...]], Mapping[str, str]] = {
@@ -134,7 +134,7 @@ class RunMetrics:
         self._hooked: set[str] = set()  # values that the probe reports, so that the log's are ignored
         self._counted: dict[tuple[str, str], float] = {}
         self._saved_at: float | None = None
-        self._longest_interval = 0.0  # longest seconds between two checkpoints
+        self._longest_interval = 0.0  # longest interval between two checkpoints
         for name in _FAMILIES["counter", _BY_RUN]:
             self._series(name)  # create the series, which starts at 0
         self.stalled_now(False)
@@ -147,12 +147,12 @@ class RunMetrics:
     # ---- what was read
 
     def read(self, lines: int, size: int) -> None:
-        """Count lines and bytes of log read."""
+        """Count lines and bytes that were read from logs."""
         self._series("log_lines").inc(lines)
         self._series("log_bytes").inc(size)
 
     def sample(self, sample: Sample, *, hooked: bool = False) -> None:
-        """Set the gauges from the numbers of one line, or with `hooked` from those of a rank's probe."""
+        """Set gauges from the numbers in one log line, or if `hooked` is true, from a rank's probe."""
         rank = self._rank(sample.rank)
         for key, value in sample.values.items():
             if key in _SHOWN and (hooked or key not in self._hooked):
@@ -160,7 +160,7 @@ class RunMetrics:
         self._skip(rank, sample.values)
 
     def _skip(self, rank: str, values: dict[str, float]) -> None:
-        """Count overflows, one by one or from the total in DeepSpeed's step line."""
+        """Count overflows, one at a time or from the total in DeepSpeed's step line."""
         before = self._skipped_until.get(rank, 0.0)
         now = max(before + (1 if values.get("overflow") else 0), values.get("skipped_steps", 0.0))
         if now > before:
@@ -185,7 +185,7 @@ class RunMetrics:
                 self._count(name, rank, values[name])
 
     def _count(self, name: str, rank: str, total: float) -> None:
-        """Add the growth of a rank's running total, which starts at zero again when the rank restarts."""
+        """Add the increase of a rank's running total, which restarts at zero when the rank restarts."""
         before = self._counted.get((name, rank), 0.0)
         self._series(name, rank).inc(total - before if total >= before else total)
         self._counted[name, rank] = total
@@ -204,9 +204,9 @@ class RunMetrics:
     # ---- how it goes
 
     def progress(self, step: int | None, total: int | None, *, counted: bool = False) -> None:
-        """Set the run's step; after a restart from a checkpoint, the repeated steps count again.
+        """Set the run's step; steps that are repeated after a restart from a checkpoint count again.
 
-        With `counted`, the sum already contains the steps until this one, maybe under other numbers.
+        With `counted`, the sum already contains all steps up to this step, possibly under other numbers.
         """
         if step is not None:
             before = self._steps_at
@@ -240,7 +240,7 @@ class RunMetrics:
         self._series("stalled_seconds").inc(seconds)
 
     def stalled_now(self, stalled: bool) -> None:
-        """Set whether the run is stalled, after its suspicion was confirmed."""
+        """Set whether the run is stalled, once its suspected stall was confirmed."""
         self._series("stalled").set(int(stalled))
 
     def incident(self, rule: str, severity: str, is_open: bool) -> None:
@@ -272,7 +272,7 @@ class RunMetrics:
         self._series("end_timestamp_seconds", ending).set(steady.wall(when))
 
     def ranks(self, up: Mapping[int, object]) -> None:
-        """Set whether each known rank is running: the rank's value in `up` is true while it has a process."""
+        """Set whether each known rank is running: `up` is true for a rank while it has a process."""
         for rank, alive in up.items():
             if label := self._rank(rank):
                 self._series("rank_up", label).set(1 if alive else 0)
@@ -285,13 +285,13 @@ class RunMetrics:
     def hosts(self, expected: int | None, reporting: int | None, silent: int | None) -> None:
         """Set the numbers of hosts that a coordinator expects, that report, and that are silent.
 
-        ``None`` comes from an agent that does not merge: only one agent may report these numbers.
+        ``None`` means that the agent does not merge, because only one agent reports these numbers.
         """
         for state, count in {"expected": expected, "reporting": reporting, "silent": silent}.items():
             if count is not None:
                 self._series("hosts", state).set(count)
             else:
-                with suppress(KeyError):  # prometheus-client 0.21 raises it without the series
+                with suppress(KeyError):  # prometheus-client 0.21 raises it if the series does not exist
                     self._families["hosts"].remove(self.run, state)
 
     def slowdown(self, cost: float) -> None:
@@ -299,9 +299,9 @@ class RunMetrics:
         self._series("slowdown_ratio").set(cost)
 
     def identity(self, info: AgentInfo, versions: Mapping[str, str]) -> None:
-        """Set the run's host, job and versions; long texts are left out."""
+        """Set the run's host, job and versions; long texts are omitted."""
         facts = {"host": info.host_in_run, "stallwatch": __version__, **versions}
-        if info.job:  # not "job", which Prometheus uses for its targets
+        if info.job:  # the label "job" is not used, because Prometheus needs it for its targets
             facts |= {"job_id": info.job, "attempt": str(info.attempt)}
             if info.node is not None:
                 facts["node"] = str(info.node)
@@ -314,7 +314,7 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """Return a rank's label; "" for impossible ranks and for new ranks beyond the limit."""
+        """Return the label of a rank; empty for impossible ranks and for new ranks beyond the limit."""
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

@@ -1,4 +1,4 @@
-"""Define the registry of a run's metrics."""
+"""Define the registry for the metrics of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 class RunRegistry(CollectorRegistry):
     """Registry of the metrics of one run.
 
-    Creation times are left out, and the last metric is the duration of the collection.
+    Creation times are omitted, and the last metric is the duration of the collection.
     """
 
     def __init__(self, run: str) -> None:

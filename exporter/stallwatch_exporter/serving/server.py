@@ -28,7 +28,7 @@ from stallwatch_exporter.settings import ExporterSettings
 
 
 class _Server(BoundedServer, WSGIServer):
-    """A WSGI server that idle connections cannot fill."""
+    """WSGI server that idle connections cannot block."""
 
 
 class _Handler(BoundedHandler, WSGIRequestHandler):
@@ -39,7 +39,7 @@ class _Handler(BoundedHandler, WSGIRequestHandler):
 
 
 class MetricsServer(ServerThread):
-    """A running metrics endpoint at `url`."""
+    """Running metrics endpoint at `url`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MetricsServer(ServerThread):
     def linger(self, limit: float) -> bool:
         """Wait up to `limit` seconds until a Prometheus that scraped before has read the current values.
 
-        Return at once, with `False`, if there was no scrape before.
+        Return `False` immediately if there was no scrape before.
         """
         return self._scrapes.wait_for_one(limit)
 
@@ -136,7 +136,7 @@ def _announced(
 def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     """Return the server's TLS context; ``None`` if no TLS is configured.
 
-    A partial configuration raises `ValueError`, because its user does not want plain HTTP.
+    A partial configuration raises `ValueError`, because the user expects an encrypted connection.
     """
     certificate, key, authority = settings.tls_certificate, settings.tls_key, settings.tls_client_ca
     if certificate is None:
@@ -147,7 +147,7 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     path = certificate
     try:
-        context.load_cert_chain(certificate, key)  # one PEM file may contain certificate and key
+        context.load_cert_chain(certificate, key)  # one PEM file can contain certificate and key
         if authority is not None:
             path = authority
             context.load_verify_locations(authority)
@@ -158,7 +158,7 @@ def _tls(settings: ExporterSettings) -> ssl.SSLContext | None:
 
 
 def _address(host: str) -> str:
-    """Return the address at which this machine reaches a server bound to `host`."""
+    """Return the address at which this machine can connect to a server bound to `host`."""
     if host in ("", "0.0.0.0"):
         return "127.0.0.1"
     if host == "::":
@@ -170,14 +170,14 @@ WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Gate:
-    """Wrapper of the endpoint's application that answers only allowed requests."""
+    """Wrapper of the endpoint's application that serves only allowed requests."""
 
     def __init__(self, app: WSGIApp, access: Access) -> None:
         self._app = app
         self._access = access
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer like the wrapped application, or with the reason for the refusal.
+        """Return the response of the wrapped application, or the reason for a rejection.
 
         wsgiref joins a repeated header with a comma, which is invalid for these headers.
         """
@@ -196,7 +196,7 @@ class Gate:
 # vmagent, Grafana Alloy, the OpenTelemetry collector. People and dashboards do not send it.
 _SCRAPER = "HTTP_X_PROMETHEUS_SCRAPE_TIMEOUT_SECONDS"
 _GAPS = 5
-_LATE = 1.5  # a scraper may be late by half an interval, and a second
+_LATE = 1.5  # a scraper can be late by half an interval, plus a second
 _GRACE = 1.0
 
 
@@ -211,7 +211,7 @@ class Scrapes:
         self._served: float = float("-inf")  # start of the newest answered scrape
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """Answer like the wrapped application."""
+        """Return the response of the wrapped application."""
         if _SCRAPER not in environ:
             return self._app(environ, start_response)
         began = self._clock()
@@ -223,7 +223,7 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the seconds until the next scrape should come; at most `limit`, 0 without a scraper."""
+        """Return the seconds until the next scrape is expected, at most `limit`; 0 without a scraper."""
         with self._changed:
             began = list(self._began)
         if not began:
@@ -232,11 +232,11 @@ class Scrapes:
         if not gaps:
             return limit
         wait = _LATE * max(gaps) + _GRACE
-        # A scraper that is so late will not come.
+        # A scraper that is this late is not expected anymore.
         return max(0.0, min(limit, began[-1] + wait - self._clock()))
 
     def wait_for_one(self, limit: float) -> bool:
-        """Wait until a scrape that began after this call was answered; return whether one was."""
+        """Wait until a scrape that began after this call was answered; return whether this happened."""
         began = self._clock()
         patience = self.patience(limit)
         with self._changed:

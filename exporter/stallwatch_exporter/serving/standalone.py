@@ -1,6 +1,6 @@
 """Let a rank watch itself without an agent: a thread reads the rank's ring and serves /metrics.
 
-The training thread writes into the ring and does not use this thread.
+The training thread writes to the ring and never waits for this thread.
 """
 
 from __future__ import annotations
@@ -67,5 +67,5 @@ class Standalone:
         while not self._ended.wait(LOOK_SECONDS):
             try:
                 self.look()
-            except Exception:  # the next call may succeed; the training must not notice this error
+            except Exception:  # the next call may succeed, and the error must not affect the training
                 continue

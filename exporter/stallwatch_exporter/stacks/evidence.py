@@ -1,4 +1,4 @@
-"""Take stack snapshots of the ranks in a separate thread, so that the agent never waits for one."""
+"""Take stack snapshots of the ranks in a separate thread, so that the agent never waits for a snapshot."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PATIENCE_SECONDS = 30.0  #: reading the command line of a process stuck in the k
 
 
 class LookResult(msgspec.Struct, frozen=True):
-    """The result of one snapshot."""
+    """Result of one snapshot."""
 
-    answers: list[RankAnswer]  #: empty if there is no rank on this host
+    answers: list[RankAnswer]  #: empty if this host has no ranks
     stacks: StallStacks | None = None
     suspended: bool = False  #: the whole command is stopped, or frozen by its control group
     unanswered: str = ""  #: reason why no rank could be queried
 
 
 class Evidence:
-    """Snapshots of the ranks: `look` starts one, `take` returns its result once it is available."""
+    """Snapshots of the ranks: `look` starts a snapshot, `take` returns its result once it is available."""
 
     def __init__(
         self,
@@ -48,29 +48,30 @@ class Evidence:
     ) -> None:
         self.command: int | None = None  #: id of the process that `stallwatch run` started
         self._rings = rings
-        self._folder = folder  # None: nothing is written
+        self._folder = folder  # None if nothing is written
         self._run = run
         self._notice = notice
         self._clock = clock
         self._number = 0  # number of the current or last snapshot
-        self._began: float | None = None  # start of the current snapshot; None: it is over
+        self._began: float | None = None  # start time of the current snapshot; None if it has ended
         self._results: dict[int, LookResult] = {}
-        self._file = ""  # name of the file with the stacks of this quiet period's newest snapshot
+        self._file = ""  # name of the file with the newest stacks of this quiet period
 
     @property
     def possible(self) -> bool:
-        """Return whether there may be a process to query, without a search."""
+        """Return whether a process to query may exist, without searching for it."""
         return self._rings is not None or self.command is not None
 
     @property
     def under_way(self) -> bool:
-        """Return whether a snapshot has begun and has no result yet."""
+        """Return whether a snapshot has begun but has no result yet."""
         return self._began is not None
 
     def look(self, *, progressed: bool = False) -> None:
-        """Start a snapshot and return at once; `progressed`: a rank completed steps.
+        """Start a snapshot and return immediately; `progressed` is whether a rank completed steps.
 
-        The snapshot writes the stacks to a file. Without a result within `PATIENCE_SECONDS`, it is abandoned.
+        The snapshot writes the stacks to a file. If there is no result after `PATIENCE_SECONDS`, it is
+        abandoned.
         """
         self._number += 1
         self._began = self._clock()
@@ -83,7 +84,7 @@ class Evidence:
             self._results[self._number] = LookResult([])
 
     def take(self) -> LookResult | None:
-        """Return the result of the current snapshot, once; ``None`` while there is none."""
+        """Return the result of the current snapshot, only once; ``None`` if there is no result yet."""
         found = self._results.pop(self._number, None)
         if found is None and self._began is not None and self._clock() - self._began >= PATIENCE_SECONDS:
             self._notice(f"the ranks did not answer within {PATIENCE_SECONDS:.0f} s")
@@ -107,7 +108,7 @@ class Evidence:
         try:
             began = time.monotonic()
             ranks = local_ranks(self._rings, self.command)
-            if not progressed:  # a program without a step may be anything: query only ranks
+            if not progressed:  # a program without steps can be anything, so query only ranks
                 ranks = [one for one in ranks if one.ring is not None and one.ring.exists()]
             elif not ranks:
                 ranks = sole_program(self.command)

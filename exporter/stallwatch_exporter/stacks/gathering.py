@@ -17,11 +17,11 @@ from stallwatch_rules.stacks.rank_activity import activity_of_rank
 from stallwatch_rules.stacks.reading import from_faulthandler, from_probe
 from stallwatch_rules.stacks.records import Condition, RankAnswer
 
-ANSWER_SECONDS = 2.0  #: limit for the answering thread in the rank
-COLLECTIVES_SECONDS = 1.0  #: limit for torch's flight recorder, from the first answer
-SIGNAL_SECONDS = 1.5  #: limit for faulthandler
-SPY_SECONDS = 10.0  #: limit for py-spy
-WORKERS_SECONDS = 1.5  #: limit for all workers of one rank's data loader
+ANSWER_SECONDS = 2.0  #: seconds that the answering thread in the rank can take
+COLLECTIVES_SECONDS = 1.0  #: seconds that torch's flight recorder can take, from the first answer
+SIGNAL_SECONDS = 1.5  #: seconds that faulthandler can take
+SPY_SECONDS = 10.0  #: seconds that py-spy can take
+WORKERS_SECONDS = 1.5  #: seconds that all workers of one rank's data loader can take together
 _LOOK_SECONDS = 0.02
 _SPIES = 4
 
@@ -30,10 +30,11 @@ _Waiting = TypeVar("_Waiting")
 
 
 def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAnswer]:
-    """Query each rank, and never raise an error for a rank that cannot be queried.
+    """Query each rank; a rank that cannot be queried raises no error.
 
-    If no answering thread waits in a process, py-spy reads it, if installed. The signal is the second method,
-    and used only if it may `interrupt`: a program in ``signal.pause()`` continues after it.
+    If a process has no thread that answers queries, py-spy reads the stacks, if it is installed. The signal
+    is the second method. In a process without such a thread, it is used only if `interrupt` is true, because
+    a program in ``signal.pause()`` continues after a signal.
     """
     pairs = [(one, RankAnswer(one.rank, one.pid, condition=_condition(one))) for one in ranks]
     probed = [(one, record) for one, record in pairs if one.ring and record.condition in ("alive", "blocked")]
@@ -56,7 +57,7 @@ def gather(ranks: Sequence[LocalRank], *, interrupt: bool = True) -> list[RankAn
 def wait_for(
     waiting: Iterable[_Waiting], is_done: Callable[[_Waiting], object], patience: float
 ) -> list[_Waiting]:
-    """Check all items until they are done or `patience` seconds are over; return those not done."""
+    """Check all items until they are done or `patience` seconds have passed; return the unfinished items."""
     waiting, end = list(waiting), time.monotonic() + patience
     while (waiting := [one for one in waiting if not is_done(one)]) and time.monotonic() < end:
         time.sleep(_LOOK_SECONDS)
@@ -100,7 +101,7 @@ def _numbers(found: Any) -> dict[str, float]:
 
 
 def _late_answers(pairs: _Pairs, query: str) -> None:
-    """Correct the ranks whose thread answered late: no call holds the interpreter lock there."""
+    """Correct the ranks that answered late, because no call holds the interpreter lock there."""
     for rank, record in pairs:
         if record.locked_out and _take_answer(rank, record, query):
             record.locked_out = False
@@ -125,7 +126,7 @@ def _from_outside(pairs: _Pairs) -> None:
     if program is None:
         return
 
-    ranks = iter(left)  # shared, so that a py-spy that hangs delays no other rank
+    ranks = iter(left)  # shared, so that a hanging py-spy delays no other rank
 
     def spy() -> None:
         for rank, record in ranks:
@@ -133,7 +134,7 @@ def _from_outside(pairs: _Pairs) -> None:
             if threads:
                 record.threads, record.origin = threads, "py-spy"
 
-    # Do not use an executor: it waits for its threads at exit, and a py-spy may be unkillable.
+    # Do not use an executor, which waits for its threads at exit, because py-spy may be impossible to kill.
     count = min(len(left), _SPIES)
     spies = [threading.Thread(target=spy, name="stallwatch py-spy", daemon=True) for _ in range(count)]
     for each in spies:
@@ -145,17 +146,17 @@ def _from_outside(pairs: _Pairs) -> None:
 def _look(pairs: _Pairs) -> None:
     """Add what the kernel reports about each rank, such as whether it is still blocked or waits for a lock.
 
-    Call this last: a rank that was only briefly blocked continues meanwhile.
+    Call this last, so that a rank that was blocked only briefly has time to continue.
     """
     holders = processes.lock_holders()
     names = {one.pid: f"rank {one.rank} (PID {one.pid})" for one, _ in pairs}
     for rank, record in pairs:
         now = _condition(rank)
-        # A moment in the disk's queue does not count as blocked: both checks must find it.
+        # Waiting briefly for a disk does not count as blocked: both checks must find the rank blocked.
         record.condition = "alive" if now == "blocked" != record.condition else now
         silent = record.condition == "alive" and not any(thread.frames for thread in record.threads)
         if silent and rank.ring is not None and queries.has_left(rank.ring):
-            record.condition = "ended"  # only the process remains, while torch and the kernel end it
+            record.condition = "ended"  # only the process remains, until torch and the kernel end it
         if record.condition == "ended":
             record.left = rank.ring is not None and queries.has_left(rank.ring, well=True)
         else:

@@ -1,6 +1,6 @@
 """Find the ranks on this host: processes with a ring, and Python processes of the command without one.
 
-If there are neither, the command may be a single Python program, which then counts as rank 0.
+If there are no such processes, the command may be a single Python program, which then counts as rank 0.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _LAUNCHED |= {"PMI_RANK", "PMIX_RANK", "SLURM_PROCID"}
 
 
 class LocalRank(msgspec.Struct, frozen=True):
-    """The process of one rank."""
+    """Process of one rank."""
 
     rank: int
     pid: int
-    started: float  #: Unix seconds at which the process started or its ring was created
-    ring: Path | None = None  #: path of the ring, beside which the probe answers, even if the ring is missing
+    started: float  #: Unix seconds of the start of the process, or of the creation of its ring
+    ring: Path | None = None  #: path of the ring, which can be missing; the probe answers next to this path
     ended: bool = False
 
 
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
-    """Return one process for each rank, by rank; descendants of the process `command` may be ranks."""
+    """Return one process for each rank, by rank; descendants of the process `command` can be ranks."""
     probed = _named(rings, ".ring") if rings is not None else []
     bare = _without_ring(command, {process.pid for process in probed})
     if rings is not None and not probed and not bare:
@@ -52,7 +52,7 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
     if chosen:
         began = min(process.started for process in chosen.values())
         for process in sorted(probed, key=lambda each: each.started):
-            # Ranks of an attempt that ended before these started do not count.
+            # Ranks of an earlier attempt, which ended before these ranks started, do not count.
             if (
                 process.ended
                 and process.rank not in {each.rank for each in alive}
@@ -63,13 +63,13 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0; none if there are several, or only launchers.
+    """Return the command's only Python program as rank 0; empty for several programs, or only launchers.
 
     Processes that this program started itself, such as workers of a data loader, do not count.
     """
     found = []
     for process in family(command):
-        with contextlib.suppress(psutil.Error, OSError):  # the process ended meanwhile
+        with contextlib.suppress(psutil.Error, OSError):  # the process has ended in the meantime
             if _is_python(process):
                 found.append(LocalRank(0, process.pid, process.create_time()))
     alone = _outermost(found)
@@ -77,10 +77,10 @@ def sole_program(command: int | None) -> list[LocalRank]:
 
 
 def is_alone(rings: Path | None, command: int | None) -> bool:
-    """Return whether the command is a single Python program that belongs to no job of several processes.
+    """Return whether the command is a single Python program that does not belong to a larger job.
 
-    If a launcher set a rank or a size for it, or it has children (workers, ``ssh``), it may belong to such a
-    job.
+    The program may belong to a job of several processes if a launcher set a rank or a size for it, or if it
+    has children (workers, ``ssh``).
     """
     try:
         pythons = [one for one in family(command) if _is_python(one)]
@@ -95,7 +95,7 @@ def is_alone(rings: Path | None, command: int | None) -> bool:
 def is_launching(rings: Path | None, command: int | None) -> bool:
     """Return whether the command is a launcher that has started nothing yet and waits for other nodes.
 
-    A launcher with children other than launchers has started ranks elsewhere, through ``ssh``, ``pdsh`` or
+    A launcher with children other than launchers has started ranks on other hosts, with ``ssh``, ``pdsh`` or
     ``mpirun``.
     """
     try:
@@ -109,15 +109,15 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """Return the single Python program of the command; none if there are several."""
+    """Return the only Python program of the command; empty if there are several."""
     running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
-    # Files that a process left when it called ``exec`` have the same process id.
+    # A process that called ``exec`` has left files with the same process id.
     alone = _outermost(list({one.pid: one for one in running}.values()))
     return alone if len(alone) == 1 else []
 
 
 def _named(folder: Path, suffix: str) -> list[LocalRank]:
-    """Return processes from the files with this suffix in the folder of rings."""
+    """Return the processes to which the files with this suffix in the folder of rings belong."""
     paths, found = list[Path](), list[LocalRank]()
     with contextlib.suppress(OSError):
         paths = sorted(folder.glob(f"*{suffix}"))

@@ -1,6 +1,6 @@
-"""Read facts about a process from outside: its state, its waits, its use of processor, and its children.
+"""Read facts about a process from outside: its state, its waits, its processor time and its children.
 
-The functions read the files of Linux's ``/proc`` (proc(5)); without readable files, nothing is known.
+The functions read files in Linux's ``/proc`` (proc(5)); if these are not readable, they return no facts.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _STATES: dict[str, Condition] = {
 
 
 def family(command: int | None) -> list[psutil.Process]:
-    """Return the command and all its descendants; nothing if it has ended or is unknown."""
-    if command is None:  # psutil takes None for this process
+    """Return the command and all its descendants; empty if the command has ended or is unknown."""
+    if command is None:  # psutil interprets None as this process
         return []
     try:
         leader = psutil.Process(command)
         return [leader, *leader.children(recursive=True)]
-    except (psutil.Error, OSError):  # no descriptors or memory left: psutil passes these errors on
+    except (psutil.Error, OSError):  # psutil does not handle errors due to a lack of descriptors or memory
         return []
 
 
 def condition(pid: int, proc: Path = PROC) -> Condition:
-    """Return whether the process runs, is stopped or blocked, or has ended."""
+    """Return whether the process is alive, stopped or blocked, or has ended."""
     status = _read(proc / str(pid) / "status")
     if status is None:
         return "ended" if proc.is_dir() else "alive"
@@ -59,12 +59,12 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
 
 
 def transferred(pid: int, proc: Path = PROC) -> int | None:
-    """Return the bytes read and written by the main thread so far (proc_pid_io(5)); ``None`` if hidden."""
+    """Return the bytes that the main thread has read and written (proc_pid_io(5)); ``None`` if hidden."""
     return _transferred(proc / str(pid) / "task" / str(pid) / "io")
 
 
 def children_transferred(pid: int, proc: Path = PROC) -> dict[int, int]:
-    """Return the bytes read and written so far by each descendant that shows them."""
+    """Return the bytes that each descendant has read and written, if they are readable."""
     sizes = {child.pid: _transferred(proc / str(child.pid) / "io") for child in family(pid)[1:]}
     return {child: size for child, size in sizes.items() if size is not None}
 
@@ -85,7 +85,7 @@ def children_of(pid: int) -> list[int]:
 
 
 def children_seconds(pid: int) -> float | None:
-    """Return the processor seconds of all descendants so far; ``None`` without descendants."""
+    """Return the processor time of all descendants in seconds; ``None`` if there are none."""
     found = []
     for child in family(pid)[1:]:
         with contextlib.suppress(psutil.Error, OSError):
@@ -95,9 +95,9 @@ def children_seconds(pid: int) -> float | None:
 
 
 def is_suspended(command: int) -> bool:
-    """Return whether the command and all its descendants are stopped, or frozen by their control group.
+    """Return whether the command and all its descendants are stopped, or their control group is frozen.
 
-    A single stopped process is not a suspended job.
+    A single stopped process does not mean that the job is suspended.
     """
     members = family(command)
     if len(members) > 1 and all(condition(one.pid) == "stopped" for one in members):
@@ -112,7 +112,7 @@ def is_frozen(pid: int, proc: Path = PROC, groups: Path = Path("/sys/fs/cgroup")
 
 
 def lock_holders(proc: Path = PROC) -> dict[int, int]:
-    """Return the processes that wait for a file lock, each with the process that holds the lock."""
+    """Return the processes that wait for a file lock, and for each the process that holds the lock."""
     waiting: dict[int, int] = {}
     holder: int | None = None
     for line in (_read(proc / "locks") or "").splitlines():
@@ -127,7 +127,7 @@ def lock_holders(proc: Path = PROC) -> dict[int, int]:
 
 
 def handles(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Return whether the process handles and does not block a signal, which otherwise would kill it."""
+    """Return whether the process handles and does not block a signal, so that the signal cannot kill it."""
     try:
         masks = signal_masks(str(proc / str(pid) / "status"))
     except OSError:

@@ -18,14 +18,14 @@ from stallwatch_rules.stacks.reading import from_py_spy, main_thread
 from stallwatch_rules.stacks.records import Frame, ThreadStack
 from stallwatch_rules.text.foreign_json import read_json
 
-_SETTLED_SECONDS = 0.5  # a dump that did not grow for this long is complete; busy machines pause writing
+_SETTLED_SECONDS = 0.5  # seconds without growth after which a dump is complete; busy machines pause writing
 
 
 def send(ring: Path, query: str) -> bool:
-    """Write a query to the pipe beside the ring; return whether a reader has the pipe open."""
+    """Write a query to the pipe next to the ring; return whether a reader has opened the pipe."""
     try:
         fd = os.open(ring.with_suffix(QUERY), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:  # ENXIO: the pipe has no reader
+    except OSError:  # ENXIO: no process reads the pipe
         return False
     try:
         os.write(fd, f"{query}\n".encode())
@@ -37,7 +37,7 @@ def send(ring: Path, query: str) -> bool:
 
 
 def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | None:
-    """Return a part of the rank's answer to this or a later query, once it exists; otherwise ``None``."""
+    """Return a part of the rank's answer to this or a later query; ``None`` if it does not exist yet."""
     try:
         with ring.with_suffix(suffix).open("rb") as file:
             found = read_json(file.read(MOST_BYTES + 1))
@@ -47,9 +47,9 @@ def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | Non
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program, and if `well`, an end without an error.
+    """Return whether the rank reported the end of its program; with `well`, only an end without an error.
 
-    The process of the rank may take a while to end.
+    The process of the rank can continue for a while after this report.
     """
     try:
         with ring.with_suffix(".jsonl").open("rb") as file:
@@ -87,12 +87,12 @@ class FaultDump:
             return None
 
     def _send(self, ring: Path) -> bool:
-        """Send the signal, if it certainly reaches faulthandler's handler; return whether it was sent."""
+        """Send the signal if it will certainly reach faulthandler's handler; return whether it was sent."""
         try:
             number, fd = (int(word) for word in ring.with_suffix(SIGNAL).read_text("ascii").split())
             about = self._path.stat()
             opened = (PROC / str(self._pid) / "fd" / str(fd)).stat()
-            # The training may have closed descriptors that it does not know, and opened others.
+            # The training can close descriptors that it does not know, and then open others.
             if (about.st_dev, about.st_ino) != (opened.st_dev, opened.st_ino):
                 return False
             if not handles(self._pid, number):
@@ -110,7 +110,7 @@ _WORKER_LOOP = "_worker_loop"  # torch/utils/data/_utils/worker.py
 def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...]]:
     """Return the data worker of a rank that runs the user's own code, and its stack.
 
-    The other workers wait for their next batch. Without py-spy, return nothing.
+    The other workers wait for their next batch. Without py-spy, the result is empty.
     """
     program, end = find_py_spy(), time.monotonic() + patience
     for child in children_of(pid) if program is not None else ():
@@ -120,20 +120,20 @@ def busy_worker(pid: int, patience: float) -> tuple[int | None, tuple[Frame, ...
         main = main_thread(spied(program, child, left))
         frames = main.frames if main is not None else ()
         loops = [at for at, frame in enumerate(frames) if frame.function == _WORKER_LOOP]
-        below = frames[loops[-1] :] if loops else ()  # a forked worker has its parent's calls above its own
+        below = frames[loops[-1] :] if loops else ()  # a forked worker starts with its parent's calls
         if any(not is_library(frame) for frame in below):
             return child, below
     return None, ()
 
 
 def find_py_spy() -> str | None:
-    """Return the path of py-spy: beside the current Python, or on the path."""
+    """Return the path of py-spy, next to the current Python or from ``PATH``."""
     beside = Path(sys.executable).with_name("py-spy")
     return str(beside) if beside.is_file() else shutil.which("py-spy")
 
 
 def spied(program: str, pid: int, patience: float) -> tuple[ThreadStack, ...]:
-    """Return the threads of a process; none if the system's ptrace rules prevent py-spy from reading it."""
+    """Return the threads of a process; empty if the system's ptrace rules prevent py-spy from reading it."""
     # Do not block: by default py-spy stops the process while it reads.
     command = [program, "dump", "--json", "--nonblocking", "--pid", str(pid)]
     try:

@@ -29,9 +29,9 @@ from stallwatch_rules.locale import rendered
 from stallwatch_rules.messages import message, sentences
 from stallwatch_rules.text.redact import redact
 
-COMMAND_SECONDS = 300.0  #: the command is killed after this time
+COMMAND_SECONDS = 300.0  #: seconds after which the user's command is killed
 OUTPUT_BYTES = 64 * 1024  #: number of bytes kept from the end of its output
-_REST_SECONDS = 2.0  # seconds for a killed process to end, and for the last output to be read
+_REST_SECONDS = 2.0  # seconds in which a killed process ends and its last output is read
 
 
 def run_line(
@@ -44,9 +44,9 @@ def run_line(
     language: str = "en",
     patience: float = COMMAND_SECONDS,
 ) -> None:
-    """Run a line in the shell, with the incident as JSON in this language on its standard input.
+    """Run a shell command; its standard input is the incident as JSON in this language.
 
-    The output is stored in `folder`, if one is given; one notice reports the exit status and the file.
+    The output is stored in `folder`, if given; a notice reports the exit status and the file.
     """
     begin, when = time.monotonic(), time.time()
     try:
@@ -71,11 +71,11 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         stderr=subprocess.STDOUT,
         env={**os.environ, **environ},
         umask=usual_umask(),
-        start_new_session=True,  # Ctrl-C is for the training, and the group can be ended as one
+        start_new_session=True,  # Ctrl-C does not reach it, and the group can be killed as a whole
     )
     assert process.stdin is not None and process.stdout is not None
     output = _Output(process.stdout)
-    # The threads may outlive the command, because its remaining processes may hold the pipes.
+    # The threads can outlive the command, because its remaining processes can keep the pipes open.
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
     threading.Thread(target=_write, args=(process.stdin, incident), daemon=True).start()
@@ -84,7 +84,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
         status = process.wait(patience)
     except subprocess.TimeoutExpired:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the number is still its own
+            os.killpg(process.pid, signal.SIGKILL)  # not waited for yet, so the id is still its own
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_REST_SECONDS)
     reader.join(_REST_SECONDS)
@@ -92,7 +92,7 @@ def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float
 
 
 def _write(pipe: IO[bytes], data: bytes) -> None:
-    with contextlib.suppress(OSError), pipe:  # the command need not read its input
+    with contextlib.suppress(OSError), pipe:  # the command does not have to read its input
         pipe.write(data)
 
 
@@ -101,17 +101,17 @@ class _Output:
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self._pipe = pipe
-        self._state = (b"", 0)  # the last bytes, and the total: one object, for two threads
+        self._state = (b"", 0)  # last bytes and total size, in one object for two threads
 
     def read(self) -> None:
-        """Read until the last process that holds the pipe has ended."""
+        """Read until the last process that has opened the pipe has ended."""
         with contextlib.suppress(OSError), self._pipe:
             while data := os.read(self._pipe.fileno(), OUTPUT_BYTES):
                 last, size = self._state
                 self._state = ((last + data)[-OUTPUT_BYTES:], size + len(data))
 
     def kept(self) -> bytes:
-        """Return the output read so far, with a note on the omitted beginning."""
+        """Return the output that was read, with a note if the beginning is omitted."""
         last, size = self._state
         if size == len(last):
             return last
@@ -124,7 +124,7 @@ def _last_line(kept: str) -> str:
 
 
 def _keep(kept: str, folder: str, when: float) -> str:
-    """Write the output to a file; return a text with its path."""
+    """Write the output to a file; return a text that contains the path."""
     if not kept:
         return " (it printed nothing)"
     if not folder:
@@ -139,8 +139,8 @@ def _keep(kept: str, folder: str, when: float) -> str:
 
 
 ABORT, COMMAND = "abort", "command "
-GRACE_SECONDS = 30.0  #: time between SIGTERM and SIGKILL: torchrun itself gives its ranks that long
-LOOK_PATIENCE_SECONDS = 5.0  #: limit for facts about processes, which take milliseconds
+GRACE_SECONDS = 30.0  #: seconds between SIGTERM and SIGKILL, as torchrun itself waits for its ranks
+LOOK_PATIENCE_SECONDS = 5.0  #: limit for queries about processes, which usually take milliseconds
 _Answer = TypeVar("_Answer")
 
 
@@ -169,7 +169,7 @@ def react(
 
 
 def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS) -> None:
-    """Send SIGTERM to the command, which ends its ranks, and SIGKILL to all left after `grace` seconds.
+    """Send SIGTERM to the command, which ends its ranks; after `grace` seconds, kill all that still run.
 
     A query about a process that is stuck in the kernel may never return, so no query waits longer than
     `patience` seconds. Without a result, only the command is ended, because its descendants are unknown.
@@ -177,15 +177,15 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
     processes = _answer(lambda: family(command), patience)
     if processes is None:
         _signal(command, signal.SIGTERM)
-        # The number is its own until its parent has waited for it, and may then be another process's.
+        # The id can belong to another process once the parent has waited for this process.
         if wait_for([command], lambda pid: not _signal(pid, 0), grace):
             _signal(command, signal.SIGKILL)
         return
     if not processes:
-        return  # the command ended by itself
+        return  # the command has ended by itself
     _signal(command, signal.SIGTERM)
     _answer(lambda: wait_for([processes], lambda them: not any(map(_runs, them)), grace), grace + patience)
-    # In separate threads: a stopped rank cannot even handle SIGTERM, and one may not respond.
+    # Use separate threads: a stopped rank cannot even handle SIGTERM, and a query may never return.
     killing = [threading.Thread(target=_kill, args=(process,), daemon=True) for process in processes]
     for each in killing:
         each.start()
@@ -195,7 +195,7 @@ def abort(command: int, grace: float, *, patience: float = LOOK_PATIENCE_SECONDS
 
 
 def _answer(query: Callable[[], _Answer], patience: float) -> _Answer | None:
-    """Return the result of `query`, or ``None`` if it takes too long: then its thread is abandoned."""
+    """Return the result of `query`; if it takes too long, abandon its thread and return ``None``."""
     answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
     threading.Thread(target=lambda: answers.put(query()), daemon=True).start()
     try:
@@ -249,7 +249,7 @@ def _started(work: Callable[[], None]) -> threading.Thread:
 
 
 class Response:
-    """Reaction to stalls: `evidence` takes snapshots of the ranks; ``react`` follows `policy`."""
+    """Reaction to stalls; `evidence` takes snapshots of the ranks, and ``react`` applies `policy`."""
 
     def __init__(
         self,
@@ -259,7 +259,7 @@ class Response:
         notice: Callable[[str], None],
         language: str = "en",
     ) -> None:
-        self.aborted = False  #: the agent ended the command
+        self.aborted = False  #: true if the agent ended the command
         self._policy = policy
         self._language = language
         self._notice = notice
@@ -269,11 +269,11 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """Set the started process, whose descendants may be ranks, and which can be ended."""
+        """Set the started process, which can be ended, and may have ranks as descendants."""
         self.evidence.command = command
 
     def alone(self) -> bool:
-        """Return whether the command is one process that no launcher started, as far as can be seen."""
+        """Return whether the command is a single process, as far as visible, and no launcher started it."""
         return is_alone(self._rings, self.evidence.command)
 
     def launching(self) -> bool:
@@ -287,10 +287,10 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, with the fact that the agent ended it, if so."""
+        """Return the command's ending; if the agent ended the command, the ending includes this fact."""
         if not self.aborted or ending.kind == "finished":
             return ending
-        ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with a code
+        ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code
         detail = sentences(message("run.aborted"), ending.detail)
         return msgspec.structs.replace(ending, kind="killed", signal=ended_by, detail=detail)
 

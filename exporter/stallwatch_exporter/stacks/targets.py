@@ -38,10 +38,10 @@ class NoTargetError(Exception):
 
 
 class Target(msgspec.Struct, frozen=True):
-    """Processes that may be ranks."""
+    """Processes that can be ranks."""
 
-    run: str  #: empty for a process that the user gave by its id
-    command: int | None  #: process whose descendants are ranks; ``None`` if it has ended
+    run: str  #: empty if the user gave a process id
+    command: int | None  #: process with ranks as descendants; ``None`` if it has ended
     rings: Path | None  #: folder of their rings; ``None`` if they have no probe
 
     @property
@@ -86,7 +86,7 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
         raise NoTargetError("stacks-elsewhere", run=info.run, host=info.host)
     if not _is_here(info):
         raise NoTargetError("stacks-container", run=info.run, host=info.host)
-    if not agent_alive(info):  # the ranks may continue to train
+    if not agent_alive(info):  # the ranks can continue to train
         return Target(info.run, None, _rings_of(info.pid, home))
     _require_own(info.pid)
     for process in _started_by(info.pid):
@@ -95,7 +95,7 @@ def _of_run(info: AgentInfo, home: Path) -> Target:
 
 
 def _started_by(agent: int) -> list[psutil.Process]:
-    """Return the processes that an agent started, except the keeper that outlives it."""
+    """Return the processes that an agent started, except the keeper process, which can outlive the agent."""
     try:
         return [one for one in psutil.Process(agent).children() if keeper.__file__ not in one.cmdline()]
     except (psutil.Error, OSError):
@@ -116,7 +116,7 @@ def _require_own(pid: int) -> None:
         process = psutil.Process(pid)
         if os.geteuid() not in (0, process.uids().effective):
             raise NoTargetError("stacks-not-own", pid=str(pid), user=process.username())
-    except (psutil.Error, OSError):  # the process ended meanwhile
+    except (psutil.Error, OSError):  # the process has ended in the meantime
         raise NoTargetError("stacks-no-process", pid=str(pid)) from None
 
 
@@ -130,16 +130,16 @@ def _rings_in(process: psutil.Process) -> Path | None:
 
 
 def _rings_of(agent: int, home: Path) -> Path | None:
-    """Return the newest folder of rings that an agent created, by its name."""
+    """Return the newest folder of rings that an agent created, according to the folders' names."""
     return max((home / "rings").glob(f"{agent}-*"), default=None)
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Stacks of the ranks, and their answers."""
+    """Stacks of the ranks, and the answers of the ranks."""
 
     stacks: StallStacks
     answers: list[RankAnswer]
-    advances: bool  #: a counter grew between two snapshots: the run continues, and no rank is odd
+    advances: bool  #: true if a counter grew between two snapshots; no rank is odd then
 
 
 def look(target: Target) -> Seen:
@@ -162,7 +162,7 @@ def look(target: Target) -> Seen:
 
 
 def read_snapshots(paths: Sequence[Path]) -> Seen:
-    """Judge the output of ``stallwatch stacks --json`` on several hosts together with torch's dumps."""
+    """Analyze the output of ``stallwatch stacks --json`` from several hosts together with torch's dumps."""
     files: list[LogFile] = []
     logs, problems = expand(paths, rank_files=files)
     states = read_rank_files(files, problems)

@@ -40,7 +40,7 @@ from stallwatch_rules.pages.catalogue import Catalogue
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
 _SAVE_SECONDS = 5.0
-POSITIONS = "positions.json"  #: file in the run's folder with the position reached in each file
+POSITIONS = "positions.json"  #: file in the run's folder with the current position in each file
 
 
 def tail_files(
@@ -60,15 +60,15 @@ def tail_files(
 ) -> int:
     """Watch files until Ctrl-C, until none grew for `until_idle` seconds, or (`once`) until all are read.
 
-    The present content of the files is history: it teaches the thresholds and is reported in one line, but
-    does not open an incident, unless the run is stalled now and watched until Ctrl-C. A second tail with the
-    same `name` continues where the first one stopped.
+    The present content of the files is history. It is used to learn the thresholds and is summarized in one
+    line, but does not open an incident, unless the run is stalled now and is watched until Ctrl-C. A second
+    tail with the same `name` continues where the first tail stopped.
     """
     started = steady.now()
     if name is not None and not name.strip():
         notice("the name is empty: it is left out")
         name = None
-    identity = identify({}, [], settings.join, "")  # this shell need not belong to the run's job
+    identity = identify({}, [], settings.join, "")  # this shell does not have to be part of the run's job
     if identity is not None:
         name = identity.run_label("")
     folder = runs_home(settings.home) / sanitise(name) if name else None
@@ -104,7 +104,7 @@ def tail_files(
         if files.tailers:
             diagnosis, left_out, shift = read_history(agent, files)
             notice(summary(agent, diagnosis, len(files.tailers), left_out, shift))
-            if once or until_idle is not None:  # such a tail may read an old run
+            if once or until_idle is not None:  # in these modes, the run may be an old run
                 agent.paused(max(0.0, steady.now() - (files.modified or started)))
             elif line := outlook(agent):
                 notice(line)
@@ -140,7 +140,7 @@ class Follower:
         self._waker = Waker()
         self._waker.watch(files.folders)
         self._looked = self._ticked = self._saved = self._grown = 0.0
-        self._all_read = clock()  # the last time at which nothing was unread
+        self._all_read = clock()  # last time at which no content was unread
 
     def follow(self, stopped: Callable[[], bool], until_idle: float | None) -> None:
         """Continue until `stopped`, or until no file has grown for `until_idle` seconds."""
@@ -160,8 +160,8 @@ class Follower:
     def step(self, changed: set[Path]) -> float:
         """Do one round: read the changed files; about once a second, read all files and tick.
 
-        Much may have been written since the last round, so the clock is also read within a round. Return the
-        last time read.
+        A round can take long, because much can have been written, so the clock is also read within a round.
+        Return the last time that was read.
         """
         began = now = self._clock()
         everything = _is_due(now, self._looked)
@@ -186,7 +186,7 @@ class Follower:
         return now
 
     def _tick(self, now: float, behind: bool) -> None:
-        """Tick; while content is unread, judge the run as of the time when all content was read."""
+        """Tick the agent; if content is unread, use the last time at which all content had been read."""
         self._ticked = now
         self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
         if _is_due(now, self._saved, _SAVE_SECONDS):
@@ -194,7 +194,7 @@ class Follower:
             self._saved = now
 
     def save(self) -> None:
-        """Store the positions reached in the files."""
+        """Store the current positions in the files."""
         self._agent.folder.write_json(POSITIONS, self._files.positions)
 
     def close(self) -> None:
@@ -209,14 +209,14 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name from the file, or from the folder that contains the pattern, and the time."""
+    """Return a name from the file, or from the folder of the pattern, and the time."""
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
     return f"{word or 'tail'}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(started))}"
 
 
-_GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, so that a busy file costs little
+_GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, which limits the cost of a busy file
 
 
 class Waker:
@@ -238,7 +238,7 @@ class Waker:
         self._mask = int(flags.MODIFY | flags.CREATE | flags.MOVED_TO | flags.MOVED_FROM | flags.DELETE)
 
     def watch(self, folders: Iterable[Path]) -> None:
-        """Watch these folders as well."""
+        """Watch these folders in addition to the known folders."""
         for folder in folders:
             if self._inotify is None or folder in self._folders:
                 continue
@@ -250,7 +250,7 @@ class Waker:
             self._names[watch] = folder
 
     def wait(self, seconds: float) -> set[Path]:
-        """Wait for a change, at most `seconds`; return the paths that changed."""
+        """Wait up to `seconds` for a change; return the paths that changed."""
         if self._inotify is None:
             time.sleep(seconds)
             return set()
@@ -258,7 +258,7 @@ class Waker:
             self._inotify.read(timeout=max(0, int(seconds * 1000)), read_delay=_GATHER_SECONDS * 1000)
         )
         for event in events:
-            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, and may be created again
+            if event.mask & 0x8000:  # IN_IGNORED: the folder was removed, and can be created again
                 self._folders.pop(self._names.pop(event.wd, Path()), None)
         return {self._names[event.wd] / event.name for event in events if event.wd in self._names}
 

@@ -1,7 +1,7 @@
-"""Follow one growing file through rotation, truncation, removal and stale handles.
+"""Follow one growing file, even if it is rotated, truncated, removed, or its handle becomes stale.
 
-Each check of the file is one call of ``poll``; ``follow.Waker`` decides when to check, so that tests need no
-waiting. Bytes are passed on unchanged: the line reader holds back an unfinished last line.
+Each call of ``poll`` checks the file once. ``follow.Waker`` decides when to check, so that tests do not have
+to wait. Bytes are passed on unchanged; the line reader holds back an unfinished last line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 _PORTION = 256 * 1024
-MOST_PER_POLL = 4 * 1024 * 1024  #: the rest of a file that grows faster is read at the next poll
+MOST_PER_POLL = 4 * 1024 * 1024  #: if a file grows faster, the rest is read at the next poll
 _MARK = 64
 
 
@@ -28,21 +28,22 @@ class FileChunk(NamedTuple):
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Position reached in a file, with data to recognize the file after a restart."""
+    """Position in a file, with data to recognize the file after a restart."""
 
     device: int
     inode: int
-    offset: int  #: offset of the end of the last complete line
+    offset: int  #: offset after the last complete line
     mark: bytes  #: the bytes before the offset
 
 
 class FileTailer:
     """Reader of bytes that are appended to `path`; `position` is where an earlier tailer stopped.
 
-    Hazards and answers: renamed and created again (the old file is read to its end, and left only when the
-    new file has content); copied and truncated, even if it grew past the old position in the meantime (the
-    bytes before that position are compared); removed and created again; a hole left by truncation (skipped);
-    a stale handle on a network file system (opened again at the next poll). A read error is in `problem`.
+    These cases are handled. Renamed and created again: the old file is read to its end, and replaced only
+    when the new file has content. Copied and truncated: detected even if the file has grown beyond the old
+    position, because the bytes before that position are compared. Removed and created again. A hole left by a
+    truncation: skipped. A stale handle on a network file system: opened again at the next poll. `problem`
+    contains a read error.
     """
 
     def __init__(self, path: Path, position: Position | None = None) -> None:
@@ -58,13 +59,13 @@ class FileTailer:
         self._saved = position
 
     def poll(self) -> Iterator[FileChunk]:
-        """Yield the bytes appended since the last call, in portions."""
+        """Yield the bytes appended since the last call, in chunks."""
         self.more = False
         fd = self._opened()
         if fd is None:
             return
         try:
-            successor = self._successor()  # first: content of the new file means that the old is complete
+            successor = self._successor()  # read first: if the new file has content, the old file is complete
             yield from self._grown(fd)
             if successor and not self.more:
                 self.close()
@@ -106,12 +107,12 @@ class FileTailer:
 
     @property
     def position(self) -> Position | None:
-        """Position at which to continue after a restart: after the last complete line."""
+        """Position at which to continue after a restart, which is after the last complete line."""
         if self._fd is None:
             return self._saved
         try:
             mark = _read_at(self._fd, max(0, self._line_end - _MARK), min(_MARK, self._line_end))
-        except OSError:  # a stale handle: the known values must be enough
+        except OSError:  # the handle is stale, so use the known values
             mark = b""
         return Position(*self._identity, self._line_end, mark)
 
@@ -127,21 +128,21 @@ class FileTailer:
         """Close the file."""
         if self._fd is not None:
             self._saved = self.position
-            with contextlib.suppress(OSError):  # closing a stale handle may fail, too
+            with contextlib.suppress(OSError):  # closing a stale handle can fail
                 os.close(self._fd)
             self._fd = None
 
     def _opened(self) -> int | None:
-        """Return the descriptor of the file, opened if needed; ``None`` if opening fails."""
+        """Return the descriptor of the file, which is opened if needed; ``None`` if it cannot be opened."""
         if self._fd is not None:
             return self._fd
         try:
-            # O_NONBLOCK: a named pipe must not block before it is refused.
+            # O_NONBLOCK prevents a named pipe from blocking before it is rejected.
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (FileNotFoundError, NotADirectoryError):
             self.problem = None
             return None
-        except OSError as error:  # no descriptor left, or no permission
+        except OSError as error:  # no free descriptor, or no permission
             self.problem = error
             return None
         saved = self._saved
@@ -168,12 +169,12 @@ class FileTailer:
         return fd
 
     def _fail(self, error: OSError) -> None:
-        """Close a file that cannot be read, so that its path is opened again."""
+        """Close a file that cannot be read, so that the path is opened again later."""
         self.problem = error
         self.close()
 
     def _successor(self) -> bool:
-        """Return whether the path now leads to another file with content."""
+        """Return whether the path now refers to another file, and that file has content."""
         try:
             now = self.path.stat()
         except OSError:
@@ -213,7 +214,7 @@ def _read_at(fd: int, offset: int, size: int) -> bytes:
 
 
 def _first_data(fd: int) -> int:
-    """Return the offset of the first data, after the hole left by a writer that kept its old offset."""
+    """Return the offset of the first data after a hole, which a writer leaves if it keeps its old offset."""
     try:
         return os.lseek(fd, 0, os.SEEK_DATA)
     except (OSError, AttributeError):

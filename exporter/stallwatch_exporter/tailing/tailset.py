@@ -14,7 +14,7 @@ _MAGIC = "*?["
 
 
 class TailSet:
-    """Files that match `patterns`: paths, globs (``**`` too), or folders, whose ``*.log`` files count."""
+    """Files that match `patterns`: paths, globs (including ``**``), or folders with ``*.log`` files."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class TailSet:
 
     @property
     def folders(self) -> set[Path]:
-        """Folders to watch: those of the files, and those in which new files may appear."""
+        """Folders to watch: the folders of the files, and folders in which new files can appear."""
         roots = {_root(pattern) for pattern in self._patterns}
         return {path.parent for path in self.tailers} | {root for root in roots if _is_dir(root)}
 
@@ -78,7 +78,7 @@ class TailSet:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Position reached in each file, for the next set."""
+        """Current position in each file, for the next set."""
         now = {str(path): tailer.position for path, tailer in self.tailers.items()}
         return {**self._known, **{path: position for path, position in now.items() if position is not None}}
 
@@ -95,7 +95,7 @@ class TailSet:
             return False
 
     def _cannot_look(self, path: Path, error: OSError) -> None:
-        """Report an error once per file and reason; reading is retried each time."""
+        """Report an error once for each file and reason; reading is retried each time."""
         ours = error.errno in (errno.EMFILE, errno.ENFILE)  # the error concerns this process, not the file
         key = error.errno if ours else (path, error.errno)
         if key not in self._reported:
@@ -114,7 +114,7 @@ def _matches(pattern: str) -> Iterator[Path]:
 
 
 def _root(pattern: str) -> Path:
-    """Return the folder in which a pattern's matches begin."""
+    """Return the folder that contains all matches of a pattern."""
     path = Path(pattern)
     if _is_dir(path):
         return path

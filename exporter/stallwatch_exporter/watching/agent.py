@@ -1,7 +1,7 @@
-"""The agent of one run: read log lines; produce metrics, log copies and incidents.
+"""Agent of one run, which reads log lines and produces metrics, log copies and incidents.
 
-The agent has neither its own thread nor its own clock: ``feed`` receives bytes, ``tick`` receives the time.
-Errors in the agent do not reach the caller (see ``guard``).
+The agent has no thread and no clock of its own: ``feed`` receives bytes, and ``tick`` receives the time.
+Errors in the agent do not affect the caller (see ``guard``).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from stallwatch_rules.stacks.spans import spans_of
 from stallwatch_rules.text.digest import counted
 from stallwatch_rules.text.redact import redact
 
-_IDLE_SECONDS = 0.5  #: a progress bar that was not redrawn for this long is read in its current form
-_QUIET_SECONDS = 30.0  #: after this long without a line, an unknown exception counts as the end of the log
+_IDLE_SECONDS = 0.5  #: seconds after which a progress bar that was not redrawn is read in its current form
+_QUIET_SECONDS = 30.0  #: seconds without a line after which an unknown exception counts as the end of the log
 _LAST_LINES = 200
 _SHOWN_LINES = 3
-_WRITTEN_SECONDS = 5.0  #: agent.json is rewritten after this time, and at once when its state changes
+_WRITTEN_SECONDS = 5.0  #: seconds after which agent.json is rewritten; a changed state is written immediately
 
 
 class Agent:
@@ -68,7 +68,7 @@ class Agent:
         joining: Joining | None = None,
         metrics: RunMetrics | None = None,
     ) -> None:
-        """Set up the agent; with `joining`, the run's member gets the incidents instead of `sinks`."""
+        """Set up the agent; with `joining`, incidents go to the run's member instead of `sinks`."""
         self._joining = joining
         self.member = member = joining.member if joining is not None else None
         sinks = sinks if member is None else (member,)
@@ -110,8 +110,8 @@ class Agent:
         self._copies = RankCopies(folder.path, redact, notice, settings.keep_gb * 1e9)
         self._ranks: set[int] = set()  # ranks that run on this host
         self._first_rank: int | None = None  # the lowest rank on this host, if known
-        self._news = False  # there is new input since the last diagnosis
-        self._line_at: float | None = None  # time of the last line, until the silence after it was examined
+        self._news = False  # new input has arrived since the last diagnosis
+        self._line_at: float | None = None  # time of the last line, until the following silence was examined
         self._stall: StallState | None = None  # state of the stall at the last check, if the run is stalled
         self._responded = False  # the user's action for this stall was started
         self._looked_at = 0.0
@@ -125,12 +125,12 @@ class Agent:
 
     @property
     def now(self) -> float:
-        """Current time of the clock that measures the run."""
+        """Current time of the clock by which the run is measured."""
         return self._clock()
 
     @property
     def stall_state(self) -> StallState:
-        """State of the stall watch now."""
+        """Current state of the stall watch."""
         return self._watch.check(self.now, begin=False)
 
     @property
@@ -141,7 +141,7 @@ class Agent:
     # ---- lines
 
     def feed(self, *chunks: Chunk) -> None:
-        """Read chunks of output printed within a short moment; each line keeps the time of its chunk."""
+        """Read chunks of output printed at about the same time; each line keeps the time of its chunk."""
         lines: list[Line] = []
         for chunk in chunks:
             self._keep(chunk)
@@ -168,16 +168,16 @@ class Agent:
     def history(
         self, source: str, data: bytes, rank: int | None, *, counted: bool, shift: float = 0.0
     ) -> None:
-        """Read output printed before the agent started; its timestamps are moved by `shift` seconds."""
+        """Read output that was printed before the agent started, with timestamps moved by `shift` seconds."""
         with self._guarded("reading the log"):
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, last written at `last_sign`; return the diagnosis of the run so far."""
+        """Conclude the history, which ended at `last_sign`; return the diagnosis of the run so far."""
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
-        last_sign = min(last_sign, self.now)  # a file server's clock may be ahead
+        last_sign = min(last_sign, self.now)  # a file server's clock can be ahead
         with self._guarded("taking over the run"):
             self.advance.history(last_sign)
             found, _ = self._diagnosis(last_sign)
@@ -227,7 +227,7 @@ class Agent:
         """Read the events and records that the ranks wrote since the last tick."""
         if self._probing is None:
             return
-        events = list(self._probing.events())  # read first: events name the modules that records count
+        events = list(self._probing.events())  # read first, because they name the modules that records count
         for event in events:
             self.folder.append_event(event)
         self._intake.events(events, now)
@@ -242,14 +242,14 @@ class Agent:
                 self._moving.stepped(record.time)
         up = self._probing.ranks_up()
         running = {rank for rank, rings in up.items() if rings}
-        if not running <= self._ranks:  # otherwise, some ranks have ended
+        if not running <= self._ranks:  # otherwise, ranks have only ended
             self._ranks, self._first_rank = running, self._probing.first_rank()
             self._readers.local_ranks = local_ranks(running, self._first_rank)
         self.metrics.ranks(up)
         others, codes = self.end_evidence.ranks_up, self.end_evidence.exit_codes | self._probing.exit_codes()
         self._intake.there(up, now, codes, others)
         self._diagnoser.left = self._intake.exits.left
-        if self._probing.just_left() and self._stall is None:  # a hang that kills its ranks is not over
+        if self._probing.just_left() and self._stall is None:  # if a hang kills its ranks, it is not over
             self._progress.ended(now)
             self.advance.seen(now)
         missing = self._intake.unlogged_lines(now, everything=everything)
@@ -260,8 +260,8 @@ class Agent:
     def tick(self, now: float | None = None, *, read_until: float | None = None) -> None:
         """Update the run's state; call this about once a second, with or without new lines.
 
-        While more lines wait to be read, `read_until` is the time of the last line fed. The run is judged as
-        of that time, because any silence since then is the agent's own delay.
+        While lines are unread, `read_until` is the time of the last line that was fed. The run is evaluated
+        as of that time, because the agent's own delay causes any silence after it.
         """
         now = self._clock() if now is None else now
         present = now if read_until is None else read_until
@@ -302,8 +302,8 @@ class Agent:
             self._heartbeat.beat(self.errors, self._dropped + self._unread)
 
     def due_in(self) -> float:
-        """Return the seconds until the input read so far requires the next tick, or infinity."""
-        if self.response.evidence.under_way:  # its result should not wait for the next second
+        """Return the seconds until the next tick is required because of earlier input, or infinity."""
+        if self.response.evidence.under_way:  # its result must not wait for the next second
             return 0.0
         now = self._clock()
         return min(self._alarms.due_in(now), self.end_evidence.due_in(now))
@@ -313,7 +313,7 @@ class Agent:
         self._watch.pause(seconds)
 
     def dropped(self, total: int) -> None:
-        """Record the total number of lines passed through unread so far."""
+        """Record the total number of lines that were passed through unread so far."""
         self._dropped = total
 
     def _look(self, now: float, clock: float) -> None:
@@ -339,7 +339,7 @@ class Agent:
             if state.stalled:
                 self._diagnoser.stacks = self._suspicion.stacks or self._diagnoser.stacks
             diagnosis, sure = self._diagnosis(now)
-            if state.stalled:  # this call comes first, so that a cause named by the stall is reported once
+            if state.stalled:  # first call, so that a cause that the stall reports is reported once
                 self._alarms.stalled(
                     state, diagnosis, self._shown_lines(), now, self._diagnoser.stacks, self._severity(state)
                 )
@@ -371,7 +371,7 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """Return the state of the stall and whether it is the stall of the last check; report a recovery."""
+        """Return the state of the stall, and whether it was known at the last check; report a recovery."""
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
         # A stall that ended and began again between two checks is a new stall.
@@ -407,7 +407,7 @@ class Agent:
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:
         """Conclude the run: open or resolve the remaining incidents, and store the diagnosis."""
         now = self._clock() if now is None else now
-        present = min(now, self._fed_at) if self._unread else now  # the unread lines may show further steps
+        present = min(now, self._fed_at) if self._unread else now  # the unread lines can show further steps
         with self._guarded("reading the log"):
             for left in self._readers.finish(present):
                 # The line keeps its own time: the end of the file is not a sign of progress.
@@ -427,7 +427,7 @@ class Agent:
         ended_well = self.ending.kind in ("finished", "unknown")
         shown: State = "failed" if is_failure and not ended_well else "finished"
         masked = redacted(self.ending)
-        with self._guarded("the run's record"):  # this comes first: the disk may be too full for later writes
+        with self._guarded("the run's record"):  # written first, because the disk may fill up
             ended_at = steady.wall(now)
             self.folder.keep_end(
                 diagnosis, updated_at=ended_at, ended_at=ended_at, ending=masked, state=shown

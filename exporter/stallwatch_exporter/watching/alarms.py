@@ -1,7 +1,7 @@
 """Decide which stalls, findings and endings of a run become incidents.
 
-The module reads neither logs nor clocks. To limit noise, notices, harmless findings, launchers' summaries and
-echoes from other ranks open no incident while the run is running.
+The module reads no logs and no clocks. To limit noise, notices, harmless findings, launchers' summaries and
+repeated errors of other ranks do not open incidents while the run is running.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stallwatch_rules.stacks.records import StallStacks
 GATHER_SECONDS = 2.0
 #: Time after the last failed rank: launchers take some seconds to end the other ranks and themselves.
 ENDING_SECONDS = 10.0
-_ENDING_AT_MOST = 30.0  # a launcher may restart its ranks, which may fail again
+_ENDING_AT_MOST = 30.0  # a launcher can restart its ranks, which can fail again
 #: A loss that is not finite is fatal only if no finite loss follows; several in a row warn earlier.
 _HELD_SECONDS = {LOSS_NAN: 20.0}
 
@@ -46,7 +46,7 @@ class Pending:
         return rule in self._until
 
     def add(self, match: Match, now: float, *, held: bool = False) -> None:
-        """Add a match of a rule; with `held`, delay it by the time set for its rule."""
+        """Add a match of a rule; if `held` is true, delay the match by the time that is set for its rule."""
         seconds = _HELD_SECONDS.get(match.rule, GATHER_SECONDS) if held else GATHER_SECONDS
         self._until.setdefault(match.rule, (now + seconds, match))
 
@@ -56,7 +56,7 @@ class Pending:
         return min(left, default=float("inf"))
 
     def take(self, now: float, *, ending: bool, everything: bool = False) -> list[tuple[str, Match]]:
-        """Remove and return the due matches, or all of them, as pairs of rule and match."""
+        """Remove the due matches, or all matches, and return them as pairs of rule and match."""
         due = [
             (rule, match)
             for rule, (until, match) in self._until.items()
@@ -75,10 +75,10 @@ class Pending:
 
 
 _HARMFUL = ("fatal", "degrading")
-_DEGRADING_AFTER = 2  # number of consecutive judgments: one slow step is not worth a report
+_DEGRADING_AFTER = 2  # number of consecutive evaluations, because a single slow step is not reported
 _FINE_AFTER = 6
 _COMPARED_STEPS = WINDOWS[1]  # number of steps for which an alarm about slow steps waits for a slow rank
-_COMPARED_SECONDS = 60.0  # the same, in seconds
+_COMPARED_SECONDS = 60.0  # maximum seconds of this wait
 #: Resolution by kind of ending; every other kind is a failure, which has its own notification.
 RESOLUTIONS: Mapping[str, Resolution] = {"finished": "run-finished", "interrupted": "run-stopped"}
 
@@ -89,25 +89,25 @@ class Alarms:
     def __init__(self, book: IncidentManager, catalogue: Catalogue) -> None:
         self._book = book
         self._catalogue = catalogue
-        # Rules that become another rule after the memory readings are known.
+        # Rules that change to another rule once memory readings are known.
         self._reported_as = {catalogue.rule_tagged(SIGKILL): catalogue.rule_tagged(FROM_OUTSIDE)}
-        self.ranks_compared = False  #: True if several ranks report the duration of their own part of a step
-        self._slow_from, self._slow_at = 0, 0.0  # the step and the time at which steps were first judged slow
+        self.ranks_compared = False  #: true if several ranks report their own part of a step
+        self._slow_from, self._slow_at = 0, 0.0  # step and time at which steps were first found slow
         self.ending = False  #: a rank ended with an error, so the launcher ends the other ranks
         self._pending = Pending()
-        self._warnings = Pending()  # first matches of rules that announce a later failure
+        self._warnings = Pending()  # first matches of rules that predict a failure
         #: Rules of unfixed checkpoint faults that this agent or an earlier agent found.
         self.checkpoints = {
             each.rule for each in book.all_open if contains_message(each.note, f"concern.{CHECKPOINT}")
         }
         self.ranks = LostRankAlarms(book)
-        self._harmful: dict[str, int] = {}  # consecutive harmful judgments by rule
+        self._harmful: dict[str, int] = {}  # number of consecutive harmful evaluations, by rule
         self._fine: dict[str, int] = {}
-        self._known_past: dict[str, int] = {}  # number of matches by rule before the agent started
+        self._known_past: dict[str, int] = {}  # number of matches before the agent started, by rule
         self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add matches of rules; a fatal cause is reported as soon as its lines are complete."""
+        """Add matches of rules; a fatal cause is reported once its lines are complete."""
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -117,7 +117,7 @@ class Alarms:
                 self._pending.add(match, now, held=True)
 
     def warned(self, match: Match, now: float) -> None:
-        """Add a rank's warning of a coming or silent failure, which is reported once, after its judgment."""
+        """Add a rank's warning of an imminent or silent failure, which is reported once it is evaluated."""
         if match.captures.get(SEEN) == CHECKPOINT:
             self.checkpoints.add(match.rule)
         if self._book.get("finding", match.rule) is None:
@@ -138,7 +138,7 @@ class Alarms:
         self._unknown_past = _unknown_count(diagnosis)
 
     def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
-        """Open incidents for the due fatal findings (or all), except those the diagnosis withdraws."""
+        """Open incidents for the due fatal findings, or for all, unless the diagnosis withdraws a finding."""
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule) or findings.get(self._reported_as.get(rule, rule))
@@ -160,9 +160,9 @@ class Alarms:
                 self._judge(rule, finding, diagnosis, now)
         for incident in self._book.of_kind("finding"):
             if incident.rule in self.checkpoints and incident.rule not in findings:
-                continue  # an earlier agent found this fault: progress of the run does not fix a checkpoint
+                continue  # an earlier agent found this fault, which progress of the run does not fix
             if incident.rule in self.ranks.reported:
-                continue  # no line shows this finding
+                continue  # this finding is not based on a log line
             known = findings.get(incident.rule)
             harmful = known is not None and known.harm in _HARMFUL
             if known is None and _of_unknown(incident):
@@ -174,7 +174,7 @@ class Alarms:
     def open_silence_incident(self, diagnosis: Diagnosis, now: float) -> None:
         """Open an incident for an unknown exception that was followed by silence and no progress.
 
-        A later guess at its cause, or a second exception, does not open another incident.
+        A later inference of its cause, or a second exception, does not open another incident.
         """
         if not _fails_unknown(diagnosis) or _unknown_count(diagnosis) <= self._unknown_past:
             return
@@ -255,7 +255,7 @@ class Alarms:
             self._book.resolve(incident, now, "recovered", **facts)
 
     def stepped(self, step: int | None, now: float) -> None:
-        """Resolve a stall that an earlier agent left open at a different step."""
+        """Resolve a stall that an earlier agent left open, if the run has reached a different step."""
         for incident in self._book.of_kind("stall"):
             if step is not None and step != incident.step:
                 self._book.resolve(incident, now, "recovered", step=step)
@@ -270,10 +270,10 @@ class Alarms:
     ) -> None:
         """Conclude the run after the command's end; `quiet` is the duration of a stall, in seconds.
 
-        Only a failure is an incident: users need no message about their own Ctrl-C. If a stalled run was
-        stopped from outside, the stall is the incident.
+        Only a failure opens an incident, because users need no message about their own Ctrl-C. If a stalled
+        run was stopped from outside, the stall remains the incident.
         """
-        if ending.kind == "unknown":  # the agent stopped watching, so open incidents stay open
+        if ending.kind == "unknown":  # only the agent stopped, so open incidents stay open
             self.open_due_incidents(diagnosis, now, everything=True)
             self.open_silence_incident(diagnosis, now)
             return
@@ -292,7 +292,8 @@ class Alarms:
                 "ending": ending,
             }
             self._book.resolve(incident, now, resolution, **facts)
-        # If the cause of the end was reported earlier, that incident continues and is not resolved.
+        # If the cause of the end was reported earlier, that incident continues as the end and is not
+        # resolved.
         reported = self._death_finding(diagnosis) if failed else None
         self._book.resolve_all(now, resolution, but=self.checkpoints, spare=reported, ending=ending)
         if not failed:
@@ -307,12 +308,12 @@ class Alarms:
             self._book.open("ended", rule, "critical", now, **death)
         elif primary is not None or reported.rule == rule:
             self._book.fail(reported, now, rule, **death)
-        else:  # a reported finding explains more than a diagnosis without a cause
+        else:  # a reported finding says more than a diagnosis without a cause
             facts = {**_progress(diagnosis.progress), "ending": ending}
             self._book.fail(reported, now, reported.rule, **facts)
 
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
-        """Return the open finding that explains the run's end.
+        """Return the open finding that explains the end of the run.
 
         The finding has the same cause as the end, or no step came after it, so that the cause known now
         explains both. A finding about a checkpoint never explains the end.
@@ -327,14 +328,14 @@ class Alarms:
             incident for incident in found if cause in (incident.rule, self._reported_as.get(incident.rule))
         ]
         last = diagnosis.progress.last_step or 0
-        # Other ranks may be one step ahead.
+        # Other ranks can be one step ahead.
         dying = [
             incident for incident in found if incident.harm == "fatal" and (incident.step or 0) >= last - 1
         ]
         return min(same or dying, key=lambda incident: incident.opened_at, default=None)
 
     def _by_progress(self, rule: str) -> bool:
-        """Return whether only the run's progress shows how harmful this rule is."""
+        """Return whether the impact of this rule depends only on the run's progress."""
         page = self._catalogue.pages.get(rule)
         if page is None or (rule in STANDSTILLS and not page.patterns):
             return False  # a standstill without a line is reported as a stall
@@ -362,7 +363,7 @@ class Alarms:
         if STRAGGLER in self._warnings or (
             late is not None and (late.step or 0) >= self._slow_from - _COMPARED_STEPS
         ):
-            return True  # the rank became late when the steps became slow
+            return True  # the rank became slow when the steps became slow
         slowing = any(one.rule == TRACE_CACHE and one.harm in _HARMFUL for one in diagnosis.findings)
         return slowing or self._book.get("finding", TRACE_CACHE) is not None
 
@@ -394,7 +395,7 @@ class Alarms:
         if place is not None:  # use the values of the diagnosis, so that notifications and pages agree
             where["rank"] = where["rank"] if place.rank is None else place.rank
             if place.step is not None and place.step != where["step"]:
-                where["step"], where["last_loss"] = place.step, None  # the last loss is of a later step
+                where["step"], where["last_loss"] = place.step, None  # the last loss belongs to a later step
         facts: IncidentUpdate = {
             "harm": finding.harm if finding else "fatal",
             "count": finding.count if finding else 1,
@@ -414,7 +415,7 @@ class Alarms:
         *,
         harmful: bool,
     ) -> None:
-        """Resolve an open finding after several consecutive harmless judgments."""
+        """Resolve an open finding after several consecutive evaluations as harmless."""
         if harmful:
             self._fine.pop(incident.rule, None)
             return
@@ -427,7 +428,7 @@ class Alarms:
 
 
 def _stalled_rank(rule: str, primary: Primary | None, stacks: StallStacks | None) -> int | None:
-    """Return the rank that holds up the run, from the stacks or from the cause that the log named."""
+    """Return the rank that blocks the run, from the stacks or from the cause in the log."""
     if stacks is not None and stacks.odd and rule in STANDSTILLS:
         return stacks.odd[0]
     return primary.rank if primary is not None and rule == primary.rule else None
@@ -462,7 +463,7 @@ def _unknown_count(diagnosis: Diagnosis) -> int:
 
 
 def _fails_unknown(diagnosis: Diagnosis) -> bool:
-    """Return whether the run fails with an exception that no rule matches, even if a cause is guessed."""
+    """Return whether the run fails with an exception that no rule matches, even if the cause is inferred."""
     guessed = diagnosis.primary is not None and bool(diagnosis.primary.inferred)
     return guessed or diagnosis.verdict == UNKNOWN_FAILURE
 

@@ -1,9 +1,10 @@
-"""Check the checkpoints that ranks announce, once they are written, in the agent and never in the rank.
+"""Check the checkpoints that ranks announce after they are written, in the agent and never in a rank.
 
-Checkpoints may be on a slow or hanging file system, so a separate thread checks them; if that thread does not
-return, another one checks the next checkpoints. A file that is being written looks broken. Therefore a fault
-counts only if no process of the run has a file of the checkpoint open for writing, and if the file did not
-change between two checks, or the run has ended. A fault is withdrawn when a later check no longer finds it.
+Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
+does not return, another thread checks the next checkpoints. A file that is being written looks broken.
+Therefore, a fault counts only if no process of the run has a file of the checkpoint open for writing, and if
+the file did not change between two checks or the run has ended. A fault is withdrawn if a later check no
+longer finds it.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ if TYPE_CHECKING:
     from stallwatch_exporter.checkpoints.formats import Fault
 
 SETTLED_SECONDS = 10.0  #: seconds to wait after a checkpoint was announced, or found open for writing
-SURE_SECONDS = 30.0  #: seconds between the first check and the check whose result counts
+SURE_SECONDS = 30.0  #: seconds between the first check and the check that confirms a fault
 RECHECK_SECONDS = 60.0  #: seconds between checks of a checkpoint known to be broken
-FINISH_SECONDS = 2.5  #: how long the end of a run waits for a check in progress, and for the last check
-PATIENCE_SECONDS = 120.0  #: a check that takes longer is abandoned; another thread checks the next due paths
-_MOST_HUNG = 4  # number of checks that never return, each with a thread
+FINISH_SECONDS = 2.5  #: seconds that the end of a run waits for a current check, and for the last check
+PATIENCE_SECONDS = 120.0  #: seconds after which a check is abandoned; another thread then checks due paths
+_MOST_HUNG = 4  # maximum number of checks that never return; each blocks a thread
 _MOST_WAITING = 1000
 
 Event = Mapping[str, Any]
 Begin = Callable[[Callable[[], None]], None]
-Sizes = Mapping[Path, tuple[int, int]]  #: size and time of the last change of each file
-Key = tuple[Path, str]  #: the place of a fault, and its kind
+Sizes = Mapping[Path, tuple[int, int]]  #: size and modification time of each file
+Key = tuple[Path, str]  #: path of a fault, and its kind
 
 
 class Waiting(msgspec.Struct):
-    """A path to check, and the result of the last check of this path."""
+    """Path to check, with the result of the last check."""
 
     path: Path
     event: Event
@@ -53,7 +54,7 @@ class Waiting(msgspec.Struct):
     settled: list[Fault] = []  #: faults that the last two checks found, in unchanged files without a writer
 
     def look(self, pids: Collection[int]) -> None:
-        """Check the path for faults. A path that a trainer has removed has no faults."""
+        """Check the path for faults. If a trainer has removed the path, there are no faults."""
         from stallwatch_exporter.checkpoints.checking import check_checkpoint, listed  # rarely needed
 
         before, sizes_before = self.kinds, self.sizes
@@ -92,7 +93,7 @@ def in_background(job: Callable[[], None]) -> None:
 
 
 class _Look:
-    """One check of several paths by one thread."""
+    """A check of several paths by one thread."""
 
     def __init__(self, paths: list[Waiting], began: float) -> None:
         self.paths = paths
@@ -101,7 +102,7 @@ class _Look:
         self.error: Exception | None = None
 
     def run(self, pids: Collection[int]) -> None:
-        """Check each path. Store an unexpected exception, which the thread would otherwise print."""
+        """Check each path; store unexpected exceptions, which the thread would otherwise print."""
         for waiting in self.paths:
             try:
                 waiting.look(pids)
@@ -117,7 +118,7 @@ class CheckpointWatch:
         self._begin = begin
         self._waiting: dict[Path, Waiting] = {}
         self._looks: list[_Look] = []  # checks in progress, oldest first
-        self._known: dict[Key, str] = {}  # faults that were returned, with their rules
+        self._known: dict[Key, str] = {}  # rules of the faults that were returned
         self._repaired: list[str] = []
         self._error: Exception | None = None
 
@@ -132,7 +133,7 @@ class CheckpointWatch:
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """Return the new certain faults and start the due checks; processes `pids` may write the files."""
+        """Return the new confirmed faults and start the due checks; processes `pids` can write the files."""
         matches = [match for one in self._looked() for match in self._judge(one, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
@@ -160,14 +161,14 @@ class CheckpointWatch:
             raise error
 
     def _wait(self) -> None:
-        """Wait for the newest check: older checks have used up their time."""
+        """Wait only for the newest check, because older checks have already exceeded their time."""
         for look in self._looks[-1:]:
             look.done.wait(FINISH_SECONDS)
 
     def _hand_over(self, due: list[Waiting], now: float, pids: Collection[int]) -> None:
         for waiting in due:
             del self._waiting[waiting.path]
-        # The content of a waiting folder is checked together with the folder.
+        # The content of a folder that waits for a check is checked together with the folder.
         folders = {waiting.path: waiting for waiting in (*due, *self._waiting.values())}
         alone = []
         for waiting in due:
@@ -189,19 +190,19 @@ class CheckpointWatch:
             yield from look.paths
 
     def _judge(self, waiting: Waiting, now: float) -> list[Match]:
-        """Return the certain faults of a path, and schedule the next check of the path."""
+        """Return the confirmed faults of a path, and schedule the next check of the path."""
         matches = self._faults(waiting, waiting.settled)
         if not waiting.open and not waiting.found:
             return matches
         unsure = waiting.kinds - self._known.keys()
         waiting.due = now + (SETTLED_SECONDS if waiting.open else SURE_SECONDS if unsure else RECHECK_SECONDS)
         again = self._waiting.setdefault(waiting.path, waiting)
-        if again is not waiting:  # the rank announced the path again meanwhile
+        if again is not waiting:  # the rank has announced the path again in the meantime
             again.found, again.sizes = [*again.found, *waiting.found], waiting.sizes
         return matches
 
     def _faults(self, waiting: Waiting, sure: Collection[Fault]) -> list[Match]:
-        """Return the new certain faults of a path; record the rules of faults that disappeared."""
+        """Return the new confirmed faults of a path; record the rules of faults that disappeared."""
         if waiting.open:
             return []
         below = {key for key in self._known if key[0] == waiting.path or waiting.path in key[0].parents}

@@ -25,7 +25,7 @@ from stallwatch_rules.stacks.concluding import (
 from stallwatch_rules.stacks.records import StallStacks
 
 DIAGNOSE_SECONDS = 5.0  #: seconds between two diagnoses of a run with new input
-_SHARE = 20  # at most this part (1/20) of the time is spent on diagnosing
+_SHARE = 20  # at most this part (1/20) of the time is used for diagnoses
 
 
 class Diagnoser:
@@ -45,7 +45,7 @@ class Diagnoser:
         self._guard = guard
         self._clock = clock
         self.stacks: StallStacks | None = None  #: stacks of the ranks in the current stall
-        self.left: list[ExitedRank] = []  #: ranks that ended by themselves before the others
+        self.left: list[ExitedRank] = []  #: ranks that ended by themselves before other ranks
         self._launching = False  # the launcher has not started any rank yet
         self._at = 0.0
         self._wait = 0.0
@@ -99,7 +99,7 @@ class Diagnoser:
             self._memory.killed((found.progress.last_step,) if kill else None)
         if found.primary is not None and found.primary.rule == SILENT_HANG:
             if ending is None and not self._reading.tracker.progressed:
-                self._launching = self._response.launching()  # the launcher's processes are gone at the end
+                self._launching = self._response.launching()  # at the end, the launcher's processes are gone
             if self._response.alone():
                 found = with_advice(found, ONE_PROCESS)
             elif self._launching and not self._reading.tracker.progressed:

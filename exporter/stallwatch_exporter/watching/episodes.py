@@ -33,7 +33,7 @@ _RESOLUTIONS: Sequence[Resolution] = (
 
 
 class Episode(msgspec.Struct):
-    """One episode, with the newest state of each of its problems."""
+    """Episode with the newest state of each of its problems."""
 
     troubles: dict[str, Incident] = {}  # by id
     history: list[Event] = []
@@ -42,9 +42,9 @@ class Episode(msgspec.Struct):
     closed: bool = False
     # These fields are set only for a run over several hosts:
     id: str = ""  # id of the run's incident
-    began: float = 0.0  # arrival time of the first incident
+    began: float = 0.0  # time at which the first incident arrived
     closed_at: float | None = None
-    merged: dict[str, float] = {}  # other ids of sent incidents, and their opening times
+    merged: dict[str, float] = {}  # opening times of other incidents that were sent, by id
 
     @property
     def first(self) -> Incident:
@@ -60,8 +60,9 @@ class Episode(msgspec.Struct):
 class Episodes:
     """Fold problems into episodes: ``take`` each change of a problem, and ``flush`` after each tick.
 
-    `report` receives the incidents. `past` holds the changes that earlier agents of this run stored. They are
-    reported already; only open incidents are sent again, and destinations ignore known ones.
+    `report` receives the incidents. `past` contains the changes that earlier agents of this run stored. These
+    changes have been reported; only open incidents are sent again, and destinations ignore incidents that
+    they know.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Episodes:
                 report(incident)
 
     def take(self, trouble: Incident) -> None:
-        """Add a changed trouble to its episode."""
+        """Add the change of a problem to the problem's episode."""
         episode = self._of(trouble)
         if episode is None:
             episode = next((one for one in reversed(self._episodes) if self.joins(trouble, one)), None)
@@ -105,25 +106,25 @@ class Episodes:
             if incident.status == "resolved":
                 episode.closed = True
                 if episode.reported is None and incident.resolution == "recovered":
-                    continue  # the trouble was over before it was reported
+                    continue  # the problem was over before it was reported
             if self.is_news(incident, episode.reported):
                 episode.reported = incident
                 self._report(msgspec.structs.replace(incident, history=list(incident.history)))
         self._episodes = [one for one in self._episodes if not one.closed or self.outlives(one)]
 
     def incident_of(self, trouble: Incident) -> Incident:
-        """Return the incident of the episode that contains the trouble."""
+        """Return the incident of the episode that contains the problem."""
         episode = self._of(trouble)
         return trouble if episode is None else self.fold(episode)
 
     # ---- methods that ``cluster.merging`` overrides for a run over several hosts
 
     def begin(self, trouble: Incident) -> Episode:  # noqa: ARG002
-        """Return a new episode for a trouble that belongs to no open episode."""
+        """Return a new episode for a problem that belongs to no open episode."""
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new trouble belongs to this episode; a checkpoint fault never does."""
+        """Return whether a new problem belongs to this episode; a checkpoint fault never does."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -135,12 +136,12 @@ class Episodes:
         if trouble.severity != "critical" or not critical:
             return True
         last = max(critical, key=lambda one: one.opened_at)
-        # Other ranks may be one step ahead.
+        # Other ranks can be one step ahead.
         stepped = (trouble.step or 0) > (last.step or 0) + 1
         return not stepped or trouble.opened_at - last.opened_at < APART_SECONDS
 
     def is_due(self, episode: Episode) -> bool:  # noqa: ARG002
-        """Return whether the changes of the episode are to be reported now."""
+        """Return whether changes of the episode can be reported now."""
         return True
 
     def is_news(self, incident: Incident, reported: Incident | None) -> bool:
@@ -148,11 +149,11 @@ class Episodes:
         return incident != reported
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add the change of a trouble to the history of its episode."""
+        """Add the change of a problem to the history of its episode."""
         _note(episode, trouble, before)
 
     def fold(self, episode: Episode) -> Incident:
-        """Return the episode as one incident."""
+        """Combine the episode into one incident."""
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
@@ -189,7 +190,7 @@ def is_over(trouble: Incident) -> bool:
 
 
 def is_done(episode: Episode) -> bool:
-    """Return whether the run or the episode's critical problems (all if none was critical) are over."""
+    """Return whether the run or its critical problems are over (all problems if none was critical)."""
     going = [one for one in episode.troubles.values() if not is_over(one)]
     if episode.severity == "critical":
         going = [one for one in going if one.severity == "critical"]
@@ -217,9 +218,9 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Return the episode as one incident: its leading problem, completed from the other problems.
+    """Combine the episode into one incident: its leading problem, completed from the other problems.
 
-    The trouble with the lowest `precedence` leads.
+    The problem with the lowest `precedence` leads.
     """
     troubles = list(episode.troubles.values())
     going = [one for one in troubles if not is_over(one)]
@@ -229,7 +230,7 @@ def folded_episode(
     lead = min(leading or troubles, key=precedence or _precedence)
     stall = max((one for one in troubles if one.kind == "stall"), key=lambda one: one.opened_at, default=None)
     opened = min(one.opened_at for one in troubles)
-    # A line may be read late, and its time may be ahead of the clock of the agent.
+    # A line can be read late, and its time can be ahead of the agent's clock.
     updated = max(opened, *(one.updated_at for one in troubles))
     history = list(episode.history)
     if closes:

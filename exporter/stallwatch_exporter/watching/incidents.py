@@ -76,7 +76,7 @@ def _masked(value: Any) -> Any:
 
 
 def by_wall_clock(incident: Incident, moved: float) -> Incident:
-    """Return the incident with its times shifted by `moved` seconds, after the wall clock was set."""
+    """Return the incident with its times shifted by `moved` seconds, because the wall clock was changed."""
     over, since = incident.resolved_at, incident.stalled_since
     return msgspec.structs.replace(
         incident,
@@ -89,7 +89,7 @@ def by_wall_clock(incident: Incident, moved: float) -> Incident:
 
 
 def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incidents.jsonl") -> list[Incident]:
-    """Return every change of every trouble that earlier agents stored in this run's folder, oldest first."""
+    """Return all changes of problems that earlier agents stored in this run's folder, oldest first."""
     found: list[Incident] = []
     try:
         with open_regular(folder / name) as lines:
@@ -103,12 +103,12 @@ def read_journal(folder: Path, most: int = sys.maxsize, *, name: str = "incident
 
 
 def read_incidents(folder: Path) -> list[Incident]:
-    """Return the last state of each trouble that earlier agents stored in this run's folder."""
+    """Return the last state of each problem that earlier agents stored in this run's folder."""
     return list({incident.id: incident for incident in read_journal(folder)}.values())
 
 
 def last_states(changes: Iterable[Incident]) -> list[Incident]:
-    """Return the last state of each incident, from the journals of several agents; the newest is last."""
+    """Return the last state of each incident in the journals of several agents, oldest first."""
     found: dict[str, Incident] = {}
     for incident in sorted(changes, key=lambda incident: incident.updated_at):
         found.pop(incident.id, None)
@@ -119,8 +119,9 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 class IncidentManager:
     """Keep one incident per kind, rule and episode; `notify` receives a copy at every change.
 
-    `past` holds the incidents that earlier agents of the same run reported. Episode numbers continue from
-    them, and this agent resolves those left open, except for endings and unfixed findings, which are final.
+    `past` contains the incidents that earlier agents of the same run reported. Episode numbers continue from
+    these incidents. This agent resolves incidents that were left open, except endings and unfixed findings,
+    which are final.
     """
 
     def __init__(
@@ -140,7 +141,7 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Open a new episode of the rule and return its incident, or return the open incident."""
+        """Open a new episode of the rule and return its incident; if an incident is open, return that."""
         key = (kind, rule)
         if key in self._open:
             return self._open[key]
@@ -191,7 +192,7 @@ class IncidentManager:
     def resolve(
         self, incident: Incident, now: float, resolution: Resolution, **facts: Unpack[IncidentUpdate]
     ) -> None:
-        """Close an incident; the next trouble with this rule opens a new incident."""
+        """Close an incident; the next problem with this rule opens a new incident."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, **facts))
@@ -199,12 +200,12 @@ class IncidentManager:
             setattr(incident, name, getattr(fresh, name))
         incident.status = "resolved"
         incident.resolution = resolution
-        # The incident may have been opened by a clock ahead of `now`, that of unread lines.
+        # The opening time can be ahead of `now` while lines are unread.
         incident.resolved_at = incident.updated_at = max(now, incident.opened_at)
         self._notify(msgspec.structs.replace(incident))
 
     def fail(self, incident: Incident, now: float, rule: str, **facts: Unpack[IncidentUpdate]) -> None:
-        """Turn an open finding that caused the run's end, or led to it, into the incident of that end."""
+        """Turn an open finding that caused, or led to, the end of the run into the incident of that end."""
         if self._open.pop((incident.kind, incident.rule), None) is None:
             return
         fresh = redacted(msgspec.structs.replace(incident, kind="ended", rule=rule, updated_at=now, **facts))
@@ -268,7 +269,7 @@ class Heartbeat:
 
 
 class Reporting:
-    """The `book` of a run's problems and the `episodes` folded from them; the sinks get the incidents."""
+    """Problems of a run (`book`) and the `episodes` that combine them; the sinks receive the incidents."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder
@@ -278,8 +279,8 @@ class Reporting:
         self._reported: dict[str, Incident] = {}  # open incidents by id, as last sent to the sinks
         journal = read_journal(folder.path)
         past = {trouble.id: trouble for trouble in journal}
-        # Shift of the wall clock at the first report of each incident, by id. An incident is recognized by
-        # its opening time, so all its times are by that clock.
+        # Shift of the wall clock at the first report of each incident, by id. All times of an incident use
+        # that shift, because destinations identify an incident by its opening time.
         self._moved = dict.fromkeys(past, 0.0)
         self.book = IncidentManager(folder.run, folder.info.host, self._changed, past.values())
         self.episodes = Episodes(self._report, journal, folder.reported_until)

@@ -1,10 +1,11 @@
-"""Find signs of life in the log of a quiet run: lines with growing counts, and repeating known messages.
+"""Find signs of life in the log of a quiet run, and known messages that repeat.
 
-`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line counts if it mentions
-batches, files and the like, or a position out of a total, if its template occurred twice before in the same
-quiet period, and if an integer in it grew both times. Not signs of life: numbers that only follow the clock
-(``waited 20 s``), counts of attempts (``retry 3``), and chatter of loggers that also occurs while the run
-trains. `Repeats` counts known messages, which are not signs of life.
+`MovingLines` finds lines that no parser recognizes, such as ``val batch 12/80``. A line is a sign of life
+under three conditions: it mentions batches, files and the like, or a position out of a total; its template
+has occurred twice before in the same quiet period; and an integer in it has grown both times. Numbers that
+only follow the clock (``waited 20 s``), counts of attempts (``retry 3``), and regular log messages that also
+occur while the run trains are not signs of life. `Repeats` counts known messages, which are not signs of life
+either.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ _COUNTS = re.compile(
     r"|批|样本|步",
     re.IGNORECASE,
 )
-_AS_USUAL = 3.0  # multiple of the median gap between steps: lines within such gaps are chatter
-_CHATTER = 2  # number of gaps of usual length in which a line is chatter
+_AS_USUAL = 3.0  # multiple of the median gap between steps, up to which a gap is of usual length
+_CHATTER = 2  # number of gaps of usual length after which a line in them is ignored
 _LIKE_CLOCK = 0.05
 _GAPS = 200
 _MOST_TEMPLATES = 500
 _OFTEN = 5  # number of matches of a rule since the last step
 _MORE = 3  # multiple of the largest count between two steps
-_LONGEST = 500  # maximum number of characters of a line that are examined
+_LONGEST = 500  # maximum number of characters that are examined per line
 
 
 class MovingBars:
-    """Find progress bars that advance, whatever they count: the main thread draws them."""
+    """Find progress bars that advance, whatever they count, because the main thread draws them."""
 
     def __init__(self) -> None:
-        self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and by the total as printed
+        self._at: dict[tuple[int | None, str], int] = {}  # last count by rank and printed total
 
     def add(self, lines: Iterable[Line]) -> bool:
         """Add new lines; return whether a progress bar (tqdm or Keras style) advanced."""
@@ -68,8 +69,8 @@ class MovingLines:
     def __init__(self) -> None:
         self._gaps: deque[float] = deque(maxlen=_GAPS)
         self._stepped: float | None = None
-        self._chatter: Counter[str] = Counter()  # number of usual gaps in which a template occurred
-        self._seen: dict[str, _Last] = {}  # last line by template, in the current gap
+        self._chatter: Counter[str] = Counter()  # number of usual gaps in which each template occurred
+        self._seen: dict[str, _Last] = {}  # last line of each template in the current gap
 
     def stepped(self, now: float) -> None:
         """Record a step of the run at `now`."""
@@ -85,7 +86,7 @@ class MovingLines:
         self._seen.clear()
 
     def add(self, lines: Iterable[Line], now: float) -> bool:
-        """Add lines printed at `now`; return whether one of them is a sign of life."""
+        """Add lines that were printed at `now`; return whether any line is a sign of life."""
         alive = False
         for line in lines:
             text = line.text[:_LONGEST]
@@ -107,11 +108,11 @@ class MovingLines:
 
 
 class _Last(NamedTuple):
-    """The last line with a template."""
+    """Last line with a certain template."""
 
     time: float
     numbers: Sequence[float]
-    grew: Sequence[bool]  #: which numbers had grown since the previous line
+    grew: Sequence[bool]  #: for each number, whether it had grown since the previous line
 
 
 def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
@@ -126,7 +127,7 @@ def _grew(before: _Last, now: float, numbers: Sequence[float]) -> list[bool]:
 
 
 class Repeats:
-    """Find known messages that repeat without progress; notices and harmless rules do not count."""
+    """Find known messages that repeat without progress; notices and harmless rules are ignored."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._counts = {
@@ -135,7 +136,7 @@ class Repeats:
             if page.harm != "harmless" and page.role != "notice"
         }
         self._since: Counter[str] = Counter()  # matches by rule since the last sign of progress
-        self._usual: Counter[str] = Counter()  # highest count of matches by rule between signs of progress
+        self._usual: Counter[str] = Counter()  # highest count of matches between signs of progress, by rule
 
     def add(self, matches: Sequence[Match], *, progressed: bool) -> None:
         """Add the matches of a batch of lines; `progressed` is True if the batch shows progress."""
@@ -146,5 +147,5 @@ class Repeats:
             self._since.clear()
 
     def now(self) -> bool:
-        """Return whether a known message repeats more often since the last progress than ever before."""
+        """Return whether a known message has repeated more often since the last progress than ever before."""
         return any(count >= max(_OFTEN, _MORE * self._usual[rule]) for rule, count in self._since.items())

@@ -19,20 +19,20 @@ from stallwatch_rules.records import Diagnosis
 
 TICK_SECONDS = 1.0
 HASTE_SECONDS = 0.1  #: seconds between two ticks while a notification is due
-FINISH_SECONDS = 10.0  #: how long the rest may be read after the command ended; later lines are only copied
+FINISH_SECONDS = 10.0  #: seconds for reading the rest after the command ended; later lines are only copied
 REPORT_SECONDS = 10.0  #: seconds for copying the unread rest (half of them) and concluding the run
 SLICE_BYTES = 512 * 1024  #: maximum bytes read between two ticks
 _MEMORY_SECONDS = 5.0
-_MEMORY_LONGEST = 40.0  # longest interval while the use is steady and low: a reading visits all processes
+_MEMORY_LONGEST = 40.0  # longest interval, while memory use is steady and low; a reading visits all processes
 _MEMORY_STEADY = 0.1  # relative change that counts as steady
 MOMENT_SECONDS = 0.25  #: seconds within which lines are read together, because each reading has a fixed cost
 _SAME_MOMENT = 0.01
-SUSPENDED_SECONDS = 10.0  #: a wait of one second that took this long: the process or machine was suspended
+SUSPENDED_SECONDS = 10.0  #: a one-second wait that takes this long shows that the process was suspended
 _AFTER_A_FAULT = 0.1
 _CLOSING = 2.0
 
 Opened = tuple[Agent, MetricsServer | None]
-Judge = Callable[[Sequence[str]], Ending]  # makes the command's ending from the last lines
+Judge = Callable[[Sequence[str]], Ending]  # returns the command's ending from the last lines
 
 
 class AgentLoop:
@@ -58,10 +58,10 @@ class AgentLoop:
         self._limit: int | None = None
         self._held = 0
         self._measure_again = _MEMORY_SECONDS
-        self.ended = False  #: True after the command ended: later silence means nothing
+        self.ended = False  #: true after the command ended, when silence has no meaning
 
     def round(self) -> None:
-        """Wait for the next tick, read the output printed until then (one slice at most), and tick."""
+        """Wait for the next tick, read at most one slice of the output printed until then, and tick."""
         before = self._clock()
         timeout = max(0.0, min(TICK_SECONDS, self._ticked + TICK_SECONDS - before))
         timeout = min(timeout, max(HASTE_SECONDS, self._agent.due_in()))
@@ -71,7 +71,7 @@ class AgentLoop:
             self._agent.paused(waited - TICK_SECONDS)
         for together in moments(joined(chunks)):
             self._agent.feed(*together)
-        # Read the clock before the queue: chunks added after this moment were printed after it.
+        # Read the clock before the queue, so that chunks added after this time were printed later.
         now = self._clock()
         behind = self.ended or self._queue.waiting
         after = TICK_SECONDS if self._agent.due_in() > 0 else HASTE_SECONDS
@@ -80,7 +80,8 @@ class AgentLoop:
             if self._stop_requested():
                 self._agent.advance.stop_requested(now)
             self._agent.dropped(self._queue.dropped)
-            # While lines are unread, silence is not known: judge the run as of the last line read.
+            # While lines are unread, silence is unknown, so evaluate the run as of the last line that was
+            # read.
             self._agent.tick(now, read_until=chunks[-1].time if behind else None)
         if now - self._measured >= self._measure_again:
             self._measured = now
@@ -98,7 +99,7 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the rest of the queue unread, until time is up; return the copied and dropped lines."""
+        """Copy the rest of the queue unread while `in_time` is true; return the copied and dropped lines."""
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):
@@ -126,8 +127,8 @@ class LogReader:
     ) -> None:
         """Start the thread that reads the output.
 
-        `linger`: seconds that /metrics stays open after the end; `endings`: counts OOM kills;
-        `stop_requested`: returns whether the command was asked to end.
+        `linger` is the number of seconds that /metrics stays open after the end. `endings` counts OOM kills.
+        `stop_requested` returns whether a signal has requested that the command end.
         """
         self._stop_requested = stop_requested
         self._open_agent = open_agent
@@ -208,7 +209,7 @@ class LogReader:
                     )
                 if dropped:
                     self._notice(f"{dropped:,} more lines were neither read nor copied in time")
-            except Exception as error:  # for example, a brief lack of memory; the watching must survive it
+            except Exception as error:  # for example, a brief lack of memory; the agent must continue
                 if not stumbled:
                     self._notice(f"watching hit an error ({type(error).__name__}: {error}) and continues")
                 stumbled = True
@@ -230,7 +231,7 @@ def joined(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
 
 
 def moments(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
-    """Group chunks that arrived within one moment: a backlog may span minutes."""
+    """Group chunks that arrived within a short time, because a backlog can span minutes."""
     together: list[Chunk] = []
     for chunk in chunks:
         if together and chunk.time - together[0].time > MOMENT_SECONDS:

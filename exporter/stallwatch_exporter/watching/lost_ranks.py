@@ -1,10 +1,10 @@
 """Detect ranks that end while others continue, and open their incidents before the stall follows.
 
-A rank that reports an ending without an error may be right: the last ranks of a run save, merge or upload. It
-is an incident (a warning) if the run is known to have steps left, or if the other ranks make further steps.
-Any other lost rank, such as one that the kernel killed, is an incident unless the whole run ends. Nothing is
-reported twice: while the run is stalled, the stall's evidence names the missing ranks, and an error that a
-rank printed has its own incident.
+A rank that ends early without an error is not always a problem, because the last ranks of a run save, merge
+or upload. Such an end opens an incident (a warning) only if the run is known to have steps left, or if the
+other ranks make further steps. Any other lost rank, such as a rank that the kernel killed, opens an incident
+unless the whole run ends. Nothing is reported twice: while the run is stalled, the evidence of the stall
+names the missing ranks, and an error that a rank printed has its own incident.
 """
 
 from __future__ import annotations
@@ -36,40 +36,40 @@ NO_RANKS: Processes = {}
 
 
 class LostRank(msgspec.Struct, frozen=True):
-    """A rank whose process ended while others continue."""
+    """Rank with a process that ended while other ranks continue."""
 
     rank: int
-    since: float  #: Unix seconds at which the rank was first missing
+    since: float  #: Unix seconds since which the rank has been missing
     step: int | None = None  #: last step that the rank reported
-    well: bool = False  #: the rank reported that it ends without an error
-    badly: bool = False  #: the rank reported that it ends with an error
+    well: bool = False  #: the rank reported an end without an error
+    badly: bool = False  #: the rank reported an end with an error
     behind: int = 0  #: number of steps that other ranks have completed since this rank ended
     code: int | None = None  #: exit code, or -n for signal n, if observed
 
 
 class RankExits:
-    """Detect ranks that ended, from their reports and the running processes: `left` and `gone`.
+    """Detect ranks that ended (`left` and `gone`), from their reports and the running processes.
 
-    A launcher that sees an exit code other than 0 ends all ranks. If a rank exits with 0, no process reports
-    that, and the other ranks wait for it until a timeout.
+    A launcher that detects an exit code other than 0 ends all ranks. If a rank exits with 0, no process
+    reports this, and the other ranks wait for it until a timeout.
 
-    A rank is gone if a process continues that was running at the same time. Therefore a rank is not gone if
-    it ended before the others started (a script that prepares something under a rank's number), if its
-    launcher continues without it after restarting the others, or if its process was never seen. Once any rank
-    has completed a step, only ranks with steps can continue: a launcher may have its own rank number, that of
-    its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
+    A rank is gone if a process that ran at the same time still runs. Therefore, a rank is not gone in these
+    cases: it ended before the others started (a script that prepares something under a rank's number), its
+    launcher restarted the others and continues without it, or its process was never seen. Once any rank has
+    completed a step, only ranks with steps are considered, because a launcher can have a rank number of its
+    own, from its pod (Kubeflow's PyTorchJob), and waits for the other hosts when its ranks are gone.
     """
 
     def __init__(self) -> None:
         self.left: list[ExitedRank] = []  #: ranks that ended without an error before the others
-        self.gone: list[LostRank] = []  #: ranks missing for longer than a run's end; kept once all are gone
+        self.gone: list[LostRank] = []  #: ranks missing for longer than a run takes to end
         self.well: dict[int, float] = {}  #: time at which each rank reported an ending without an error
         self.badly: dict[int, float] = {}  #: time at which each rank reported an ending with an error
         self._steps: dict[int, int] = {}
-        self._ended: set[int] = set()  # ranks that ended without an error while another rank was running
-        self._ends: dict[int, list[float]] = {}  # times at which each rank ended, until others step
-        self._others_then: dict[int, dict[int, int]] = {}  # by ended rank: the steps of others then
-        self._beside: dict[int, frozenset[Path]] = {}  # by rank: other processes when it was last seen
+        self._ended: set[int] = set()  # ranks that ended without an error while others ran
+        self._ends: dict[int, list[float]] = {}  # times at which each rank ended, until others train
+        self._others_then: dict[int, dict[int, int]] = {}  # steps of other ranks at a rank's end, by rank
+        self._beside: dict[int, frozenset[Path]] = {}  # other processes when each rank was last seen
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -82,14 +82,15 @@ class RankExits:
             self._others_then[rank] = {other: step for other, step in self._steps.items() if other != rank}
 
     def record(self, record: Record) -> None:
-        """Record a rank's step from one of its records."""
+        """Record the step in a record of a rank."""
         for ended in (self.well, self.badly):
             if record.time > ended.get(record.rank, record.time):  # a launcher restarted the rank
                 del ended[record.rank]
         step = record.values.get("step", float("nan"))
         if step == step:
             ended_before = any(at < record.time for at in self._ends.get(record.rank, ()))
-            if ended_before and int(step) != self._steps.get(record.rank):  # not a report of the rank's end
+            # If the step is the same, the record only repeats it at the end of the rank.
+            if ended_before and int(step) != self._steps.get(record.rank):
                 self._forget(record.time)
             self._steps[record.rank] = int(step)
             for left, at in self.well.items():
@@ -114,7 +115,7 @@ class RankExits:
         for rank in [one for one in self.well if codes.get(one)]:
             self.badly[rank] = self.well.pop(rank)
         self._ended &= self.well.keys()
-        # The process of a rank may continue for a while after its program has ended.
+        # The process of a rank can continue for a while after its program has ended.
         if any(rings and rank not in self.well for rank, rings in up.items()):
             self._ended |= self.well.keys()
         left = sorted(self._ended | self._silent(codes))
@@ -136,12 +137,12 @@ class RankExits:
         ]
 
     def _behind(self, rank: int) -> int:
-        """Return how many steps other ranks have made since this rank ended, each by its own count."""
+        """Return the number of steps that other ranks have made since this rank ended, by their counts."""
         others = self._others_then.get(rank, {})
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
     def _silent(self, codes: Mapping[int, int]) -> set[int]:
-        """Return the ranks that exited with 0 without a report, as by ``os._exit(0)``, if others failed."""
+        """Return the ranks that exited with 0 without a report (``os._exit(0)``), if other ranks failed."""
         if not self.badly and not any(codes.values()):
             return set()
         ended = {rank for rank, code in codes.items() if code == 0 and rank in self._steps}
@@ -170,7 +171,7 @@ class RankExits:
 
 _LAST_PHASES = ("save", "idle")
 _ERROR_SECONDS = 45.0  # an unknown exception is reported after 30 seconds without a line
-_BEFORE_SECONDS = 10.0  # a rank may print the cause this long before its process ends
+_BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its process ends
 
 
 class LostRankAlarms:
@@ -189,7 +190,7 @@ class LostRankAlarms:
         held: bool,
         memory: Callable[[], MemoryUse | None] = lambda: None,
     ) -> None:
-        """Report the ranks missing now, unless `held`: then a stall or the run's end names them.
+        """Report the ranks that are missing now, unless `held`, when a stall or the run's end names them.
 
         `memory` is called if a rank may have been killed for lack of memory.
         """
@@ -263,7 +264,7 @@ def _of(ranks: Sequence[LostRank], how: str) -> str:
 
 
 def _how_they_ended(ranks: Sequence[LostRank]) -> Text:
-    """Return the exit code or signal of the ranks as text, if all ranks have the same."""
+    """Return the exit code or signal of the ranks as text, if it is the same for all ranks."""
     codes = {one.code for one in ranks}
     code = codes.pop() if len(codes) == 1 else None
     if not code:

@@ -34,7 +34,7 @@ from stallwatch_rules.text.digest import counted, short_duration
 
 #: file with the namespace of a pod
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
-_SHOWN = 60  # longest requested name in a message, in characters
+_SHOWN = 60  # maximum length of a requested name in a message
 Notice = Callable[[str], None]
 OnEnd = Callable[[Diagnosis, Ending, RunFolder], None]
 
@@ -56,7 +56,7 @@ def open_agent(
 ) -> tuple[Agent, MetricsServer | None]:
     """Create the folder, the agent and the metrics endpoint of a run.
 
-    Parts that cannot be created are reported and left out. Old runs are removed in the background.
+    Parts that cannot be created are reported and omitted. Old runs are removed in the background.
     """
     wanted = (name or "").strip() or None
     folder = RunFolder.create(
@@ -118,7 +118,7 @@ def identity_here(command: Sequence[str], settings: ExporterSettings, name: str 
 
 
 def _why_renamed(name: str, run: str) -> str:
-    """Return the reason why the run's name is not the requested name; an empty text if it is."""
+    """Return why the run's name differs from the requested name; an empty string if it does not."""
     if not name.strip():
         return "the name is empty"
     if run == name.strip():
@@ -136,16 +136,16 @@ MOST_BYTES = 512 * 1024 * 1024  #: maximum bytes read from all files; the beginn
 _LEAST_BYTES = 4 * 1024 * 1024
 _END = 64 * 1024
 _BEGINNING = 64 * 1024
-_APART = 60.0  # seconds: timestamps without a time zone are hours off, slow writers only a few seconds
+_APART = 60.0  # seconds; a missing time zone causes hours of difference, a slow writer only a few seconds
 _ZONES, _ZONE_STEP = 15 * 3600.0, 900.0  # largest difference of time zones, and its granularity
 
 
 def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
     """Feed the agent the present content of the files, as history.
 
-    Return the diagnosis so far, the number of bytes left out, and the largest number of seconds by which the
-    lines' own times were moved. Content that an earlier agent of the same name has counted is read for the
-    diagnosis, but not counted again.
+    Return the diagnosis so far, the number of omitted bytes, and the largest number of seconds by which the
+    timestamps of lines were moved. Content that an earlier agent with the same name has counted is read for
+    the diagnosis, but not counted again.
     """
     limit = max(_LEAST_BYTES, MOST_BYTES // max(1, len(files.tailers)))
     left_out, moved = 0, 0.0
@@ -166,9 +166,9 @@ def read_history(agent: Agent, files: TailSet) -> tuple[Diagnosis, int, float]:
 
 
 def clock_shift(tailer: FileTailer, now: float = math.inf) -> float:
-    """Return the seconds to add to the file's own timestamps, so that the last one is its time of writing.
+    """Return the seconds to add to the file's timestamps, so that the last one is the modification time.
 
-    The result never moves the last timestamp after `now`: a file server's clock may be ahead.
+    The result never moves the last timestamp after `now`, because a file server's clock can be ahead.
     """
     modified = tailer.modified
     try:
@@ -193,7 +193,7 @@ def _last_time(data: bytes, lead: LinePrefix | None) -> float | None:
 
 
 def shift_note(shift: float) -> str:
-    """Return a note on how far the lines' times were moved; empty for the difference of a time zone."""
+    """Return a note about how far timestamps were moved; empty if a time zone explains the difference."""
     off = (shift + _ZONE_STEP / 2) % _ZONE_STEP - _ZONE_STEP / 2
     if not shift or (abs(shift) <= _ZONES and abs(off) <= _APART):
         return ""
@@ -223,7 +223,7 @@ def summary(agent: Agent, diagnosis: Diagnosis, files: int, left_out: int, shift
 
 
 def outlook(agent: Agent) -> str:
-    """Return a line on how long the run has been quiet, and after how long a stall is reported.
+    """Return a line that states how long the run has been quiet, and when a stall is reported.
 
     The line is empty if the stall is about to be reported.
     """
@@ -236,5 +236,5 @@ def outlook(agent: Agent) -> str:
 
 
 def stream_of(path: Path) -> str:
-    """Return the stream ("stdout" or "stderr") that a file holds, guessed from its name."""
+    """Return the stream ("stdout" or "stderr") that a file contains, inferred from the file's name."""
     return "stderr" if "stderr" in path.name or path.suffix == ".err" else "stdout"

@@ -1,4 +1,4 @@
-"""Turn a probe's events into matches and log lines.
+"""Convert events of a probe to matches and log lines.
 
 The events are the probe's warnings, counted trace-cache invalidations, exceptions that the log does not show,
 and package versions that are incompatible with a feature that the run uses.
@@ -25,7 +25,7 @@ _COUNTED = ("invalidations_mismatch", "invalidations_short")
 
 
 def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
-    """Return the match of a ``concern`` event, line `number` of the events; ``None`` for an unknown form."""
+    """Return the match for a ``concern`` event on line `number` of the events; ``None`` if it is invalid."""
     rule = event.get("rule")
     captures = {
         name: value
@@ -42,7 +42,7 @@ def concern_match(event: Mapping[str, Any], number: int) -> Match | None:
 
 
 def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
-    """Return the event as a log line of its rank."""
+    """Return the event in the form of a log line of its rank."""
     rank, time = event.get("rank"), event.get("time")
     return Line(
         text,
@@ -54,7 +54,7 @@ def line_of(event: Mapping[str, Any], number: int, text: str) -> Line:
 
 
 class Invalidations:
-    """Count trace-cache invalidations in the ranks' records, with the modules that the last events named."""
+    """Count trace-cache invalidations in the ranks' records, with the modules that recent events named."""
 
     def __init__(self) -> None:
         self._totals: dict[int, float] = {}
@@ -77,12 +77,12 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for new invalidations in a record, and the number of further ones; else ``None``."""
+        """Return a match for new invalidations in a record and the number of others; otherwise ``None``."""
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
         before, self._totals[record.rank] = self._totals.get(record.rank, 0.0), total
-        new = int(total - before if total >= before else total)  # or less, if the rank was restarted
+        new = int(total - before if total >= before else total)  # smaller after a restart of the rank
         if new <= 0:
             return None
         named = self._named.get(record.rank)
@@ -93,7 +93,7 @@ class Invalidations:
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:
-    """Return a module's path, or "module" and its number if the path is unknown."""
+    """Return the path of a module; otherwise "module" and its number."""
     return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
 
 
@@ -105,13 +105,13 @@ Event = Mapping[str, Any]
 
 
 class ProbeExceptions:
-    """Exceptions that a probe reported and that may still appear in the log."""
+    """Exceptions that a probe reported and that can still appear in the log."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[float, int, Event]] = []
 
     def take(self, event: Event, number: int, now: float) -> None:
-        """Add an ``exception`` event, line `number` of the events, read at `now`."""
+        """Add an ``exception`` event, which is line `number` of the events and was read at `now`."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((now, number, event))
 
@@ -145,7 +145,7 @@ def _short(name: str) -> str:
 
 
 def _compared(message: str) -> str:
-    """Return the part of a message that the log and the event share: the start of its first line."""
+    """Return the part of a message that is in both the log and the event: the start of the first line."""
     return message.partition("\n")[0].strip()[:_COMPARED]
 
 
@@ -163,7 +163,7 @@ def _lines(event: Event, number: int) -> list[Line]:
     return [line_of(event, number, each) for each in [*text, *message[1:]]]
 
 
-_NO_SYNC = "deepspeed-no-sync-incompatible"  #: applies only with gradient accumulation
+_NO_SYNC = "deepspeed-no-sync-incompatible"  #: applies only if gradients are accumulated
 
 
 def versions_in(event: Event) -> dict[str, str]:
@@ -174,7 +174,7 @@ def versions_in(event: Event) -> dict[str, str]:
 
 
 def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches of failures to expect from these versions with the features in a ``trainer`` event."""
+    """Return matches for failures that these versions will cause with the features in a ``trainer`` event."""
     used, stage = event.get("classes"), event.get("stage")
     for entry in _conflicts(versions):
         if entry.severity == "advice" or entry.auto_key or not (entry.used or entry.stages):
@@ -189,7 +189,7 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches of failures that these versions cause in any run, for a run that failed."""
+    """Return matches for failures that these versions cause in any run; called after a run has failed."""
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

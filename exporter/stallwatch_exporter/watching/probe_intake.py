@@ -34,7 +34,7 @@ NO_PROBE = (
     " imports torch with the probe in it (python -E, -I or -S, an environment of its own as under sudo or in"
     " a container, ranks on other hosts)"
 )
-_LEAST_COST = 0.2  # share of the throughput: a rank that also logs and prints is slower by design
+_LEAST_COST = 0.2  # fraction of the throughput; a rank that also logs and prints is expected to be slower
 _LEAST_SECONDS = 0.05  # in a very short step, a printed line is a large share of the time
 WAIT_SECONDS = 15.0  #: seconds from the first step in the log; a rank's ring exists before its first step
 
@@ -45,7 +45,7 @@ Warned = Callable[[Match], None]
 class ProbeIntake:
     """Process the events of the ranks' probes, then their records.
 
-    `warned` is called with each new warning, `on_repaired` with the rule of each fixed fault.
+    `warned` receives each new warning, and `on_repaired` the rule of each fixed fault.
     """
 
     def __init__(
@@ -73,15 +73,16 @@ class ProbeIntake:
         self._checkpoints = CheckpointWatch()
         self.exits = RankExits()
         self._notice = notice
-        self._unprobed_since: float | None = None  # time since when the log shows steps and no ring exists
-        # A ring was seen, the user was notified that no rank has a probe, or a replay has no ranks.
+        self._unprobed_since: float | None = None  # time since which the log has had steps without a ring
+        # A ring was seen, the user was notified that no rank has a probe, or the run is a replay without
+        # ranks.
         self._probe_known = is_replay(command)
         self._versions: dict[int, dict[str, str]] = {}  # package versions by rank
         self._number = 0
         self._failed_at: float | None = None  # time at which a rank last failed or reported a failure
         self._up: set[int] = set()  # ranks with a running process
         self._gone: set[int] = set()  # ranks whose process has ended
-        self._paced_at: dict[int, int] = {}  # last step by rank whose times were processed
+        self._paced_at: dict[int, int] = {}  # last step with processed times, by rank
 
     def events(self, events: Sequence[Mapping[str, Any]], now: float) -> None:
         """Process the events since the last call, in their order in ``events.jsonl``."""
@@ -110,7 +111,7 @@ class ProbeIntake:
                 self._all(before_it_fails(self._versions_of(event), event, self._number))
 
     def record(self, record: Record, sample: Sample | None) -> bool:
-        """Process a record and the step in it; return whether the record contains news."""
+        """Process a record and its step; return whether the record contains new information."""
         invalidated = self._invalidations.counted(record)
         self.exits.record(record)
         if invalidated is not None:
@@ -124,7 +125,7 @@ class ProbeIntake:
         """Check the loss in a record of an optimizer step; return whether NaN losses began or ended."""
         loss, skipped = record.values.get("loss"), record.values.get("skipped_steps", 0.0)
         number, skipped_before = self._losses_until.get(record.rank, (-1, skipped))
-        if loss is None or record.number == number:  # a pending record comes again when it is complete
+        if loss is None or record.number == number:  # a pending record is read again when it is complete
             return False
         self._losses_until[record.rank] = record.number, skipped
         if skipped > skipped_before:
@@ -132,12 +133,12 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the time at which a rank reached its backward pass: other ranks may wait for this rank."""
+        """Compare the time at which a rank starts its backward pass, because other ranks may wait for it."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
         step = int(values["step"])
-        if self._paced_at.get(record.rank) == step:  # a pending record comes again when it is complete
+        if self._paced_at.get(record.rank) == step:  # a pending record is read again when it is complete
             return
         self._paced_at[record.rank] = step
         own = RankStep(values["own_seconds"], values["step_seconds"], values.get("tokens", 0.0))
@@ -163,8 +164,8 @@ class ProbeIntake:
             loss = sample.values.get("loss")
             counter = (sample.rank, sample.series)
             if loss is None or sample.series in ("", EVALUATION) or sample.from_bar:
-                continue  # a progress bar repeats its loss
-            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks may print it, too
+                continue  # progress bars repeat the loss
+            if sample.step is None or self._logged.get(counter) != sample.step:  # ranks can repeat a step
                 self._logged[counter] = sample.step
                 self._loss(counter, loss, sample.rank, sample.time)
 
@@ -185,7 +186,7 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record the running ranks, as ``RankExits.look`` does, and the time of a failure."""
+        """Record the running ranks, also in ``RankExits``, and the time of a failure."""
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
@@ -206,18 +207,18 @@ class ProbeIntake:
             self._notice(NO_PROBE)
 
     def is_ending(self, now: float) -> bool:
-        """Return whether a rank has just failed: most launchers then end the other ranks."""
+        """Return whether a rank has failed recently, because most launchers then end the other ranks."""
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
         """Return the command's ending with the ranks that ended before it."""
         left = self.exits.left
-        if ending.kind == "finished":  # ranks normally end one after another
+        if ending.kind == "finished":  # ranks normally end at slightly different times
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints, which takes time; processes `pids` may still write them."""
+        """Check the announced checkpoints, which takes time; processes `pids` can still write them."""
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
@@ -229,7 +230,7 @@ class ProbeIntake:
         return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
     def _all(self, matches: Iterable[Match]) -> None:
-        """Report the matches of warnings whose rules the catalogue contains."""
+        """Report the matches of warnings with rules in the catalogue."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.take_report(match)

@@ -1,7 +1,7 @@
 """Track the progress of a watched run, from its ranks' reports and from its log.
 
-Steps and phases in the ranks' reports take precedence over the log. The log still shows phases that no probe
-sees: hand-written evaluations and saves, by their progress bars and messages.
+Steps and phases in the ranks' reports take precedence over the log. The log can also show phases that no
+probe detects: custom evaluations and saves, by their progress bars and messages.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from stallwatch_rules.records import Line, Phase, Sample
 SOURCE = "probe"
 _NO_PAUSE = ("init", "train")
 _COUNTED = ("batches", "epochs", "switches")  #: signs of life other than steps; forwards need a snapshot
-_LATE = 5.0  #: seconds after a step of the ranks; a later step in the log counts something else
-_SILENT = 30.0  #: ranks silent for this many seconds may have lost their probes: the log counts again
+_LATE = 5.0  #: seconds after a step of the ranks, after which a step in the log counts something else
+_SILENT = 30.0  #: seconds of silence after which ranks may have lost their probes, so the log counts again
 
 
 class _Rank:
-    """The last reports of one rank."""
+    """Last reports of one rank."""
 
     def __init__(self) -> None:
         self.phase: Phase = "init"
@@ -34,7 +34,7 @@ class _Rank:
         self.stepped_at = 0.0
         self.records = 0
         self.restarts = 0
-        self.counted: dict[str, float] = {}  #: totals of ``_COUNTED``
+        self.counted: dict[str, float] = {}  #: totals of the fields in ``_COUNTED``
 
 
 class HookedProgress(ProgressTracker):
@@ -42,7 +42,7 @@ class HookedProgress(ProgressTracker):
 
     def __init__(self) -> None:
         super().__init__()
-        self.reported_at = 0.0  #: time at which the current lines arrived, by the agent's clock
+        self.reported_at = 0.0  #: arrival time of the current lines, by the agent's clock
         self.active_at = 0.0  #: time of the last sign of life other than a step or a phase
         self._hooked = False
         self._stepped_at = 0.0  # time of the ranks' last step
@@ -104,7 +104,7 @@ class HookedProgress(ProgressTracker):
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Record that all local ranks ended: their launcher ends too, or restarts them after a while."""
+        """Record that all local ranks ended; their launcher will also end, or restart them after a while."""
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -116,7 +116,7 @@ class HookedProgress(ProgressTracker):
         rank.beats = beats
         if changed:
             rank.phase, rank.since = phase, record.time
-        if alive and not changed:  # ranks enter a phase one after another: that is one sign of life
+        if alive and not changed:  # ranks enter a phase one after another, which is a single sign of life
             self._advanced(record.time)
 
     def _stepped(
@@ -149,7 +149,7 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: that of a rank that pauses training, until that rank makes a further step."""
+        """Phase of the run: the phase of a rank that pauses training, until that rank makes another step."""
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -164,7 +164,7 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank is not training now; a rank without steps counts until others make one."""
+        """Return whether the rank is not training; a rank without steps counts until others make a step."""
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -172,8 +172,8 @@ class HookedProgress(ProgressTracker):
         return rank.step >= 0 or rank.since > self._stepped_at
 
 
-_SIGN_SECONDS = 1.0  #: seconds; a sign of life closer to the last one adds nothing
-_AT_HAND = 2  #: number of steps that a run may still finish after it was asked to end
+_SIGN_SECONDS = 1.0  #: minimum seconds between two signs of life that are recorded
+_AT_HAND = 2  #: number of steps that a run can still finish after a request to end
 
 
 class Advance:
@@ -205,7 +205,7 @@ class Advance:
             return False
         advanced = phase != self._phase or shown[1:] != self._shown[1:]
         self._shown = shown
-        # Several ranks report the same step, each at its own time: only the first report counts.
+        # Several ranks report the same step at different times, so only the first report counts.
         if advanced or phase != "train" or tracker.last_step is None:
             self._watch.observe(now, phase, tracker.last_step)
         if phase != "train":
@@ -220,7 +220,7 @@ class Advance:
         return progressed
 
     def stop_requested(self, now: float) -> None:
-        """Handle a request to end (Ctrl-C or a signal): the command may be silent while it saves.
+        """Handle a request to end (Ctrl-C or a signal), after which the command may be silent while it saves.
 
         This silence is not a stall, unless the run stalled before. If training continues, the run is watched
         as before.
@@ -232,7 +232,7 @@ class Advance:
             self.seen(now)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending; the time after a request to end does not count as waiting."""
+        """Return the command's ending; the time after a request to end is excluded from the quiet time."""
         if ending.stopped and self._leaving:
             return msgspec.structs.replace(ending, quiet=self._quiet)
         return ending
@@ -246,13 +246,13 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Take over a run that started before the agent; its files were last written at `last_sign`."""
+        """Continue with a run that started before the agent; its files were last written at `last_sign`."""
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None
         phases: tuple[Phase, ...] = ("train", "eval", "save", "rollout", "weight-sync")
         known = {phase: tracker.durations(phase) for phase in phases}
-        if not known["train"]:  # no clock measured the steps: a trainer may print how long they take
+        if not known["train"]:  # steps were not timed, but a trainer can print their duration
             known["train"] = [seconds * tracker.stride for seconds in tracker.step_seconds()]
         self._watch.take_over({phase: found for phase, found in known.items() if found}, last_sign)
 

@@ -1,4 +1,4 @@
-"""Read lines from the output of a watched run, with one line reader for each source."""
+"""Read lines from the output of a watched run, with a separate line reader for each source."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from stallwatch_rules.lines.line_prefix import LinePrefix, certain_prefix
 from stallwatch_rules.lines.reader import LineReader
 from stallwatch_rules.records import Line
 
-_TRIED_AT = (8, 16, 32, 64, 128, 300)  # lines after which a source is examined; of a file, the first 300
-_LIKELY_FROM = 64  # lines needed for an uncertain prefix: a few may all be of one of several writers
-_SHOWN = b"Traceback (most recent call last):"  # has no logger's prefix and must be read correctly
+_TRIED_AT = (8, 16, 32, 64, 128, 300)  # numbers of lines after which a source is examined; for a file, 300
+_LIKELY_FROM = 64  # lines needed for an uncertain prefix, because a few can all be from one writer
+_SHOWN = b"Traceback (most recent call last):"  # has no logger prefix, and must be read correctly
 _MOST_SHOWN = 16  # number of tracebacks that trigger a check
 _LONGEST = 64 * 1024  # maximum bytes kept for a source
 _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
@@ -20,9 +20,10 @@ _MOST_HELD = 4 * 1024 * 1024  # maximum number of bytes kept for all sources
 class PrefixLearning:
     """Learn the line prefix of a source while its lines arrive; each line is read once.
 
-    For a file, the first lines are examined before any line is read. Here each portion is examined together
-    with earlier input, a few times; earlier lines were read with the prefix known at their time. A prefix
-    learned from a few lines holds until more lines contradict it: after 300 lines it equals that of a file.
+    For a file, the first lines are examined before any line is read. Here, each portion is examined a few
+    times, together with earlier input. Earlier lines were read with the prefix that was known at the time. A
+    prefix learned from a few lines is valid until more lines contradict it. After 300 lines, the prefix is
+    the same as for a file.
     """
 
     def __init__(self) -> None:
@@ -96,7 +97,7 @@ class Readers:
         self._held += learning.held - before
         if learning.is_over:
             del self._learning[source]
-        while self._held > _MOST_HELD:  # the sources that started first have shown the most
+        while self._held > _MOST_HELD:  # the oldest sources have shown the most lines
             self._held -= self._learning.pop(next(iter(self._learning))).held
         return lead
 
@@ -106,7 +107,7 @@ class Readers:
         return [_moved(line, shift) for line in lines] if shift else lines
 
     def idle(self, since: float) -> Iterator[list[Line]]:
-        """Return, by source, the progress bars that were not redrawn after ``since``."""
+        """Return, for each source, the progress bars that have not been redrawn since ``since``."""
         for reader in self._readers.values():
             yield reader.idle(since)
 

@@ -1,9 +1,9 @@
-"""Decide when a run stalls: when it is quiet for clearly longer than this phase ever was before.
+"""Decide when a run is stalled, which means quiet for clearly longer than ever before in this phase.
 
-The module has no side effects: `StallThresholds` learns from every sign of life how long each phase may be
+The module has no side effects. `StallThresholds` learns from every sign of life how long each phase can be
 quiet. If the ranks' stacks can be read, a quiet period beyond the learned threshold is a suspicion
-(`suspicion`), and stack snapshots decide how long the spell may last (`rule`). Otherwise, the thresholds
-alone decide, with more patience for phases that logs omit.
+(`suspicion`), and stack snapshots decide how long the quiet period can last (`rule`). Otherwise, the
+thresholds alone decide, and allow more time for phases that logs omit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stallwatch_rules.progress.threshold import ANNOUNCED, Limits, StallThreshol
 from stallwatch_rules.records import Phase
 from stallwatch_rules.stacks.quiet_periods import FOREVER, LONG, SHORT, Status
 
-_SEEN = 2  # number of evaluations or saves after which their usual length is known
+_SEEN = 2  # number of evaluations or saves after which their usual duration is known
 _FLOORS: Mapping[Phase, float] = {"init": LONG, "eval": SHORT, "save": LONG, "weight-sync": SHORT}
 
 
@@ -34,14 +34,14 @@ class StallState(msgspec.Struct, frozen=True):
     threshold: float
     episode: int  #: number of this stall or of the last stall, from 1; 0 before the first stall
     learning: bool = False  #: the threshold is the default, because the run's own durations are not known yet
-    at_floor: bool = False  #: the threshold is the shortest one that the settings allow
+    at_floor: bool = False  #: the threshold is the minimum that the settings allow
 
 
 class Over(msgspec.Struct, frozen=True):
-    """A quiet period that ended by itself."""
+    """Quiet period that ended by itself."""
 
     seconds: float
-    stalled: bool  #: the spell was reported as a stall
+    stalled: bool  #: the period was reported as a stall
 
 
 class StallWatch:
@@ -59,14 +59,14 @@ class StallWatch:
         self._episode = 0
         self._seen: Counter[Phase] = Counter()  # number of finished evaluations, saves and similar phases
         self._evaluated = False  # an evaluation is over, and no step followed it
-        self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this spell
-        self.sighted = False  #: True once stack snapshots gave a result
-        self.spell = 0  #: number of the quiet period; each sign of life begins another spell
-        self.over: Over | None = None  #: the last spell that was judged or reported, after its end
+        self._ruled: tuple[float, Status, float] | None = None  # arguments of `rule` for this quiet period
+        self.sighted = False  #: true once stack snapshots gave a result
+        self.spell = 0  #: number of the quiet period; each sign of life begins another
+        self.over: Over | None = None  #: last quiet period that was evaluated or reported, once it ended
 
     @property
     def log_only(self) -> bool:
-        """True if progress is known only from a log, which may omit phases of the run."""
+        """Return whether progress is known only from a log, which can omit phases of the run."""
         return self._learnt.log_only
 
     @log_only.setter
@@ -128,7 +128,8 @@ class StallWatch:
     def rule(self, limit: float, status: Status, *, usual: float = math.inf) -> None:
         """Set the limit of this quiet period, in seconds, until the next sign of life.
 
-        If the spell lasts longer than `usual` seconds, its length is not evidence about the run's steps.
+        If the period lasts longer than `usual` seconds, its length is not used to learn the duration of
+        steps.
         """
         self._ruled = (limit, status, usual)
 
@@ -142,21 +143,21 @@ class StallWatch:
 
     @property
     def rhythm_known(self) -> bool:
-        """Return whether enough steps were seen to know the duration of one step."""
+        """Return whether enough steps were observed to know how long a step takes."""
         return self._learnt.steps_known
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time of this phase that ended by itself, in seconds; ``None`` if hardly seen."""
+        """Longest quiet time in this phase that ended by itself, in seconds; ``None`` if rarely observed."""
         phase: Phase = "eval" if self._evaluated else self._phase
         return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
     def pause(self, seconds: float) -> None:
-        """Exclude the seconds for which the watch was suspended (by the machine, or Ctrl-Z)."""
+        """Exclude the seconds for which the watch was suspended (Ctrl-Z, or a suspended machine)."""
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Take over a running run, with the waits from its log and its last sign of life."""
+        """Continue with a running run, with the waits from its log and its last sign of life."""
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False
@@ -168,7 +169,7 @@ class StallWatch:
 
     @property
     def thresholds(self) -> dict[Phase, float]:
-        """Threshold of each phase met so far, in seconds: longer quiet is usually reported as a stall."""
+        """Threshold of each observed phase in seconds; longer quiet is usually reported as a stall."""
         found = {phase: self._usually(phase, alone) for phase, alone in self._learnt.alone.items()}
         if self._ruled is not None and self._ruled[0] < FOREVER:
             found[self._phase] = self._ruled[0]

@@ -1,8 +1,8 @@
 """Take stack snapshots of a quiet run before reporting a stall: schedule the snapshots and combine them.
 
 The first snapshot is due at a third of the learned threshold, so that a result exists when the threshold is
-passed. The table in ``stallwatch_rules.stacks.quiet_periods`` judges the snapshots; this module keeps times
-and call sites.
+exceeded. The table in ``stallwatch_rules.stacks.quiet_periods`` evaluates the snapshots. This module keeps
+times and call sites.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from stallwatch_rules.progress.threshold import PATIENCE
 from stallwatch_rules.stacks.quiet_periods import HostSnapshot, QuietPeriod, Ruling, ruling
 from stallwatch_rules.stacks.records import StallStacks
 
-EVIDENCE_SECONDS = 2.0  #: how long a stall waits for a snapshot in progress after its threshold passed
-_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # shares of the threshold at which the snapshots are due
-_AGAIN = 1 / 6  # floors between later snapshots; or a twentieth of the quiet time, if that is longer
+EVIDENCE_SECONDS = 2.0  #: seconds that a stall waits for a snapshot in progress after its threshold
+_FIRST, _SECOND, _LAST = 1 / 3, 2 / 3, 0.93  # fractions of the threshold at which snapshots are due
+_AGAIN = 1 / 6  # interval between later snapshots, in floors; at least a twentieth of the quiet time
 _MOST_SITES = 1000
 
 
@@ -31,16 +31,16 @@ class Suspicion:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
         self.own_ruling: Ruling | None = None  #: ruling from the snapshots of this host alone
         self.stacks: StallStacks | None = None  #: stacks of the newest snapshot
-        self.seen: tuple[StallStacks, float] | None = None  #: newest snapshot that has stacks, with its time
+        self.seen: tuple[StallStacks, float] | None = None  #: newest snapshot with stacks, and its time
         self.unanswered = ""  #: reason why no rank could be queried in the newest snapshot
-        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: ruling of all hosts together
+        self.run_ruling: Callable[[], Ruling | None] = lambda: None  #: returns the ruling of all hosts
         self._settings = settings
         self._watch = watch
         self._evidence = evidence
-        self._spell = watch.spell  # number of the examined spell
+        self._spell = watch.spell  # number of the quiet period that is examined
         self._looks: list[HostSnapshot] = []
-        self._looked_at: float | None = None  # start of the newest snapshot of this spell
-        self._sites: dict[str, float] = {}  # longest quiet time, by call site, that ended by itself
+        self._looked_at: float | None = None  # start time of this quiet period's newest snapshot
+        self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
         """Take a snapshot if it is due; `repeating` returns whether a known message repeats."""
@@ -57,12 +57,12 @@ class Suspicion:
             self._watch.rule(self._watch.suspicion, "stalled")
 
     def pending(self, now: float) -> bool:
-        """Return whether a stall at `now` waits for a snapshot in progress."""
+        """Return whether a stall at `now` must wait for a snapshot in progress."""
         began = self._looked_at
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Return whether a stall of steps may be near although no stacks can be read."""
+        """Return whether a stall in training may be close, although no stacks can be read."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
@@ -76,10 +76,11 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """Handle a sign of life: the previous spell is over, and waits at its call site are known to end."""
+        """Handle a sign of life: the quiet period is over, so waits at its call site are known to end."""
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
-            # After a stall that ended by itself, the next stall is reported after 1.5 times that time.
+            # If a stall ended by itself, the next stall at this site is reported after 1.5 times its
+            # duration.
             most = self._settings.stall_start_seconds / self._settings.stall_factor
             length = over.seconds if not over.stalled else min(over.seconds / 2, most)
             known = self._sites.pop(self.ruling.site, 0.0)
@@ -99,7 +100,7 @@ class Suspicion:
             self.seen = found.stacks, self._looked_at or now
         reported = self.stacks if state.stalled else None
         if reported is None or (found.stacks is not None and found.stacks.odd and not reported.odd):
-            self.stacks = found.stacks  # a reported stall keeps its stacks: later ones may show its end
+            self.stacks = found.stacks  # a reported stall keeps its stacks; later stacks may show its end
         newest = HostSnapshot(self._looked_at or now, found.answers)
         self._looks = [*self._looks[-1:], newest]  # the table compares two snapshots
         start = self._settings.stall_start_seconds
@@ -119,7 +120,7 @@ class Suspicion:
         judged = ruling(self._looks, spell)
         if judged is None:
             return
-        # The ruling of the run must not return to it as this host's observation: it would hold forever.
+        # The run's ruling must not return to the run as this host's observation, because it would never end.
         alone = msgspec.structs.replace(spell, run=None)
         self.own_ruling = judged if judged is not spell.run else ruling(self._looks, alone)
         self._watch.sighted = True

@@ -1,4 +1,4 @@
-"""Start the probe in every Python of a command; ``stallwatch run`` puts this folder on ``PYTHONPATH``.
+"""Start the probe in each Python process of a command; ``stallwatch run`` puts this folder in ``PYTHONPATH``.
 
 The module starts the probe (``../imports.py``), removes its folder from ``sys.path`` again, and loads the
 ``sitecustomize`` that it hides. If it fails, the program starts as usual.
@@ -35,7 +35,7 @@ def _start() -> None:
 
 
 def _follow_driver(facts: "list[str]") -> None:
-    """Apply the settings of the driver's agent in a Ray worker on its host that no agent started.
+    """Apply the settings of the driver's agent in a Ray worker on the same host that no agent started.
 
     `facts`: the driver's host and process namespace, then variables (``stallwatch.integrations.ray``).
     """

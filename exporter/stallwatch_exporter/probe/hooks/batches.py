@@ -28,7 +28,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class CountedBatches:
-    """Descriptor in place of ``__next__``: a `NoticedMethod` that only counts, because it is called often."""
+    """Descriptor that replaces ``__next__``: a `NoticedMethod` that only counts, to keep calls cheap."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

@@ -21,7 +21,7 @@ from .transformers import notice_event
 
 AGAIN_SECONDS = 30.0  #: minimum seconds between two reports of the same path
 FOLDER_SECONDS = 5.0  #: minimum seconds between reports of a checkpoint's folder while it is written
-MOST_REPORTS = 2000  #: maximum number of reports; later ones are counted as dropped
+MOST_REPORTS = 2000  #: maximum number of reports; further reports are counted as dropped
 _CHECKPOINT = re.compile(r"(checkpoint|ckpt|global_step|step|epoch|iter)[-_=]?\d+", re.IGNORECASE)
 
 
@@ -37,7 +37,7 @@ def _on_first_rank(watch: Callable[[Any, Probe], None]) -> Callable[[Any, Probe]
 
 @_on_first_rank
 def watch_torch(module: Any, probe: Probe) -> None:
-    """Watch ``torch.save``, through the ``with`` statement that looks up ``__exit__`` at its start."""
+    """Watch ``torch.save``, through its ``with`` statement, which looks up ``__exit__`` at the start."""
 
     def saved(writer: Any, _: FrameType) -> None:
         _written(probe).report(folder_of(Path(writer.name)), "torch.save")
@@ -47,7 +47,7 @@ def watch_torch(module: Any, probe: Probe) -> None:
 
 @_on_first_rank
 def watch_engine(module: Any, probe: Probe) -> None:
-    """Watch ``save_checkpoint`` of ``deepspeed.runtime.engine``."""
+    """Watch ``save_checkpoint`` in ``deepspeed.runtime.engine``."""
 
     def tagged(_: Any, frame: FrameType) -> None:
         given = frame.f_locals
@@ -87,7 +87,7 @@ def folder_of(file: Path) -> Path:
 
 
 class Written:
-    """Report paths of checkpoints, each path at limited intervals."""
+    """Reporter of checkpoint paths, which reports each path at limited intervals."""
 
     def __init__(self, probe: Probe, clock: Callable[[], float] = time.monotonic) -> None:
         self._probe = probe

@@ -1,8 +1,8 @@
 """Observe DeepSpeed's engine: steps, loss, gradient norm, learning rate, loss scale, skipped steps.
 
-The engine counts its optimizer steps in ``global_steps`` (since its first release), so a step is done when
-that number increases by one. The loss is the argument of ``backward``, which the probe reads in a method that
-``backward`` calls early; the method differs between versions.
+The engine has always counted its optimizer steps in ``global_steps``, so a step is done when that number
+increases by one. The loss is the argument of ``backward``. The probe reads it in a method that ``backward``
+calls early, which differs between versions.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _CALLED_IN_BACKWARD = (
     "managed_gradient_accumulation",
     "is_gradient_accumulation_boundary",
 )
-_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # classes in place of an engine's missing optimizer
+_NO_TRAINING = ("DummyOptim", "DeepSpeedZeRoOffload")  # classes that replace a missing optimizer
 
 _engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def install(module: Any, probe: Probe, engine: Any = None) -> None:
-    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an engine that exists already."""
+    """Watch the engine class of ``deepspeed.runtime.engine``; `engine` is an existing engine."""
     watch = EngineWatch(probe)
     if engine is not None:
         watch.counted(engine, engine.global_steps)
@@ -46,7 +46,7 @@ def engines() -> list[Any]:
 
 
 def trains() -> bool:
-    """Return whether an engine with an optimizer counts the steps, so that its optimizer's hook does not."""
+    """Return whether an engine with an optimizer counts the steps, in place of the optimizer's hook."""
     return any(
         optimizer is not None and type(optimizer).__name__ not in _NO_TRAINING
         for optimizer in (engine.__dict__.get("optimizer") for engine in _engines)
@@ -54,7 +54,7 @@ def trains() -> bool:
 
 
 class EngineWatch:
-    """Observer of the engines in one process."""
+    """Observer of the engines in a process."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -83,7 +83,7 @@ class EngineWatch:
             self._probe.step(steps, **_numbers(engine))
 
     def method_called(self, engine: Any, frame: FrameType) -> None:
-        """Handle a method call: at the first call in each ``backward``, record the loss."""
+        """Handle a method call; the first call in each ``backward`` records the loss."""
         if frame.f_code.co_name != "backward":
             return
         micro = getattr(engine, "micro_steps", None)

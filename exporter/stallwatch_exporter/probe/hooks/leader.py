@@ -1,4 +1,4 @@
-"""Choose which of several optimizers or engines counts the run's steps."""
+"""Choose one of several optimizers or engines to count the run's steps."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  #: optimizers that completed a step
 
-_SILENT_FOR = 10  # number of steps of others after which one of them replaces a leader without steps
+_SILENT_FOR = 10  # steps by other optimizers after which one of them replaces a leader without steps
 
 
 class Leader:
-    """Choose the first optimizer that steps to count the steps: two optimizers may share a step."""
+    """Choose the first optimizer that makes a step to count the steps; optimizers can share a step."""
 
     def __init__(self) -> None:
         self.leader: Callable[[], Any] = _no_leader
         self.followed = 0  #: number of leaders so far
         self._others = 0
-        self._made = -1.0  # steps of the run when another optimizer last stepped
+        self._made = -1.0  # step number of the run when another optimizer last made a step
 
     def steps(self, optimizer: Any, made: float) -> bool:
         """Return whether a step of `optimizer`, made after the run's step `made`, counts as a step."""
@@ -41,7 +41,7 @@ class Leader:
         self.leader = _no_leader
 
     def is_leader(self, optimizer: Any) -> bool:
-        """Return whether the numbers of `optimizer` are the run's, because no other optimizer leads."""
+        """Return whether the values of `optimizer` are the run's values, because no other optimizer leads."""
         leader = self.leader()
         return leader is None or leader is optimizer
 

@@ -1,10 +1,10 @@
-"""Report how a rank ends: with an exception, or without one.
+"""Report how a rank ends: with or without an exception.
 
-A program may replace the probe's ``sys.excepthook`` (rich, loguru, a training script that cleans up). Python
+A program can replace the probe's ``sys.excepthook`` (rich, loguru, a training script that cleans up). Python
 stores an exception that ended the program in ``sys.last_value`` before it calls any hook (``_PyErr_PrintEx``
-in CPython's ``pythonrun.c``), so the exit handler finds there an exception that the hook missed. A
-``SystemExit`` is not stored (``handle_system_exit`` in the same file), so ``sys.exit`` itself records the
-code of its call. A bare ``raise SystemExit(1)`` is seen only from outside the process (``rings/exits.py``).
+in CPython's ``pythonrun.c``), so the exit handler finds exceptions there that the hook missed. A
+``SystemExit`` is not stored (``handle_system_exit`` in the same file), so a wrapper of ``sys.exit`` records
+the code. A bare ``raise SystemExit(1)`` can be observed only from outside the process (``rings/exits.py``).
 
 A rank that ``multiprocessing`` forked (``torch.multiprocessing.start_processes(start_method="fork")``,
 Lightning's ``ddp_fork``, accelerate's ``notebook_launcher``) ends by ``os._exit``, which does not run
@@ -26,11 +26,11 @@ from ..api import Probe
 from .reports import quietly, report_versions
 
 _MOST_FRAMES = 40
-_LAST = -100  # priority among multiprocessing's finalizers: after the program's own
+_LAST = -100  # priority among multiprocessing's finalizers; runs after the program's own
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Report an exception that ends the process, and the end itself; both are still printed as before."""
+    """Report an exception that ends the process, and the end itself; the output does not change."""
     reported: list[BaseException] = []
     exits: list[bool] = []  # True if the code of the last sys.exit means a failure
     before = sys.excepthook
@@ -43,7 +43,7 @@ def install(_: Any, probe: Probe) -> None:
 
     @functools.wraps(leave)
     def noting(*status: Any) -> NoReturn:
-        if threading.current_thread() is threading.main_thread():  # other threads end only themselves
+        if threading.current_thread() is threading.main_thread():  # in other threads, it ends only the thread
             exits[:] = [_fails(status)]
         leave(*status)
 
@@ -73,7 +73,7 @@ def install(_: Any, probe: Probe) -> None:
         sys.modules["multiprocessing.util"].Finalize(None, quietly(leaving_fork, probe), exitpriority=_LAST)
 
     def before_fork() -> None:
-        util = sys.modules.get("multiprocessing.util")  # the training imports this module
+        util = sys.modules.get("multiprocessing.util")  # the training process has imported this module
         if util is not None and not waiting:
             waiting.append(True)
             util.register_after_fork(stand_by_in_child, quietly(stand_by_in_child, probe))

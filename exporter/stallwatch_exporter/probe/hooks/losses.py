@@ -20,7 +20,7 @@ from ..noticing import notice_method
 from .phases import TRAIN, phase_tracker_of
 
 _STEP, _PHASE, _OWN_SECONDS, _TOKENS = (INDEX[name] for name in ("step", "phase", "own_seconds", "tokens"))
-_MOST_NODES = 24  # maximum number of nodes of a graph
+_MOST_NODES = 24  # maximum number of nodes that are searched in a graph
 # Nodes that pick the value of each token's label, or precede such a node: in ``cross_entropy`` (torch 2.1 to
 # 2.13) and in the log-probabilities of TRL and verl.
 _OF_TOKENS = ("LogSoftmaxBackward", "GatherBackward")
@@ -42,17 +42,18 @@ def watch_scaler(module: Any, probe: Probe) -> None:
 
 
 class NoticedBackward:
-    """Descriptor in place of ``Tensor.backward``, which examines the first step of each record.
+    """Descriptor that replaces ``Tensor.backward`` and examines the first step of each record.
 
-    The time at which a rank reaches its backward pass matters only in steps so long that each has a record.
+    The time at which a rank starts its backward pass matters only for steps that are long enough for a
+    record.
     """
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function
         self._probe = probe
         self._doing = phase_tracker_of(probe)
-        self._step = -1.0  # step whose loss parts are added up
-        self._counted = -1.0  # step whose tokens are added up
+        self._step = -1.0  # step for which the parts of the loss are added up
+        self._counted = -1.0  # step for which the tokens are added up
         self._parts: list[float] = []
         self._look_at = 0.0  # time from which the next step is examined
 
@@ -65,7 +66,8 @@ class NoticedBackward:
             if row[_STEP] != row[_STEP]:  # no step since the last record
                 now = probe.monotonic() + probe.offset
                 trains = row[_PHASE] == TRAIN
-                # A loss with several numbers is none: its gradient comes from another stage of a pipeline.
+                # A loss with several elements is not the loss; its gradient comes from another stage of a
+                # pipeline.
                 if trains and loss.numel() == 1:
                     row[_OWN_SECONDS] = now - row[TIME]
                     before = row[_TOKENS] if self._counted == probe.steps else 0.0
@@ -85,7 +87,7 @@ class NoticedBackward:
             self._step, self._look_at = probe.steps, now + SAMPLE_SECONDS
             self._parts.clear()
         if id(probe) in _scaled or (probe.reported_by_user and not probe.averages_losses):
-            return  # the code that reports the loss has it unscaled
+            return  # the code that reports the loss has the unscaled value
         if loss.numel() != 1 or is_spread(loss) or _is_an_engines(frame):
             return
         if loss.device.type == "cpu":
@@ -108,8 +110,8 @@ def tokens_of(loss: Any) -> float:
 
 
 def _is_an_engines(frame: FrameType) -> bool:
-    """Return whether DeepSpeed calls ``backward``: its engine received the loss before scaling."""
+    """Return whether DeepSpeed calls ``backward``; its engine has then received the loss before scaling."""
     return str(frame.f_globals.get("__name__", "")).startswith("deepspeed.")
 
 
-_scaled: set[int] = set()  # identities of probes whose losses are scaled
+_scaled: set[int] = set()  # ids of the probes with scaled losses

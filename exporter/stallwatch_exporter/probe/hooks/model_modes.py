@@ -23,7 +23,7 @@ from .leader import optimizers
 from .phases import phase_tracker_of
 
 _MOST_MODELS = 64
-_MOST_WITHIN = 20_000  # maximum number of lookups by modules for their submodules: some milliseconds in total
+_MOST_WITHIN = 20_000  # maximum number of lookups for submodules, which take some milliseconds in total
 _SWITCHES = INDEX["switches"]
 _OVERRIDES = {"train": ("self", "mode"), "eval": ("self",)}
 
@@ -46,7 +46,7 @@ class _Model:
 
 
 class ModeWatch:
-    """Modes of this process's models."""
+    """Modes of the models in this process."""
 
     def __init__(self, probe: Probe, cls: Any) -> None:
         self._probe = probe
@@ -58,12 +58,12 @@ class ModeWatch:
         self._within = 0
 
     def eval_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the coming call of ``module.eval`` by the code at `frame`."""
+        """Handle the upcoming call of ``module.eval`` by the code at `frame`."""
         if self._is_outermost(module, frame):
             self._switched(self._model(module), False, frame)
 
     def train_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the coming call of ``module.train``, whose argument only its outcome shows."""
+        """Handle the upcoming call of ``module.train``; only the resulting mode shows its argument."""
         if frame.f_code is self._train_code:
             self._within += 1
             if self._within >= _MOST_WITHIN:
@@ -75,7 +75,7 @@ class ModeWatch:
             self._switching = True
 
     def compare(self, frame: FrameType) -> None:
-        """Handle the models whose mode has changed since the last comparison."""
+        """Handle the models that have changed their mode since the last comparison."""
         self._switching = False
         for model in self._models:
             module = model.module()
@@ -111,7 +111,7 @@ class ModeWatch:
             return False
         trained = {id(each) for one in optimizers for group in one.param_groups for each in group["params"]}
         others = [found for found in self._modules() if found is not module]
-        # Optimizers may hold copies of the parameters, which are found in no model.
+        # Optimizers can hold copies of the parameters that do not belong to any model.
         if not own & trained and any(_trainable(other) & trained for other in others):
             return False
         whole = (
@@ -123,7 +123,7 @@ class ModeWatch:
         return (module for model in self._models if (module := model.module()) is not None)
 
     def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
-        """Return whether no outer module is being switched; classes override both methods."""
+        """Return whether no outer module is being switched; overridden methods are recognized by name."""
         while frame is not None and frame.f_code is not self._train_code:
             code = frame.f_code
             if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:

@@ -4,7 +4,7 @@ Each phase is reported when its function is looked up, just before the call. The
 it: a batch (``training_step``), a backward pass or a step. Names that a version does not have are skipped.
 The mode of the model shows the evaluations of any trainer (``model_modes``).
 
-``imports.PHASES`` holds the names.
+``imports.PHASES`` contains the names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..imports import PHASES
 from ..noticing import notice_method, notice_module_attribute
 from .reports import own_frame, quietly
 
-_ANY_FILE = ("torch.serialization", "safetensors.torch")  # written before training, they are not checkpoints
+_ANY_FILE = ("torch.serialization", "safetensors.torch")  # files written before training are not checkpoints
 _MOST_FRAMES = 200
 _MOST_SAVES = 100  # maximum number of functions that save
 TRAIN = float(layout.PHASES.index("train"))
@@ -44,10 +44,10 @@ def install(module: Any, probe: Probe) -> None:
 
 
 def watch_compiler(module: Any, probe: Probe) -> None:
-    """Observe compilations by torch, which may take minutes in the middle of a run.
+    """Observe compilations by torch, which can take minutes in the middle of a run.
 
-    torch 2.4 and later run callbacks when the first of overlapping compilations begins, and when the last one
-    ends.
+    torch 2.4 and later run callbacks at the start of the first of several overlapping compilations, and at
+    the end of the last one.
     """
     doing = phase_tracker_of(probe)
     module.callback_handler.register_start_callback(quietly(doing.compiling, probe))
@@ -55,21 +55,21 @@ def watch_compiler(module: Any, probe: Probe) -> None:
 
 
 class PhaseTracker:
-    """Current phase of this process, from the last function whose call began a phase."""
+    """Current phase of this process, from the last function call that began a phase."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
         self._begun = False  # the first step is done
         self._evaluating = False  # a trainer evaluates, until its training continues
         self._evaluated = False  # the model is in evaluation mode
-        self._within = self._evaluates = ""  # functions that began the phase and the trainer's evaluation
-        self.thread: int | None = None  #: id of the training thread; it is used once a step was made
+        self._within = self._evaluates = ""  # functions that began the phase, and the evaluation
+        self.thread: int | None = None  #: id of the training thread, used after the first step
         self._before = "train"  # phase before a compilation
-        self._saving = ("", 0.0)  # the program's own function that started a save, and the time
+        self._saving = ("", 0.0)  # function of the program that started a save, and the start time
         self.compare_modes: Callable[[FrameType], None] = lambda _: None  #: handles changes of models' modes
 
     def beginning(self, phase: str, name: str, always: bool) -> Callable[[Any, FrameType], None]:
-        """Return the notice to call when a call of `name` begins `phase`.
+        """Return the notice function that handles a call of `name` as the beginning of `phase`.
 
         Unless `always` is True, the notice acts only after the first step.
         """
@@ -89,7 +89,7 @@ class PhaseTracker:
         """Handle a training batch; the phase stays ``init`` until the first step is done."""
         self._look()
         self._saved()
-        self.thread = threading.get_ident()  # set only here: another thread may save after the first step
+        self.thread = threading.get_ident()  # set only here; another thread can save after the first step
         self._evaluated = False
         phase = "train" if self._begun else "init"
         if self._evaluating or self._probe.doing != phase:
@@ -123,7 +123,7 @@ class PhaseTracker:
     def switched(self, training: bool, frame: FrameType) -> None:
         """Handle a switch of the training model's mode by the code at `frame`.
 
-        Code that samples or saves may also switch the mode; the phase then stays the same.
+        Code that samples or saves can also switch the mode; the phase then stays the same.
         """
         if self._probe.doing not in ("init", "train") and _runs(self._within, frame):
             return
@@ -134,7 +134,7 @@ class PhaseTracker:
             self._evaluated = self._probe.doing == "eval"
 
     def batch(self, frame: FrameType) -> None:
-        """Handle a request for a batch, which ends a save and may end a trainer's evaluation."""
+        """Handle a request for a batch, which ends a save and can end a trainer's evaluation."""
         self.compare_modes(frame)
         if self.thread is not None and threading.get_ident() != self.thread:
             return
@@ -163,12 +163,12 @@ class PhaseTracker:
         return self._begun
 
     def end(self) -> None:
-        """Handle the end of training that a trainer reports; later phases are reported as they begin."""
+        """Handle a trainer's report that training has ended; later phases are reported as they begin."""
         self._evaluating = False
         self._probe.phase("idle")
 
     def _look(self) -> None:
-        if self._probe.doing == "train":  # a step was made and ended the phase before it
+        if self._probe.doing == "train":  # a step ended the phase before
             self._evaluating = False
             self._begun = True
             self._saving = ("", 0.0)  # the end of the save was not observed

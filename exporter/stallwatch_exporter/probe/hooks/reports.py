@@ -1,4 +1,4 @@
-"""Make the reports that several hooks share: versions, upcoming failures, and places in user code."""
+"""Reports that several hooks share: versions, imminent failures, and locations in user code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
-    """Report that `rule` is about to fire; `seen` names the sentence; one event per value of `about`."""
+    """Report that `rule` is about to fire, once per value of `about`; `seen` is the id of the explanation."""
     texts = {name: str(value)[:300] for name, value in captures.items()}
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 
@@ -36,7 +36,7 @@ def report_versions(probe: Probe) -> None:
 
 
 def place_of(frame: FrameType | None) -> str:
-    """Return ``file:line`` of the innermost call outside libraries; otherwise of `frame` itself."""
+    """Return ``file:line`` of the innermost call outside libraries, or of `frame` if there is none."""
     shown = own_frame(frame) or frame
     return f"{shown.f_code.co_filename}:{shown.f_lineno}" if shown is not None else ""
 

@@ -1,9 +1,9 @@
 """Warn that weights will not be saved, when training begins or when the weights are requested.
 
-Two faults appear only at the first checkpoint, hours later: a trainer whose ``save_model`` replaces the
-engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and ZeRO-3 that is not set to gather weights. In
-the second case, ``save_16bit_model`` returns ``False`` and logs the reason at a level that is not shown. In
-the first case, accelerate calls a method of the given model that only an engine has.
+Two faults appear only at the first checkpoint, hours later. In the first case, the ``save_model`` method of a
+trainer replaces the engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and accelerate then calls a
+method of the model that only an engine has. In the second case, ZeRO-3 is not configured to gather weights,
+so ``save_16bit_model`` returns ``False`` and logs the reason at a level that is not shown.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def watch_accelerator(module: Any, probe: Probe) -> None:
 
 
 def watch_trainer(module: Any, probe: Probe) -> None:
-    """Watch ``transformers.trainer``: a trainer looks its handler up and announces the start of training."""
-    last: list[weakref.ref[Any]] = []  # the trainer that last looked its handler up
+    """Watch ``transformers.trainer``, where a trainer looks up its handler and announces its training."""
+    last: list[weakref.ref[Any]] = []  # trainer that last looked up its handler
 
     def looked_up(trainer: Any, _: FrameType) -> None:
         if not last or last[0]() is not trainer:
@@ -115,14 +115,14 @@ def swaps_engine(save_model: Any) -> CodeType | None:
     code = getattr(function, "__code__", None)
     if code is None or not {"save_model", "deepspeed", "model"} <= {*code.co_names}:
         return None
-    import dis  # a standard library module that torch has imported
+    import dis  # part of the standard library, and already imported by torch
 
     stored = {each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR"}
     return code if {"deepspeed", "model"} <= stored else None
 
 
 def _gathers_adapters(trainer: Any) -> bool:
-    """Return whether adapters are gathered anyway, as transformers 5 does with any configuration."""
+    """Return whether adapters are gathered in any case, as in transformers 5."""
     code = getattr(getattr(trainer.save_model, "__func__", None), "__code__", None)
     return hasattr(trainer.model, "peft_config") and "_zero3_consolidated_16bit_state_dict" in getattr(
         code, "co_names", ()
@@ -130,13 +130,13 @@ def _gathers_adapters(trainer: Any) -> bool:
 
 
 def _first_save(trainer: Any, saves: str) -> dict[str, str | int]:
-    """Return when the first checkpoint is due, as far as the trainer's arguments show it."""
+    """Return a description of when the first checkpoint is due, from the trainer's arguments."""
     steps = getattr(trainer.args, "save_steps", None)
     return {"saves": f"step {int(steps)}" if saves == "steps" and steps and steps >= 1 else saves}
 
 
 def _within(path: str) -> str:
-    """Return the path of a library's file, starting at its package."""
+    """Return the path of a library's file, relative to the folder that contains its package."""
     for part in ("site-packages", "dist-packages"):
         path = path.rpartition(f"{part}/")[2]
     return path

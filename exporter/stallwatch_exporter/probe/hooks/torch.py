@@ -13,7 +13,7 @@ from .leader import Leader, optimizers
 from .reports import report_versions
 
 _STEP = INDEX["step"]
-_DEEPSPEED = f"{__package__}.deepspeed"  # name of a hook module
+_DEEPSPEED = f"{__package__}.deepspeed"  # name of the hook module for DeepSpeed
 _MEMORY = {
     "memory_allocated_bytes": ("allocated_bytes", "all", "current"),
     "memory_reserved_bytes": ("reserved_bytes", "all", "current"),
@@ -41,7 +41,7 @@ def install(module: Any, probe: Probe) -> None:
 def count_steps(probe: Probe) -> Callable[..., None]:
     """Return a hook that counts the steps of the leading optimizer."""
     leader = Leader()
-    leads = leader.leader  # a separate variable, because every step reads it
+    leads = leader.leader  # local variable, because every step reads it
     reported: list[bool] = []
 
     def stepped(optimizer: Any, *_: Any) -> None:
@@ -53,7 +53,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 return
             else:
                 now = probe.monotonic() + probe.offset
-                if now < probe.due_at:  # a step that shares a record needs no more
+                if now < probe.due_at:  # a step that shares a record needs nothing else
                     row = probe.row
                     probe.steps = row[_STEP] = probe.steps + 1.0
                     row[TIME] = now
@@ -64,7 +64,7 @@ def count_steps(probe: Probe) -> Callable[..., None]:
                 leader.leave()
             elif leader.steps(optimizer, probe.steps):
                 if 1 < leader.followed < _MOST_TRAININGS and leads() is not optimizer:
-                    probe.event("training")  # a fold or a trial, maybe of a different size
+                    probe.event("training")  # a fold or a trial, possibly of a different size
                 probe.step(learning_rate=optimizer.param_groups[0].get("lr"))
                 if not reported:
                     reported.append(True)
@@ -83,10 +83,10 @@ def _is_an_engines() -> bool:
 
 
 def accelerator_memory() -> dict[str, float]:
-    """Return the allocator's figures without a query to a device; empty while no accelerator is in use.
+    """Return the allocator's statistics without a device query; empty while no accelerator is in use.
 
-    The figures are read in nested form: ``memory_stats`` flattens and sorts more than a hundred numbers for
-    these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu follows it).
+    The statistics are read in nested form, because ``memory_stats`` flattens and sorts more than a hundred
+    numbers to return these five (torch 2.13, ``torch/cuda/memory.py``; torch_npu does the same).
     """
     torch = sys.modules.get("torch")
     for name in ("cuda", "npu"):
@@ -109,8 +109,8 @@ def _inner(stats: Any, keys: tuple[str, ...]) -> Any:
 def resident_memory() -> dict[str, float]:
     """Return the resident memory of this process in bytes, if the system has ``/proc``.
 
-    The function makes only three system calls: a path and a buffered file made it two to three times as
-    expensive, and a step waits for it.
+    The function makes only three system calls. With a path object and a buffered file, it took two to three
+    times as long, and steps wait for it.
     """
     try:
         status = os.open("/proc/self/statm", _OPENED)

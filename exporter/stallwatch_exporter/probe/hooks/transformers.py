@@ -30,7 +30,7 @@ def install(module: Any, probe: Probe) -> None:
 def notice_event(
     handler: type, calls: Mapping[str, Callable[[Any, Mapping[str, Any]], None]], probe: Probe
 ) -> None:
-    """Call each of `calls` at its event, with the trainer's state and all arguments of the handler."""
+    """Call the functions in `calls` at their events, with the trainer's state and the handler's arguments."""
 
     def notice(_: Any, frame: FrameType) -> None:
         call = calls.get(frame.f_code.co_name)
@@ -45,7 +45,7 @@ def notice_event(
 
 
 class TrainerWatch:
-    """Pass a trainer's reports at its events to the probe."""
+    """Pass a trainer's reports to the probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -54,7 +54,7 @@ class TrainerWatch:
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
         """Let the trainer count the steps from now on: it knows the step of a loaded checkpoint."""
         self._probe.reported_by_user = True
-        # Its averages leave out NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
+        # Its averages omit NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
         self._probe.steps = float(state.global_step)
         if state.max_steps and state.max_steps > 0:
@@ -84,6 +84,6 @@ class TrainerWatch:
         self._doing.begin("eval", surely=True)
 
     def on_train_end(self, *_: Any) -> None:
-        """Stop following this trainer, because later steps are not its own."""
+        """Stop observing this trainer, because later steps are not its own."""
         self._probe.reported_by_user = self._probe.averages_losses = False
         self._doing.end()

@@ -21,7 +21,7 @@ _MOST_TEXT = 1000
 
 def install(_: Any, probe: Probe) -> None:
     """Watch the modules ``warnings`` and ``logging``, if the training has imported them."""
-    import warnings  # the interpreter loads this module at its start
+    import warnings  # the interpreter loads this module at startup
 
     if probe.is_rank:
         probe.add("warnings", 0.0)  # zero warnings so far, which differs from unknown
@@ -37,7 +37,7 @@ def install(_: Any, probe: Probe) -> None:
                 probe.failed()
             before(message)
 
-        # Do not replace ``showwarning``: the source of a warning is then no longer shown.
+        # Do not replace ``showwarning``, because the source of a warning would no longer be shown.
         warnings._showwarnmsg_impl = shown  # type: ignore[attr-defined]
     logging = sys.modules.get("logging")
     if logging is not None:

@@ -1,24 +1,24 @@
 """Observe DeepSpeed's ZeRO-3 for failures and slowdowns that are reported too late or not at all.
 
 **Modules in evaluation mode that take part in a backward pass.** DeepSpeed rejected such modules until 0.15.3
-(an assertion in ``runtime/zero/parameter_offload.py``); since 0.15.4 it reports nothing, and the model trains
-without its dropout. When a backward pass begins, the model is searched for such modules, at most once a
-second and for a thousandth of the time. Only if it has such modules, they are watched as the backward pass
-reaches them: a teacher that runs without gradients is never reached.
+(an assertion in ``runtime/zero/parameter_offload.py``). Since 0.15.4, DeepSpeed reports nothing, and the
+model trains without its dropout. When a backward pass begins, the model is searched for such modules, at most
+once a second and for at most a thousandth of the time. Only if the model has such modules are they observed
+when the backward pass reaches them. A backward pass never reaches a teacher that runs without gradients.
 
 **Sums over partitioned parameters in the loss.** A partitioned parameter is an empty tensor outside its
-module's forward pass. Autograd stores the shape of the summed tensor: the gradient of a sum over nothing is
-empty, and the backward pass fails at it. The graph is searched from the loss down, through arithmetic only
-and a bounded number of nodes; no number is read and no device is queried.
+module's forward pass. Autograd stores the shape of the summed tensor, so the gradient of an empty sum is
+empty, and the backward pass fails at this gradient. The graph is searched from the loss down, through
+arithmetic only and a limited number of nodes. No number is read and no device is queried.
 
-**``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 leaves any ``zero.Init`` context through
-``zero.partition_parameters`` first, and then asserts that there is a model (``deepspeed/__init__.py``).
-Locals are read through ``f_locals``, which until Python 3.12 leaves a copy of them on the frame. In
-``initialize`` the locals are its arguments, which its caller holds as well; outer frames are read only if the
-call is about to fail.
+**``deepspeed.initialize`` without a model.** DeepSpeed 0.14 to 0.19 first leaves any ``zero.Init`` context
+through ``zero.partition_parameters``, and then asserts that there is a model (``deepspeed/__init__.py``).
+Local variables are read through ``f_locals``, which until Python 3.12 leaves a copy on the frame. In
+``initialize``, they are the arguments, which the caller also holds. Outer frames are read only if the call is
+about to fail.
 
-**Invalidations of the trace of the modules' order**, with reasons and modules. Newer versions print nothing
-about them unless configured to, and nothing if the cause is outside the forward pass.
+**Invalidations of the trace of the modules' order**, with reasons and modules. By default, newer versions
+print nothing about invalidations, and never if the cause is outside the forward pass.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from .reports import before_backward, place_of, warn
 
 RULE_EVAL = "zero3-backward-in-eval-mode"
 LOOK_SECONDS = 1.0
-_SHARE = 1000  # share of the time (1/1000) that may be spent on checking modes
+_SHARE = 1000  # maximum share of the time (1/1000) that is spent on checking modes
 _MOST_WARNINGS = 8
 _TRAINS_ON_SINCE = (0, 15, 4)
 RULE_SUMS = "zero3-dummy-loss-invalid-gradient"
 MOST_NODES = 400
-_ALWAYS = 3  # number of first backward passes of an engine to examine; then the 4th, 8th, 16th …
+_ALWAYS = 3  # number of an engine's first backward passes to examine; then the 4th, 8th, 16th …
 _REDUCTIONS = ("Sum", "Mean")
 #: Beginnings of the names of graph nodes above a term of a loss.
 _ARITHMETIC = (
@@ -53,12 +53,12 @@ _ARITHMETIC = (
 RULE_MODEL = "deepspeed-initialize-model-none"
 _MODELS = ("model", "ref_model", "ref_policy", "reward_model", "value_model", "policy_model", "teacher_model")
 _MOST_FRAMES = 12
-_MOST_NAMED = 32  # maximum number of pairs of modules whose names are looked up in the model
+_MOST_NAMED = 32  # maximum number of module pairs for which names are looked up in the model
 _PRIVATE = "_PartitionedParameterCoordinator__"
 
 
 def watch_backward(module: Any, probe: Probe) -> None:
-    """Watch ``parameter_offload``, which runs backward passes module by module."""
+    """Watch ``parameter_offload``, which runs the backward pass of each module."""
     cls, name = module.DeepSpeedZeRoOffload, "pre_sub_module_backward_function"
 
     def arm(on: bool) -> None:
@@ -72,11 +72,11 @@ def watch_backward(module: Any, probe: Probe) -> None:
 
 
 class EvalWatch:
-    """Observer of the modes of the engines' modules.
+    """Observer of the modes of the modules in each engine.
 
-    `arm` starts and stops the watching of a backward pass, which is off while no module is suspect. `refused`
-    is True if this DeepSpeed rejects such a module. Without it, DeepSpeed's version decides, which is not
-    known yet while DeepSpeed is being imported.
+    `arm` starts and stops the observation of a backward pass, which is only needed while modules are in
+    evaluation mode. `refused` is true if this version of DeepSpeed rejects such modules. If `refused` is not
+    given, the version decides; it is not known yet while DeepSpeed is being imported.
     """
 
     def __init__(
@@ -93,18 +93,19 @@ class EvalWatch:
         self._clock = clock
         self._due: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
         self._trains: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
-        self._suspects: dict[Any, str] = {}  # modules in evaluation mode when the pass began, with paths
+        self._suspects: dict[Any, str] = {}  # modules in evaluation mode at the start of the pass, with paths
         self._place = ""
         self._armed = False
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`: check its modules' modes, if it is time."""
+        """Handle the start of a backward pass of `engine`; if a check is due, check its modules' modes."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
         trains = bool(engine.module.training)
-        left = not trains and self._trains.get(engine, True)  # the whole model was left in evaluation mode
+        # The whole model has just been switched to evaluation mode.
+        left = not trains and self._trains.get(engine, True)
         self._trains[engine] = trains
         now = self._clock()
         if self._reported >= _MOST_WARNINGS or (now < self._due.get(engine, now) and not left):
@@ -120,7 +121,7 @@ class EvalWatch:
             self._arm(True)
 
     def reached(self, _: Any, frame: FrameType) -> None:
-        """Handle a module that the backward pass has reached: the caller's ``sub_module``."""
+        """Handle a module that the backward pass has reached, which is the caller's ``sub_module``."""
         if not self._suspects:
             return
         module: Any = frame.f_locals.get("sub_module")
@@ -165,7 +166,7 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of sums over partitioned parameters in some of each engine's losses."""
+    """Observer of sums over partitioned parameters, in a sample of each engine's losses."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -183,7 +184,7 @@ class SumWatch:
 
 
 def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
-    """Return the first ZeRO-3 parameter below a graph node that was summed while it was empty."""
+    """Return the first ZeRO-3 parameter below a graph node that was empty when it was summed."""
     waiting, seen = [(root, False)], set()
     while waiting and most > 0:
         node, empty = waiting.pop()
@@ -205,7 +206,7 @@ def summed_while_partitioned(root: Any, most: int = MOST_NODES) -> Any:
 
 
 def _summed_shape(node: Any) -> tuple[int, ...]:
-    """Return the shape of the operand of a sum or a mean; torch 2 uses the first name, torch 1 the second."""
+    """Return the shape of the operand of a sum or a mean, under torch 2's attribute name or torch 1's."""
     for name in ("_saved_self_sym_sizes", "_saved_self_sizes"):
         shape = getattr(node, name, None)
         if shape is not None:
@@ -222,7 +223,7 @@ def _parameter_name(model: Any, parameter: Any) -> str:
 
 
 def watch_initialize(module: Any, probe: Probe) -> None:
-    """Watch ``partition_parameters``, which ``deepspeed.initialize`` looks up before it needs a model."""
+    """Watch ``partition_parameters``, which ``deepspeed.initialize`` looks up before it requires a model."""
     package, _, name = module.__name__.rpartition(".")
 
     def looked_up(_: Any, frame: FrameType) -> None:
@@ -239,7 +240,7 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
-    """Return the class of the trainer under construction and its ``None`` models; "" without a trainer."""
+    """Return the class of the trainer that is being created and its ``None`` models; otherwise ""."""
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -268,7 +269,7 @@ def watch_trace(module: Any, probe: Probe) -> None:
     cls = module.PartitionedParameterCoordinator
     notice_method(cls, "_invalidate_trace", invalidated, probe.failed)
     for how in ("mismatch", "short", "external"):
-        probe.add(f"invalidations_{how}", 0.0)  # zero so far, which differs from unknown
+        probe.add(f"invalidations_{how}", 0.0)  # zero so far; otherwise, the count is unknown
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
@@ -286,7 +287,7 @@ def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[
 
 
 def _id(module: Any) -> int:
-    """Return the module's number from DeepSpeed: ``ds_id``, before 0.17 ``id``; -1 without one."""
+    """Return DeepSpeed's number of the module: ``ds_id``, or ``id`` before 0.17; -1 if there is none."""
     number = getattr(module, "ds_id", getattr(module, "id", -1))
     return number if isinstance(number, int) else -1
 
