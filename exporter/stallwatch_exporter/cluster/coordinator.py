@@ -40,7 +40,7 @@ from stallwatch_rules.stacks.quiet_periods import HostView, Ruling, run_ruling
 from stallwatch_rules.stacks.records import StallStacks
 from stallwatch_rules.stacks.spans import ranks_in
 
-_LEAST_SILENT, _USUAL_SILENT = 5.0, 10.0  # minimum and usual seconds after which a host is silent
+_LEAST_SILENT, _MOST_SILENT = 5.0, 10.0  # limits of the seconds after which a host is silent
 _LOST_SECONDS = 60.0  # an agent silent for this long is lost; its open incidents close if the run continues
 # After a suspension of this length, another agent has merged the reports, and this agent's data is old.
 _ABSENT_SECONDS = 15.0
@@ -104,7 +104,7 @@ class _Agent:
         """Return whether the agent's next post is overdue."""
         # On a busy host, the agent's thread can be late by seconds, which matters little at typical
         # thresholds.
-        patience = max(_LEAST_SILENT, min(_USUAL_SILENT, (self.report.threshold or 0.0) / 3))
+        patience = max(_LEAST_SILENT, min(_MOST_SILENT, (self.report.threshold or 0.0) / 3))
         limit = max(SILENT_BEATS * self.beat, patience)
         return self.report.ending is None and now - self.at > limit
 

@@ -57,7 +57,7 @@ class AgentReport(msgspec.Struct, kw_only=True):
     key: str  #: key of the run
     agent: str  #: unique id: host id, process id and start time of the agent
     host: str
-    host_id: str  #: hash of hostname and boot id, because hosts may have the same name
+    host_id: str  #: id from `host.host_id`, because several hosts can have the same name
     address: str = ""  #: HOST:PORT of this agent's own coordinator; empty if it has none
     members: int = 0  #: digest of the members that this host knows, from `digest_of`
     node: int | None = None
