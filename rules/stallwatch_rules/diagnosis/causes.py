@@ -48,7 +48,7 @@ def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def explained(findings: Sequence[RuleFinding]) -> Mapping[str, set[str]]:
-    """Map each explained rule to the present rules that explain it, directly or through other rules.
+    """Map each explained rule to the rules in this run that explain it, directly or through other rules.
 
     Only harmful rules explain other rules. Two rules that explain each other are not explained by each other.
     """

@@ -37,7 +37,7 @@ def infer_finding(
     fatal = [one for one in fatal if not one.shows_teardown or one.seen.raised.relays]
     if not fatal:
         return None
-    matched = {one.rule for one in found}  # rules in ``found`` have text in the log and were judged
+    matched = {one.rule for one in found}  # rules in ``found`` matched the log and were already assessed
     pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in matched]
     same = _earliest_kind(fatal)
     if not same:

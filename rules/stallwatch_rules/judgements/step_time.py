@@ -77,8 +77,8 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    # Every length is tested: in a window that does not begin at the rise, the rise makes even steps
-    # correlate.
+    # Every window length is tested: if a window does not begin at the rise, the rise itself makes the steps
+    # look correlated.
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
@@ -119,9 +119,9 @@ def as_quick(rates: Sequence[float]) -> bool:
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index of the first final pace that is nearer to the present pace than to the former.
+    """Return the index from which the paces stay clearly above the former pace, near the present pace.
 
-    Three paces are read together, because a single step may be fast and clocks count whole seconds.
+    The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)
@@ -171,7 +171,7 @@ def _blocks(paces: Sequence[float], joined: int) -> Sequence[float]:
 
 
 def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = False) -> Judgement | None:
-    """Judge very even steps that abruptly and permanently became slower by a few percent."""
+    """Assess very even steps that abruptly and permanently became slower by a few percent."""
     shift = steady_shift(paces, excerpt=excerpt)
     if shift is None:
         return None
@@ -187,7 +187,7 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Judge steps that permanently became slower by more than half; ``paces`` are seconds per step."""
+    """Assess steps that permanently became slower by more than half; ``paces`` are seconds per step."""
     slowed = slowdown(paces)
     if slowed is None:
         return None
@@ -207,7 +207,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Judge falling tokens per second, for logs without step times."""
+    """Assess falling tokens per second, for logs without step times."""
     slowed = slowdown([1 / rate for rate in rates if rate > 0])
     if slowed is None:
         return None
