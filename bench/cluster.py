@@ -53,7 +53,7 @@ class Trial:
     seed: int
     fault: str
     layout: str = ""
-    counts: str = ""  #: what the ranks count of their collectives
+    counts: str = ""  #: the collectives that the ranks count
     truth: str = ""
     hosts: str = ""  #: hosts of the ranks at fault
     blamed: str = ""
@@ -74,7 +74,7 @@ class Trial:
 
 
 class Simulation:
-    """Two coordinators that agents may reach, and a chat."""
+    """Two coordinators to which agents report, and a chat."""
 
     def __init__(self, folder: Path) -> None:
         self.receiver = Receiver()
@@ -158,7 +158,7 @@ class Simulation:
         )
 
     def _break(self, fault: str, fleet: Fleet, draw: random.Random) -> None:
-        """Schedule the faults of the watchers."""
+        """Schedule the fault if it affects a coordinator or the connections to it."""
         at = fleet.hangs_at + draw.uniform(0.0, THRESHOLD + 3.0)
         if fault == "coordinator":
             fleet.at.append((at, self.services[0].kill))
@@ -241,7 +241,7 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
 
 
 def pure(planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int) -> Iterator[Trial]:
-    """Judge in this process what all hosts would report."""
+    """Evaluate the reports of all hosts in this process, without coordinators."""
     for number, fault in planned:
         found = drawn(seed, number, fault, hosts, per_host)
         training, truth = found.training, found.truth

@@ -55,7 +55,7 @@ class Task:
 
 
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
-    """Return healthy programs with each seed, failing ones once; mixed, with very long ones first."""
+    """Return a task per seed of each healthy program, and one per failing program; long ones come first."""
     listed = [
         Task(program, seed)
         for program in programs

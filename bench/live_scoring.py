@@ -41,7 +41,7 @@ LIMITS = {
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
-    "busy": 60.0,  # a loop that computes may be work, so that it causes a warning
+    "busy": 60.0,  # a loop that computes can be real work, so it only causes a warning
     "patience": 190.0,  # a wait of a kind that was never seen before
     "start": 620.0,
 }

@@ -104,7 +104,7 @@ class SimulatedLooks:
 
 
 class Watched:
-    """The agent's parts that decide on a stall, fed as the agent feeds them."""
+    """The parts of the agent that detect stalls, with the same inputs as in the agent."""
 
     def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
@@ -169,7 +169,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Follow the run until its time is over, then let it hang at its place."""
+    """Follow the run until its time is over, then let it hang in its current activity."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:
@@ -225,7 +225,7 @@ def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) ->
     for now, sample, line in lines:
         if watched.stalled(now):
             state = watched.watch.check(now)
-            if state.episode > episode:  # several lines may come in one stall
+            if state.episode > episode:  # several lines can occur during one stall
                 episode = state.episode
                 verdict.false_learnt += 1
                 verdict.wrongly.append(
