@@ -69,7 +69,7 @@ class Hang:
     host: str
     began: float = 0.0
     messages: list[dict[str, Any]] = field(default_factory=list)
-    incidents: list[dict[str, Any]] = field(default_factory=list)  #: agent and blamed ranks of each inciden
+    incidents: list[dict[str, Any]] = field(default_factory=list)  #: agent and blamed ranks of each incident
     openings: int = 0
     seconds: float | None = None  #: seconds until the first message
     allowed: float | None = None  #: the run's own threshold, which is part of these seconds
