@@ -5,7 +5,7 @@
 Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
 a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
 the ranks are then combined into groups and evaluated. Right: exactly the ranks at fault are named, or no rank
-if none is at fault. Wrong: other ranks are named. Any other judgment counts as "cannot tell".
+if none is at fault. Wrong: other ranks are named. Any other result counts as "cannot tell".
 """
 
 from __future__ import annotations

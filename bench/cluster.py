@@ -1,9 +1,9 @@
 """Simulate hangs of training runs on many hosts; measure the blamed ranks, notifications and delays.
 
     python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
-    python bench/cluster.py --pure --faults 500              what all hosts report, judged in one process
-    python bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes
-    python bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
+    python bench/cluster.py --pure --faults 500              the reports of all hosts, in one process python
+    bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes python
+    bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
 
 A model (``cluster_training.py``) provides what each host sees, and the product's own client turns that into
 the reports of the host's agent (``cluster_agents.py``). The coordinators run in their own processes, and

@@ -36,7 +36,7 @@ CAUSES = {
 #: Seconds between the event and the latest time for the first message.
 LIMITS = {
     "probe": 35.0,
-    "evaluation": 60.0,  # the same limit holds for other waits at a call site that was seen before
+    "evaluation": 60.0,  # also the limit of other waits at a call site that was seen before
     "no-probe": 90.0,
     "trace-cache": 45.0,
     "crash": 60.0,

@@ -104,7 +104,7 @@ def false_stalls(verdicts: list[Verdict]) -> str:
 
 
 def hangs(verdicts: list[Verdict]) -> str:
-    """Return one line for each kind of run: seconds from the last sign of life before a hang to its stall."""
+    """Return one line for each kind of run: seconds from the last sign of life to the stall's report."""
     lines = [
         f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
         f"{'without looks: median':>23}{'longest':>9}"

@@ -202,7 +202,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
 
 
 def found_after(watched: Watched, last: float) -> float:
-    """Return the seconds after `last` at which one of the checks, one a second, finds the stall."""
+    """Return the seconds after `last` at which a check finds the stall, with one check per second."""
     seconds = TICK
     while not watched.watch.check(last + seconds).stalled:
         seconds += TICK

@@ -66,8 +66,8 @@ class Failure:
 def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the first unknown exception with a message, else the first new line that reports an error.
 
-    Raises ``DraftError`` if there is none, or if a rule knows the cause: other new lines in the log only
-    follow from that cause.
+    Raises ``DraftError`` if the log has neither, or if a rule describes the cause. In the latter case, other
+    new lines are only consequences of that cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -243,7 +243,7 @@ To be written, or "Never."
 
 @dataclass(frozen=True)
 class Proposal:
-    """A page that is proposed to its author."""
+    """A rule page that is proposed to the author."""
 
     rule: str
     family: str

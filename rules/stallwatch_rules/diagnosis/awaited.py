@@ -47,7 +47,7 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks that reported no timeout and for which the others may have waited, by the logs.
+    """Return the few ranks that reported no timeout and, by their logs, may have kept the others waiting.
 
     If a single rank reported the timeout, the only other rank of the run is a suspect.
     """
@@ -208,7 +208,7 @@ def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
 
 
 def _number(flight: WatchdogPosition) -> int:
-    """Return the number of the last collective that a rank is known to have reached."""
+    """Return the sequence number of the last collective that a rank is known to have reached."""
     return max(flight.work or 0, flight.enqueued or 0)
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
 STEADY = 1.0  #: maximum median deviation, in seconds, of a host's offsets for its clock to be corrected
-SHARE = 0.1  #: the same maximum as a share of the host's clock error; the larger of the two applies
+SHARE = 0.1  #: maximum median deviation as a share of the clock error, if more than ``STEADY``
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")

@@ -283,7 +283,7 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield the rules that matched only in a program started after an unknown exception ended another one."""
+    """Yield rules that matched only in a program that started after an exception ended another program."""
     failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
     programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
     if not programs:

@@ -1,4 +1,4 @@
-"""Determine from launchers' exit codes whether ranks ended by a signal or with an exit status they set.
+"""Determine from launchers' exit codes whether a signal ended a rank or the rank set its exit status.
 
 A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
 has ended all other processes. So neither the order of these lines nor their times show which rank ended

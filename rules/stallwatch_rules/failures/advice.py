@@ -1,6 +1,6 @@
 """Advice for exceptions that no rule describes, selected by type and message from ``advice.json``.
 
-The advice says where to look. It does not name a cause, because the log does not contain what the user's own
+The advice shows where to look. It does not name a cause, because the log does not contain what the user's own
 code expected.
 """
 

@@ -175,7 +175,7 @@ def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[
 
 
 def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
-    """Return a sentence about the counters; empty if they do not show a rank."""
+    """Return a sentence about the counters; empty if the counters do not point to a rank."""
     for ranks in _by_group(flights):
         note = _note(ranks)
         if note:

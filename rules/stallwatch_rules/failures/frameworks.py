@@ -19,7 +19,7 @@ class Framework(msgspec.Struct, frozen=True):
 
     id: str
     name: str  #: usual spelling of the name
-    code: tuple[str, ...]  #: prefixes of its files' paths, below the installation folder
+    code: tuple[str, ...]  #: path prefixes of the framework's files, below the installation folder
     words: tuple[str, ...]  #: words of which every match of ``pattern`` contains one
     pattern: str  #: expression for the framework's own lines
     engine: bool = False  #: True if trainers also use the framework: a log of both belongs to the trainer

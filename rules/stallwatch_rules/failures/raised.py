@@ -1,4 +1,4 @@
-"""Describe exceptions in a log: message, stack frames, kind of end, and the page that names their place.
+"""Describe exceptions in a log: messages, stack frames, kinds, and the rule pages that name their places.
 
 A library's function often raises for one reason, with different messages in different versions: an exception
 that ends in torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places

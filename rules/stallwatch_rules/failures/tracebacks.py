@@ -143,7 +143,7 @@ def notebook_frame(text: str) -> Frame | None:
 def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name is an exception's; ``adjoining``: the line follows a traceback's frames.
 
-    After frames, any capitalized name is that of an exception, and so is a module's ``error``.
+    After frames, any capitalized name counts as an exception's name, as does the ``error`` of a module.
     """
     last = name.rpartition(".")[2]
     # In a writing system without capital letters, any name counts.

@@ -102,7 +102,7 @@ def _few(points: Sequence[Point]) -> list[float]:
 
 
 def _far_apart(points: Sequence[Point]) -> bool:
-    """Return whether the steps of two points are so far apart that the second is not an early one."""
+    """Return whether the steps of two points are so far apart that the second is not early in a run."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 

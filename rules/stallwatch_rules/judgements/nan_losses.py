@@ -24,8 +24,8 @@ class _Row(msgspec.Struct):
 class NanLosses:
     """Counts of consecutive NaN or infinite losses, by counter, such as the loss of one rank.
 
-    The result depends only on the losses, not on the time at which they are read: the same run is reported at
-    the same step each time.
+    The result depends only on the losses, not on the time at which they are read, so a run is always reported
+    at the same step.
     """
 
     def __init__(self) -> None:

@@ -55,7 +55,7 @@ class Quality(NamedTuple):
 
 
 def never_varied(metric: str, value: float, count: int) -> Condition:
-    """Return a condition that holds if a metric never had a different value."""
+    """Return a condition that holds if the value of a metric never changed."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())

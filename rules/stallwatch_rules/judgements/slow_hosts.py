@@ -45,11 +45,11 @@ _USUAL_OF = 3
 _OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
-_MEAN_OF = 4  # approximate number of steps in a rank's mean times: fewer than the detection of a change takes
+_MEAN_OF = 4  # approximate number of steps in a rank's mean times; fewer than the test of a change needs
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
 _TOKENS_VARY = 0.05  # relative variation of tokens below which time is assumed to be proportional to them
-_MOST_SLOPE = 2.0  # maximum exponent of the tokens: attention grows with the square of the length
+_MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
 _MEDIAN_TO_SD = 0.6745
 
 _Key = TypeVar("_Key", bound=Hashable)

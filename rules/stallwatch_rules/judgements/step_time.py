@@ -44,7 +44,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     slower gradually do so by design, as with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
-    joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
+    joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
     steady = _blocks(paces[WARM_UP:], joined)
     if len(steady) < BASELINE + RECENT:
         return None
@@ -139,7 +139,7 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     five percent means that one GPU is slower. The result is ``None`` for uneven steps. ``excerpt``: the log
     begins in mid-run, so fewer steps must be enough.
     """
-    joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
+    joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that count as one in a long run
     paces = _blocks(paces, joined)
     few = len(paces) < EXCERPT
     if len(paces) < 5 or (few and not excerpt):

@@ -1,4 +1,4 @@
-"""Assess how the run and its log ended: by the command, the launcher or a signal.
+"""Assess how the run and its log ended, from the command, the launcher, and signals.
 
 Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node. Many
 trainers then save and exit, each with its own message: such an end is not a failure, and no rule describes

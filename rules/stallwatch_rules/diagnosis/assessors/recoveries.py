@@ -213,7 +213,7 @@ def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
 
 
 def _answered(finding: RuleFinding, streams: Streams) -> int:
-    """Return how many requests a server answered after the last match, in the stream with the fewest."""
+    """Return how many requests a server answered after the last match, in the stream with fewest answers."""
     return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
@@ -232,7 +232,7 @@ def _remembered(finding: RuleFinding, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # in a partial table, matches are counted, but losses are not
+        whole = not stream.templates.partial  # a partial table counts matches, but not all losses
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
