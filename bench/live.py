@@ -5,9 +5,9 @@
     python bench/live.py --resume results.jsonl
 
 Everything happens in real time on the CPU, with a webhook on this machine as the chat. A healthy program is
-*false* if it causes a warning or critical message, or if its final state is anything but finished. A failing
-program is *right* if the first message after its event names the rank, the place and the class of the cause
-in time. An unexpected result counts only after the program was run again, alone on the machine.
+*false* if it causes a warning or critical message, or if its final state is not finished. A failing program
+is *right* if the first message after its event names the rank, the place and the class of the cause in time.
+An unexpected result counts only after the program was run again, alone on the machine.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ class Watched:
         return None
 
     def _tick(self, now: float, *, exact: bool) -> float:
-        """Return the seconds until the next check: in a long wait, checks are as rare as the agent's own."""
+        """Return the seconds until the next check: in a long wait, checks are as rare as in the agent."""
         return LOOK_TICK if exact else max(LOOK_TICK, (now - self.watch.last_sign) / 20)
 
     def stalled(self, now: float) -> bool:

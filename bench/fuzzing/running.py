@@ -30,7 +30,7 @@ MOST_TIMES = 10  #: limit of an input's time, in multiples of the median time pe
 HANG_SECONDS = 60.0  #: elapsed seconds after which one input counts as a hang
 GROWTH = 192 * 1024 * 1024  #: bytes by which one input may raise the peak of memory
 _MEMORY = 3 * 1024**3  # address space beyond the size of the process at its start
-_LEARNT = 300  # number of inputs whose times are collected before a time can be too long
+_LEARNT = 300  # number of inputs whose times are collected before times are checked
 _KEPT = 4000  # largest number of bytes of an input in a report
 _RETRIES = 3
 _OF_A_KIND = 3  # largest number of failures that one process reports
@@ -174,7 +174,7 @@ def run(
 ) -> Result:
     """Run inputs `first` up to `last` of a target, and continue if an input ends the worker process.
 
-    The run stops at `end`, by the monotonic clock.
+    The run stops at `end`, a time of the monotonic clock.
     """
     total = Result(target.name)
     began = first

@@ -123,7 +123,7 @@ def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | N
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
     """Return a message about the first rank to end, if it set its exit status itself and printed no error.
 
-    An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be the rank's own.
+    An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be from that rank.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:

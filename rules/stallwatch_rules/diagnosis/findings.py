@@ -286,7 +286,7 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the hits with the steps at which they occurred, whichever other streams were read before."""
+    """Return the hits with the steps at which they occurred, independent of the order of reading."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))

@@ -270,7 +270,7 @@ def of_helper(raised: ExceptionChain) -> bool:
 def pins_batches(raised: ExceptionChain) -> bool:
     """Return whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
 
-    Receiving a batch from a lost worker fails in the connection to it (``multiprocessing``).
+    Receiving a batch from a lost worker fails in the connection to that worker (``multiprocessing``).
     """
     names = {frame.name for frame in raised.frames}
     connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)

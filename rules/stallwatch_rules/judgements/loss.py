@@ -247,8 +247,8 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
     A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
     the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
-    repeat each other's values, values with few digits round to the same number, a smoothed loss passes the
-    level. While the learning rate rises or is nearly zero, a constant loss is normal.
+    repeat each other's values, values with few digits round to the same number, and a smoothed loss passes
+    through the level. While the learning rate rises or is nearly zero, a constant loss is normal.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):

@@ -22,8 +22,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
-WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the mean deviation is judged
-OF_RANKS = WINDOWS[:4]  #: numbers of steps over which the mean deviation of a single rank is judged
+WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: window lengths, in steps, of the test for slow hosts
+OF_RANKS = WINDOWS[:4]  #: window lengths, in steps, of the test for slow ranks
 LEAST = math.log(1.065)  #: minimum mean deviation of a slow host, as a logarithm
 Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it once in 2.5 × 10¹⁰ means
 #: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
@@ -37,7 +37,7 @@ _CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger one
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
-_QUICK = 512  # number of values for a rough estimate that follows changes sooner, such as more noise
+_QUICK = 512  # number of values for a rough estimate of the noise that shows an increase sooner
 _LEAST_QUICK = 5
 # number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
 # changes the median, but only in one step

@@ -1,10 +1,11 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is judged repeatedly, so a rule of thumb would eventually fire by chance. Each time, the latest
+A live run is tested repeatedly, so a rule of thumb would eventually fire by chance. Each time, the latest
 steps are compared with all steps before them by their ranks (the Mann-Whitney test, which does not assume a
 distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
-any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
-run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
+any spread raise a false alarm in at most one run of a hundred over 400 steps. The limit grows with the length
+of the run and with the correlation of neighboring steps. `bench/slowdown.py` measures the rate of false
+alarms.
 """
 
 from __future__ import annotations
