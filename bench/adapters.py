@@ -1,4 +1,4 @@
-"""Run tools that name the cause of a failed run; each takes the run's folder and returns an `Answer`.
+"""Run tools that name the cause of a failed run: each tool takes the run's folder and returns an `Answer`.
 
 To compare another tool, give its command (``--tool NAME=COMMAND``, see docs/benchmark.md). The tools below
 run in this process.
@@ -49,7 +49,7 @@ def exit_code_of(folder: Path) -> int | None:
 
 
 def classes(tool: str, name: str) -> tuple[str, ...]:
-    """Return the classes for a tool's own cause name; the name itself if no class is mapped to it."""
+    """Map a tool's name of a cause to the classes of causes.json; return an unmapped name unchanged."""
     found = tuple(cause for cause, one in CAUSES.items() if name in one.get(tool, ()))
     return found or (f"{tool}:{name}",)
 
@@ -117,10 +117,10 @@ def grep_error(folder: Path) -> Answer:
 
 
 def nvrx() -> Adapter:
-    """Return an adapter that shows the first root candidate by signatures of NVIDIA's resiliency extension.
+    """Return an adapter that shows the first root-cause candidate of NVRx's signatures.
 
-    The adapter uses the published patterns alone. NVRx itself weighs the matches and lets a language model
-    judge them.
+    NVRx is NVIDIA's resiliency extension. The adapter uses only its published patterns, whereas NVRx itself
+    weighs the matches and has a language model evaluate them.
     """
     table = json.loads((HERE / "nvrx_signatures.json").read_text())
     rows = [
@@ -150,7 +150,7 @@ def nvrx() -> Adapter:
 
 
 def drain_novelty(healthy: Iterable[Path]) -> Adapter:
-    """Return an adapter that shows the first line of the last new templates, as Drain3 finds them.
+    """Return an adapter that shows the first of the last lines with templates that are new to Drain3.
 
     Drain3 is trained on the healthy runs. The adapter calls a run failed if one of the last twenty lines has
     a template that no healthy run has.

@@ -2,10 +2,11 @@
 
     make bench-alerts
 
-Embedded path: `stallwatch tail` follows eight files that get 1,000 lines a second. Now and then one file gets
-the line of a rule page, and a webhook on this machine records when the notification arrives. If Prometheus,
-Alertmanager and the relay are installed, the path through them is measured too: from a crash to the same
-webhook. Then 10,000 incidents are raised within a minute and sent to a chat that takes 20 messages a minute.
+Embedded path: `stallwatch tail` follows eight files that get 1,000 lines a second. From time to time, a line
+that a rule matches is added to one of the files, and a webhook on this machine records when the notification
+arrives. If Prometheus, Alertmanager, and the relay are installed, the path through them is also measured,
+from a crash to the same webhook. Then 10,000 incidents are raised within a minute and sent to a chat that
+takes 20 messages a minute.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Webhook:
 
 
 class Writers:
-    """Write eight logs at a steady pace, without steps: survived failures would not be reported."""
+    """Write eight logs at a steady pace, without steps, because survived failures are not reported."""
 
     def __init__(self, folder: Path) -> None:
         self.files = [(folder / f"rank{rank}.log").open("a", buffering=1) for rank in range(SOURCES)]
@@ -115,7 +116,7 @@ class Writers:
 
 
 def tellable(catalogue: Catalogue) -> list[RulePage]:
-    """Return the rule pages of which one matching line is enough to notify people during a run."""
+    """Return the rules that cause a notification during a run as soon as one line matches."""
     return [
         page
         for page in catalogue.pages.values()
@@ -207,7 +208,7 @@ def through_prometheus(count: int) -> list[float] | None:
 
 def _crash(stack: Any, name: str) -> float:
     training = stack.train(name)
-    time.sleep(12 + random.random() * 5)  # a few scrapes; crash between any two of them
+    time.sleep(12 + random.random() * 5)  # a few scrapes, then a random time between two scrapes
     begun = time.monotonic()
     training.order("crash")
     while not stack.chat.about(name):

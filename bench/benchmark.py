@@ -103,7 +103,7 @@ def judge(case: Case, answer: adapters.Answer) -> str:
     named = {*answer.cause} - {"other"}
     if named:
         return "right" if named & {*causes} else "wrong"
-    if answer.text:  # the tool names no class, so that the shown line decides
+    if answer.text:  # the tool names no class, so the shown line decides
         return "right" if shown else "wrong"
     return "wrong" if answer.cause else "none"
 

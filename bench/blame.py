@@ -4,8 +4,8 @@
 
 Each trial runs the steps of a training run (pipeline stages, tensor-parallel and expert-parallel collectives,
 a gradient reduction, a norm over all ranks) until a fault of one rank or host stops all ranks. The states of
-the ranks are then folded into groups and judged. Right: exactly the ranks at fault are named, or no rank if
-none is at fault. Wrong: other ranks are named. Any other judgment counts as "cannot tell".
+the ranks are then combined into groups and evaluated. Right: exactly the ranks at fault are named, or no rank
+if none is at fault. Wrong: other ranks are named. Any other result counts as "cannot tell".
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def judged(trial: Trial, found: StallStacks) -> str:
 
 
 def hung(layout: Layout, fault: str, chance: random.Random) -> Trial:
-    """Draw trials until one hangs, and return it: some changes of order do no harm."""
+    """Draw trials until a run hangs, and return that trial; some changes of order are harmless."""
     while True:
         trial = Trial(layout, fault, chance)
         if fault in ("store", "frozen") or not trial.is_complete:
@@ -292,7 +292,7 @@ class Result(msgspec.Struct):
 
 
 def trials(ranks: int, number: int, seed: int, layouts: Iterable[str] = LAYOUTS) -> Iterator[Result]:
-    """Judge `number` hangs of each fault in each layout."""
+    """Evaluate `number` hangs for each fault in each layout."""
     for name in layouts:
         layout = Layout(ranks, **LAYOUTS[name](ranks))
         for fault in FAULTS:
@@ -325,7 +325,7 @@ def main() -> None:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """Return the shares of the verdicts, and the longest time that one judgment took."""
+    """Return the shares of the verdicts, and the longest time that the evaluation of a hang took."""
     shares = Counter(one.verdict for one in results)
     sure = sum(one.verdict == "wrong" and one.confidence >= 0.9 for one in results)
     right, wrong, neither = (shares[verdict] / len(results) for verdict in ("right", "wrong", "cannot tell"))

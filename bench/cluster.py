@@ -1,9 +1,9 @@
 """Simulate hangs of training runs on many hosts; measure the blamed ranks, notifications and delays.
 
     python bench/cluster.py --faults 500 --resume sim.jsonl  through coordinators over HTTP, in real time
-    python bench/cluster.py --pure --faults 500              what all hosts report, judged in one process
-    python bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes
-    python bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
+    python bench/cluster.py --pure --faults 500              the reports of all hosts, in one process python
+    bench/cluster.py --pure --faults 9 --hosts 2048   16,384 ranks, and how long that takes python
+    bench/cluster.py --cost --faults 10               what ten runs cost a coordinator
 
 A model (``cluster_training.py``) provides what each host sees, and the product's own client turns that into
 the reports of the host's agent (``cluster_agents.py``). The coordinators run in their own processes, and
@@ -53,7 +53,7 @@ class Trial:
     seed: int
     fault: str
     layout: str = ""
-    counts: str = ""  #: what the ranks count of their collectives
+    counts: str = ""  #: the collectives that the ranks count
     truth: str = ""
     hosts: str = ""  #: hosts of the ranks at fault
     blamed: str = ""
@@ -65,7 +65,7 @@ class Trial:
     openings: int = 1
     closings: int = 1
     alone: int = 0  #: number of agents that notified people without a coordinator
-    seconds: float | None = None  #: from threshold to message; with --pure: processor seconds to judge
+    seconds: float | None = None  #: from threshold to message; with --pure: processor seconds
     posts: int = 0
     slowest: float = 0.0  #: the longest time until a coordinator answered, in seconds
     processor: float = 0.0  #: share of one core that the coordinators used
@@ -74,7 +74,7 @@ class Trial:
 
 
 class Simulation:
-    """Two coordinators that agents may reach, and a chat."""
+    """Two coordinators to which agents report, and a chat."""
 
     def __init__(self, folder: Path) -> None:
         self.receiver = Receiver()
@@ -158,7 +158,7 @@ class Simulation:
         )
 
     def _break(self, fault: str, fleet: Fleet, draw: random.Random) -> None:
-        """Schedule the faults of the watchers."""
+        """Schedule the fault if it affects a coordinator or the connections to it."""
         at = fleet.hangs_at + draw.uniform(0.0, THRESHOLD + 3.0)
         if fault == "coordinator":
             fleet.at.append((at, self.services[0].kill))
@@ -241,7 +241,7 @@ def cost(seed: int, hosts: int, per_host: int, runs: int) -> Iterator[str]:
 
 
 def pure(planned: Sequence[tuple[int, str]], seed: int, hosts: int, per_host: int) -> Iterator[Trial]:
-    """Judge in this process what all hosts would report."""
+    """Evaluate the reports of all hosts in this process, without coordinators."""
     for number, fault in planned:
         found = drawn(seed, number, fault, hosts, per_host)
         training, truth = found.training, found.truth

@@ -1,8 +1,9 @@
 """Simulated agents of many hosts that report over real HTTP to real coordinators.
 
-An agent here is the product's `Member`, fed with the model's view of its host (``cluster_training.py``), with
-the product's clients of the coordinators. The simulation covers clocks that are off, reports that are lost or
-late, agents that start late, coordinators that die, and hosts that cannot reach each other.
+A simulated agent consists of the product's `Member`, which gets its host's view from the model
+(``cluster_training.py``), and of the product's clients of the coordinators. The simulation includes clock
+errors, lost and late reports, agents that start late, coordinators that die, and hosts that cannot connect to
+each other.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Service:
         self.start()
 
     def start(self) -> None:
-        """Start the coordinator unless it runs, and wait until it listens."""
+        """Start the coordinator unless it is running, and wait until it listens."""
         if self._process is not None and self._process.poll() is None:
             return
         command = [sys.executable, "-m", "stallwatch", "coordinator", "--host", "127.0.0.1"]
@@ -128,7 +129,7 @@ class Carrier:
     ) -> None:
         self.cut: set[int] = set()  #: numbers of the coordinators that the agent cannot reach
         self.posts = 0
-        self.slowest = 0.0  #: longest time until an answer in seconds, without the simulated delay
+        self.slowest = 0.0  #: longest response time in seconds, without the simulated delay
         count = iter(range(1, 1 << 62))
         self._signed = Signed(key, agent, Secret(SECRET.encode()), lambda: time.time_ns() + next(count))
         self._draw = draw
@@ -168,7 +169,7 @@ class Carrier:
 
 
 class Host:
-    """One host of the run: what its agent sees, reports and notifies."""
+    """One host of the run, with the observations, reports, and notifications of its agent."""
 
     def __init__(self, run: Fleet, name: str, draw: random.Random) -> None:
         hang = run.hang
@@ -266,7 +267,7 @@ _RULE = sorted(STANDSTILLS)[0]
 
 
 def _own_ruling(stacks: StallStacks | None, floor: float) -> Ruling | None:
-    """Return a host's judgment of its own ranks, by a short form of ``stacks/quiet_periods.py``."""
+    """Return a host's assessment of its own ranks, a simplified form of ``stacks/quiet_periods.py``."""
     if stacks is None:
         return None
     for group in stacks.groups:
@@ -296,7 +297,7 @@ class Fleet:
         lost: float = 1.0,
         late: float = 0.1,
     ) -> None:
-        """Create the agents; `lost` multiplies the lost reports, `late` is the share that starts late."""
+        """Create the agents; `lost` multiplies the lost reports, `late` is the share of late agents."""
         self.run = run
         self.hang = hang
         self.services = services
@@ -322,11 +323,11 @@ class Fleet:
 
     @property
     def alone(self) -> list[Incident]:
-        """Incidents of which agents notified people without a coordinator."""
+        """Incidents about which agents notified people without a coordinator."""
         return [incident for host in self.hosts for incident in host.alone]
 
     def go(self, until: Callable[[], bool], seconds: float, pool: ThreadPoolExecutor) -> bool:
-        """Let time pass until the condition holds or `seconds` are over; return True if it holds."""
+        """Wait until the condition holds or `seconds` have passed; return True if the condition holds."""
         end = time.monotonic() + seconds
         while not (found := until()) and (now := time.monotonic()) < end:
             for at, action in list(self.at):

@@ -4,8 +4,8 @@
 
 Hosts are namespaces of this machine (``tests/machine/namespaces.py``) with gloo between them. On each host,
 or in front of each rank, ``stallwatch run`` watches ``torchrun --nnodes N`` or the processes of ``srun -N
-N``. In each start, several faults come one after the other and are healed; the last fault is not healed. Each
-line of the JSON file holds one hang with every message about it.
+N``. During each start, several faults occur one after another; all faults but the last are healed. Each line
+of the JSON file holds one hang with every message about it.
 """
 
 from __future__ import annotations
@@ -69,11 +69,11 @@ class Hang:
     host: str
     began: float = 0.0
     messages: list[dict[str, Any]] = field(default_factory=list)
-    incidents: list[dict[str, Any]] = field(default_factory=list)  #: opening agent and blamed ranks of each
+    incidents: list[dict[str, Any]] = field(default_factory=list)  #: agent and blamed ranks of each incident
     openings: int = 0
     seconds: float | None = None  #: seconds until the first message
     allowed: float | None = None  #: the run's own threshold, which is part of these seconds
-    ranks: list[int] = field(default_factory=list)  #: blamed by incidents that people were notified of
+    ranks: list[int] = field(default_factory=list)  #: ranks that the notifications blame
     named: bool = False  #: True if exactly the rank at fault and its host are named
     wrong: bool = False  #: True if another rank or host is blamed
     confidence: float = 0.0
@@ -146,7 +146,7 @@ class Cluster:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def launch(self) -> None:
-        """Start the training with each host's part under an agent."""
+        """Start the training, with an agent on each host."""
         names = list(self.hosts.hosts)
         environ = environment(
             {

@@ -1,4 +1,4 @@
-"""Receiver of messages, which stands for a chat."""
+"""Receiver of messages that acts as a chat."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ class Receiver:
 
 
 def opens(body: dict[str, Any]) -> bool:
-    """Return True if the message opens an incident of which people were not notified before."""
+    """Return True if the message opens an incident about which people were not notified before."""
     return body.get("status") == "open" or body.get("outcome") == "crashed"

@@ -2,8 +2,8 @@
 
 Ranks run the same program of computing, collectives and messages between pipeline stages, step after step. A
 collective is complete when all members of its group have joined it. A fault keeps one rank at one operation,
-or makes it skip or swap operations; all ranks then run until none can continue. The places at the end are
-what stack samples show: nothing here depends on the judgment.
+or makes it skip or swap operations; all ranks then run until none can continue. Stack samples show these
+final operations. Nothing in this module depends on Stallwatch's assessment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FAULTS = (
     "frozen",
 )
 _STEPS = 3  # steps after the fault within which all ranks have to be stuck
-#: What the ranks count: nothing (the probe does not answer), joined collectives, or completed ones as well.
+#: Collectives that the ranks count: none (the probe does not respond), joined, or also completed collectives.
 COUNTS = ("none", *["joined"] * 12, *["done"] * 7)
 
 
@@ -56,7 +56,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """Ranks and hosts at fault. The ranks are empty if no rank is at fault, or if none can be known."""
+    """Ranks and hosts at fault; the ranks are empty if no rank is at fault or the ranks are unknowable."""
 
     fault: str
     ranks: frozenset[int]

@@ -1,10 +1,11 @@
-"""Measure what the dashboard's pages cost their server with many runs: ``make bench-dashboard``.
+"""Measure the load of the dashboard's pages on their server with many runs: ``make bench-dashboard``.
 
-Print the time of each page's own work (numbers, table, charts), for the first view and for a refresh after
-another scrape, and the memory over a thousand refreshes of both pages; from the embedded store, then from a
-Prometheus that holds the same history. Times are this process's processor time, with the elapsed time in
-brackets. First, Chromium opens the same pages of the real dashboard, and the time from the address to a
-usable page is printed. At last, the diagnosis of an upload is compared with ``stallwatch diagnose``.
+First, Chromium opens the pages of the real dashboard, and the time from the address to a usable page is
+printed. Then follow the time of each page's own work (numbers, table, charts), for the first view and for a
+refresh after another scrape, and the memory over a thousand refreshes of both pages. All this is measured
+with the embedded store, then with a Prometheus that holds the same history. Times are this process's
+processor time, with the elapsed time in brackets. Finally, the diagnosis of an upload is compared with
+``stallwatch diagnose``.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ def numbers(home: Path, options: argparse.Namespace) -> None:
         clock[0] = END
 
         def later() -> None:
-            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # the history ends: go back, or it is stale
+            clock[0] += 2.0 if clock[0] < END + 60 else -60.0  # go back when the history ends
 
         before = sum(server.cpu_times()[:2])
         pages(querying, begin, later)

@@ -7,7 +7,8 @@ Visits to bare pages of Streamlit alternate with visits to the dashboard's pages
 be faster.
 
 The browser has a profile on disk, as users' browsers have: from the second visit on, Chromium then keeps
-compiled scripts. It keeps none in the windows without a profile that Playwright opens by default.
+compiled scripts. By default, Playwright opens windows without a profile, in which Chromium does not keep
+compiled scripts.
 """
 
 from __future__ import annotations
@@ -110,7 +111,7 @@ def _visit(context: Any, visited: Visited) -> tuple[float, float, float]:
     visited.ready(page)
     took = time.perf_counter() - began
     after = _used(visited.server)
-    # Processes that ended during the visit worked for the page before.
+    # Processes that ended during the visit worked for the previous page.
     server, browser = (
         sum(seconds - early.get(pid, 0.0) for pid, seconds in late.items())
         for early, late in zip(before, after, strict=True)

@@ -1,6 +1,6 @@
 """Bare Streamlit pages with a table and a chart: the lower limit for ``bench/dashboard_browser.py``.
 
-Only the time beyond these pages can be saved in the dashboard.
+Only the time that exceeds the times of these pages can be saved in the dashboard.
 """
 
 from __future__ import annotations

@@ -15,12 +15,12 @@ import scanlog
 from stallwatch_dashboard.settings import DashboardSettings
 from stallwatch_dashboard.uploads.reading import read_uploads
 
-MOST = 2.5  #: the longest time allowed for an upload, in times of the command
+MOST = 2.5  #: maximum time of an upload, as a multiple of the command's time
 _FAULT = "RuntimeError: CUDA error: an illegal memory access was encountered"
 
 
 def compare(megabytes: int, rounds: int = 3) -> None:
-    """Print the best of some alternating rounds for both, and the number of progress updates of the page."""
+    """Print the best times of upload and command in alternating rounds, and the page's progress updates."""
     with tempfile.TemporaryDirectory(prefix="stallwatch-bench-") as folder:
         home = Path(folder)
         log = home / "rank0.log"

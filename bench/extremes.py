@@ -87,7 +87,7 @@ def tiny_files(path: Path, scale: float) -> None:
 
 
 def crowd_of_ranks(path: Path, scale: float) -> None:
-    """Write a million lines, each of another rank; some ranks do not exist."""
+    """Write a million lines, each of a different rank; some ranks do not exist."""
     with path.open("wb") as out:
         for rank in range(max(1, int(1_000_000 * scale))):
             out.write(b"[rank%d]: step %d/900 loss 1.5\n" % (rank, rank % 900))
@@ -124,7 +124,7 @@ def countless_exceptions(path: Path, scale: float) -> None:
 
 
 def countless_templates(path: Path, scale: float) -> None:
-    """Write ten million error lines, each with another template."""
+    """Write ten million error lines, each with a different template."""
     with path.open("wb") as out:
         for number in range(max(1, int(10_000_000 * scale))):
             word = _words(number)

@@ -22,7 +22,7 @@ _ANSWERS = {
 
 
 class Chat:
-    """Listens on a port of 127.0.0.1 that stays reserved while the chat is down.
+    """HTTP server on a port of 127.0.0.1 that stays reserved while the chat is down.
 
     `script` lists the outcomes of the next requests; later requests succeed: ``ok``, ``500``, ``429``,
     ``malformed``, ``garbage``, ``empty``, ``slow``, ``reset`` (in the middle of the request), ``taken-reset``

@@ -30,7 +30,7 @@ _LONGEST_AWAY = 3.0
 
 
 def nothing(_: Trial) -> None:
-    """Inject no fault: anything that this trial shows to be wrong is wrong in every trial."""
+    """Inject no fault, as a control: a promise that is broken here does not depend on a fault."""
 
 
 # ---- the agent
@@ -118,7 +118,7 @@ def disk_full(trial: Trial) -> None:
 
 
 def write_errors(trial: Trial) -> None:
-    """Let the agent's n-th writing call fail, alone or with all later calls; n grows with each trial."""
+    """Make the agent's n-th write call fail, alone or with all later calls; n grows with each trial."""
     number = trial.index // 2 + 1
     code = trial.random.choice(("ENOSPC", "EIO", "EROFS", "EDQUOT"))
     mode = ("once", "on")[trial.index % 2]
@@ -323,7 +323,7 @@ def postgres_killed(trial: Trial) -> None:
 
 
 def _log(trial: Trial) -> Path:
-    if trial.scenario == "hang":  # otherwise it looks like a finished log
+    if trial.scenario == "hang":  # a followed log that hangs looks like a finished log
         trial.scenario = trial.result.scenario = "crash"
     trial.log = trial.folder / "train.log"
     return trial.log

@@ -70,7 +70,7 @@ class Result:
     once: int = 0
     twice: int = 0
     missing: int = 0
-    stated: int = 0  #: number of the missing messages whose loss is reported in some place
+    stated: int = 0  #: number of missing messages whose loss is reported
     in_order: bool = True
     silent: int = 0
     broken: list[str] = field(default_factory=list)
@@ -471,7 +471,7 @@ class Trial:
             (opened if status == "open" else closed).add(name)
 
     def _judge_losses(self, lost: list[Any], trial: list[dict[str, Any]]) -> None:
-        """Count each missing message as reported somewhere, or as lost silently."""
+        """Count each missing message as reported or as silently lost."""
         if self._was_stopped:
             self.result.expected -= len(lost)  # the training was ended before these events
             return
@@ -484,7 +484,7 @@ class Trial:
                 info for info in list_runs(self.home) if info.ended_at is None and not agent_alive(info)
             ]
             self.result.expected -= 0 if unheard else len(lost)
-            if not unheard:  # unseen events: the run is shown without an agent
+            if not unheard:  # the agent saw none of these events; the run is shown without an agent
                 begun = any(self.home.glob("runs/trial*"))
                 if begun and not unended and not known:
                     self._lose(len(lost), "of a run whose agent was killed, which no record says")

@@ -1,4 +1,4 @@
-"""Generate a day of many runs in the format of the embedded store: by DuckDB, in the order of scraping."""
+"""Generate a day of metrics of many runs with DuckDB, in the embedded store's format and order."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
     )
     moments = int(hours * 3600 / every)
     connection.execute("SET preserve_insertion_order = true")
-    for first in range(0, moments, 60):  # write in portions, in the order of time
+    for first in range(0, moments, 60):  # write in portions, in chronological order
         count = min(60, moments - first)
         connection.execute(
             f"""
@@ -93,7 +93,7 @@ def make(path: Path, *, runs: int, ranks: int, hours: float, every: float, end: 
 
 
 class Scrapes:
-    """Answers of the runs' agents to scrapes."""
+    """Responses of the runs' agents to scrapes."""
 
     def __init__(self, runs: int, ranks: int) -> None:
         self._connection = duckdb.connect()

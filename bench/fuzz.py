@@ -104,7 +104,7 @@ def fuzz(
     state: Path | None = None,
     failures: Path | None = None,
 ) -> dict[str, Result]:
-    """Run `inputs` inputs in all over the targets; write each failure when it is found."""
+    """Run a total of `inputs` inputs over the targets; write each failure when it is found."""
     end = time.monotonic() + 60 * minutes if minutes is not None else math.inf
     wanted, results = shares(targets, inputs), _kept(state, seed)
     parts: list[tuple[float, Target, int, int]] = []

@@ -1,4 +1,4 @@
-"""Check on a GPU that waits for the device look as Stallwatch expects; this takes ten minutes.
+"""Check on a GPU that Stallwatch recognizes waits for the device; the check takes ten minutes.
 
     make gpu-check
 
@@ -10,7 +10,7 @@ the live benchmark:
 2. a healthy kernel of a minute in a training step: no alarm;
 3. a wait for the device (``torch.cuda.synchronize()``) behind work that never ends.
 
-Exit codes: 0 if all programs are right, 1 if one is not, 3 if this machine has no GPU.
+Exit codes: 0 if the results of all programs are right, 1 if a result is wrong, 3 if this machine has no GPU.
 """
 
 from __future__ import annotations

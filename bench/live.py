@@ -5,9 +5,9 @@
     python bench/live.py --resume results.jsonl
 
 Everything happens in real time on the CPU, with a webhook on this machine as the chat. A healthy program is
-*false* if it causes a warning or critical message, or if its final state is anything but finished. A failing
-program is *right* if the first message after its event names the rank, the place and the class of the cause
-in time. An unexpected result counts only after the program was run again, alone on the machine.
+*false* if it causes a warning or critical message, or if its final state is not finished. A failing program
+is *right* if the first message after its event names the rank, the place and the class of the cause in time.
+An unexpected result counts only after the program was run again, alone on the machine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Task:
 
 
 def tasks(programs: Iterable[Program], seeds: int) -> list[Task]:
-    """Return healthy programs with each seed, failing ones once; mixed, with very long ones first."""
+    """Return a task per seed of each healthy program, and one per failing program; long ones come first."""
     listed = [
         Task(program, seed)
         for program in programs

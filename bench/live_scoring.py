@@ -36,12 +36,12 @@ CAUSES = {
 #: Seconds between the event and the latest time for the first message.
 LIMITS = {
     "probe": 35.0,
-    "evaluation": 60.0,  # the same limit holds for other waits at a call site that was seen before
+    "evaluation": 60.0,  # also the limit of other waits at a call site that was seen before
     "no-probe": 90.0,
     "trace-cache": 45.0,
     "crash": 60.0,
     "early": 60.0,
-    "busy": 60.0,  # a loop that computes may be work, so that it causes a warning
+    "busy": 60.0,  # a loop that computes can be real work, so it only causes a warning
     "patience": 190.0,  # a wait of a kind that was never seen before
     "start": 620.0,
 }

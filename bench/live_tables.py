@@ -40,7 +40,7 @@ def _by_family(rows: Sequence[Row]) -> list[str]:
 
 
 def tables(rows: Iterable[Row]) -> str:
-    """Return tables by family, frozen programs apart, then the results that are not right."""
+    """Return tables by family, those of frozen programs separately, then the results that are not right."""
     known = counted(rows)
     lines = []
     for frozen, title in ((False, "development"), (True, "frozen")):

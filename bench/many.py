@@ -3,12 +3,12 @@
     python bench/many.py [OLD/stallwatch NEW/stallwatch] [--ranks 8 64 1024] [--sizes 1 4 10]
 
 The logs are generated (*simulated*, the same with each call): every rank prints a line for each step, one
-rank runs out of memory, and a collective of the other ranks times out ten minutes later. The output for each
-version: logs of some megabytes compared with one of 20 kB; then N logs of 1 MB each compared with one log
-that holds all of them, with the peak of resident memory, and whether the rank that failed first is named;
-then, in the same way, N logs of 2 kB each, one of which runs out of memory. Runs of the versions, and of the
-logs up to some megabytes, alternate. Each version has its own caches, which a first call fills; each figure
-is the minimum of ``--rounds`` calls.
+rank runs out of memory, and a collective of the other ranks times out ten minutes later. For each version,
+the output compares logs of some megabytes with a log of 20 kB. It then compares N logs of 1 MB each with one
+log that holds all of them, and shows the peak of resident memory and whether the rank that failed first is
+named. Finally, it does the same for N logs of 2 kB each; in one of these, the rank runs out of memory. Runs
+of the versions, and of the logs up to some megabytes, alternate. Each version has its own caches, which a
+first call fills; each figure is the minimum of ``--rounds`` calls.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def timed_out(rank: int, last: datetime) -> str:
 
 
 def folder_of(ranks: int, size: int, folder: Path) -> tuple[Path, int]:
-    """Write a folder with a log for each rank, eight to a host; return it and the rank that fails first."""
+    """Write a folder with logs of ranks, eight per host; return the folder and the rank that fails first."""
     rng, first = random.Random(ranks), ranks * 3 // 5
     out = folder / f"{ranks}-logs"
     for rank in range(ranks):

@@ -51,7 +51,7 @@ VALUES = {
 ROUNDS = 15
 SECONDS = 0.04  # seconds for each row in each round
 BATCH = 20
-WORK_SECONDS = 0.005  # seconds of work before each call: as cold as after 50 ms, with less noise
+WORK_SECONDS = 0.005  # seconds of work before each call; leaves caches as cold as 50 ms do
 STEP_SECONDS = 0.05  # duration of the training step to which costs are compared
 COMPARED = 1500  # number of measurements of each kind of step
 SWEPT_BYTES = 4 << 20  # bytes that the work copies, which evicts everything else from the caches of a core
@@ -209,7 +209,7 @@ def microseconds(step: Step, first: int) -> tuple[list[float], int]:
 def import_milliseconds(folder: Path) -> tuple[float, float]:
     """Return the median and minimum milliseconds that the bootstrap adds to Python's start."""
     code = [sys.executable, "-X", "importtime", "-c", "pass"]
-    rings = folder / f"{os.getpid()}-1"  # the command itself does more than the processes that it starts
+    rings = folder / f"{os.getpid()}-1"  # named as if this process were the command
     rings.mkdir(exist_ok=True)
     environ = with_probe(os.environ, rings)
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # installed packages have compiled bytecode
@@ -266,11 +266,11 @@ def steps(folder: Path) -> dict[str, list[float]]:
 def cold(folder: Path) -> dict[str, Costs]:
     """Return the cost that the probe adds to a step if the training evicts the probe's data from the caches.
 
-    Four kinds of steps come in random order, and each is compared with the step of its turn that calls
-    nothing: an empty function (the control, which shows the error of the method), a step, and a step with the
-    readings that the probe takes once a second, that is in one of twenty steps of 50 ms. The work is
-    arithmetic and copies, not sleep: a sleep would hide added time. The unit is processor time, which other
-    programs on a busy machine disturb less.
+    In each round, steps of four kinds come in random order, and each is compared with the step that calls
+    nothing. The other three call an empty function (the control, which shows the error of the method), the
+    probe, and the probe with the readings that it takes once a second, which is in one of twenty steps of 50
+    ms. The work is arithmetic and copies, not sleep: a sleep would hide added time. The unit is processor
+    time, which other programs on a busy machine disturb less.
     """
     probe = Probe(folder, {"RANK": "0"})
     probe.samplers += [accelerator_memory, resident_memory]

@@ -49,7 +49,7 @@ def timed_runs(path: Path) -> list[list[tuple[float, Sample | None, Line]]]:
 
 
 def timed_lines(path: Path) -> Iterator[tuple[float, Sample | None, Line]]:
-    """Yield the lines that have a time, in the order of time, each with its sample if it holds one."""
+    """Yield the lines that have a time in chronological order, each with its sample if it contains one."""
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.suffix in _LOGS)
     lines = [line for file in files for line in _lines(file) if line.time is not None]
     for line in sorted(lines, key=lambda line: line.time or 0.0):

@@ -43,7 +43,7 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.records import Diagnosis
 
 ROOT = Path(__file__).resolve().parent.parent
-DEVELOPMENT, CALIBRATION = "Development corpus", "Calibration"  #: sections that need more than OWN
+DEVELOPMENT, CALIBRATION = "Development corpus", "Calibration"  #: sections that need further corpora
 OWN = (ROOT / "tests" / "corpus", ROOT / "tests" / "recordings")
 
 

@@ -2,17 +2,17 @@
 
     python bench/slow.py [--hosts 128] [--trials 300] [--hours 1000] [--seed 1] [--resume FILE.jsonl]
 
-Hosts take 1 s a step, of which each spends 0.7 s on its own part, times its noise: independent Gaussian or
+A step takes 1 s. Each host spends 0.7 s of it on its own part, multiplied by noise: independent Gaussian or
 log-normal, or Gaussian with an autocorrelation of 0.7 from step to step (AR(1)). σ is the noise of one host
 in one step.
 
-* Slow-downs: after 64 steps, one host takes 10 % longer. Every number goes through ``SlowHosts`` itself.
-  Next to each result is the number of steps that any test needs for the same certainty, even if the test
-  knows the noise exactly and the time of the slow-down (``fewest``): no test can see through lasting noise.
-* False alarms: hours of healthy runs go through ``Twin``, which does the same for many runs at once with
-  numpy. Before, the two are compared step by step on runs with slow hosts: a difference is an error. An
-  alarm counts once in 640 steps. ``SlowHosts`` also ignores hosts that cost less than 1 % of the throughput;
-  the twin does not, so it alarms at least as often.
+* Slow-downs: after 64 steps, one host takes 10 % longer. Every result comes from ``SlowHosts`` itself. Next
+  to each result is the number of steps that any test needs for the same certainty, even if the test knows the
+  level of the noise and the time of the slow-down (``fewest``): no test can average out lasting noise.
+* False alarms: hours of healthy runs are tested by ``Twin``, which applies the test of ``SlowHosts`` to many
+  runs in parallel, with numpy. First, the two are compared step by step on runs with slow hosts: a difference
+  is an error. At most one alarm counts in 640 steps. ``SlowHosts`` also ignores hosts that cost less than 1 %
+  of the throughput; the twin does not, so it raises at least as many alarms.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def noise_of(noise: str, sigma: float, shape: tuple[int, ...], draw: Any) -> Ite
 
 
 def slow_downs(noise: str, sigma: float, hosts: int, trials: int, seed: int) -> list[int | None]:
-    """Return the steps until each slow-down was found; ``None`` if another host or none was blamed."""
+    """Return the steps until each slow-down was found; ``None`` if no host or another host was blamed."""
     draw = np.random.default_rng([seed, NOISES.index(noise), round(1000 * sigma)])
     return [
         slow_down(noise_of(noise, sigma, (hosts,), draw), int(draw.integers(hosts))) for _ in range(trials)
@@ -285,9 +285,9 @@ def middle(values: Array) -> Array:
 
 
 def compare_twin(hosts: int, seed: int, runs: int = 4, steps: int = 300) -> int:
-    """Let `Twin` and ``Comparison`` judge the same runs, some with a slow host; return the judgments.
+    """Apply `Twin` and ``Comparison`` to the same runs, some with a slow host; count the equal results.
 
-    The return value counts equal judgments. Raises `AssertionError` at the first difference.
+    Raises `AssertionError` at the first difference.
     """
     draw = np.random.default_rng([seed, 99])
     agreed = 0

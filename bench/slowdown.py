@@ -1,6 +1,6 @@
 """Measure false alarms of the slow-down test, and its delay for real slow-downs, in simulated series.
 
-Each series is judged after every step, as in live use. `python bench/slowdown.py [SERIES]`
+The test is applied to each series after every step, as in live use. `python bench/slowdown.py [SERIES]`
 """
 
 from __future__ import annotations

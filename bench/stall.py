@@ -4,17 +4,17 @@
 
 10,000 hours of simulated runs go through the agent's own watch (``HookedProgress``, ``Advance``,
 ``StallWatch``), with a clock that jumps. Their signals are those of a probe, or those that the reader
-extracts from log lines. Then the healthy recordings of the test corpus follow, line by line, as far as their
-lines have times. ``simulated.py`` generates the runs; the watch knows none of its numbers.
+extracts from log lines. Then the watch reads the healthy recordings of the test corpus line by line, as far
+as their lines have times. ``simulated.py`` generates the runs; the watch does not use any of its parameters.
 
-The model of activity: start-up of up to 40 minutes and a first step that compiles; steps that are even,
-log-normal (sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull or drifting, at most ten minutes each; after
-20 to 500 of them, seven times in ten each, an evaluation of 5 to 60 batches with up to three minutes of
-metrics, and a checkpoint of 2 to 600 seconds; or rollouts, restarts, compilations of up to ten minutes, and
-logs alone. Runs with a probe are watched twice: by their thresholds alone, as on hosts where stacks cannot be
-sampled, and with stack samples. A simulated sample shows the call of rank 0, and the other ranks in a
-collective; bytes move during a save or a load, and nothing else is counted. A hang is a call of the program's
-own code in the current phase of the run.
+A simulated run starts up for up to 40 minutes, and its first step compiles. Its steps are even, log-normal
+(sigma 0.2 to 1.0), Pareto (index 1.5 to 5), Weibull, or drifting, and take at most ten minutes each. After 20
+to 500 steps, an evaluation of 5 to 60 batches with up to three minutes of metrics and a checkpoint of 2 to
+600 seconds follow, each with a probability of 0.7. Other runs have rollouts, restarts, compilations of up to
+ten minutes, or only logs. Runs with a probe are watched twice: by their thresholds alone, as on hosts where
+stacks cannot be sampled, and with stack samples. A simulated sample shows the call of rank 0, and the other
+ranks in a collective; bytes move during a save or a load, and nothing else is counted. A hang is a call of
+the program's own code in the current phase of the run.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def false_stalls(verdicts: list[Verdict]) -> str:
 
 
 def hangs(verdicts: list[Verdict]) -> str:
-    """Return one line for each kind of run: seconds from the last sign of life before a hang to its stall."""
+    """Return one line for each kind of run: seconds from the last sign of life to the stall's report."""
     lines = [
         f"{'seconds until a hang is a stall':34}{'hangs':>8}{'median':>8}{'90 %':>8}{'longest':>9}"
         f"{'without looks: median':>23}{'longest':>9}"

@@ -1,7 +1,7 @@
-"""Measure the cost of `stallwatch run`: its start (`-- true`), and with 8 ranks of 10 lines a second.
+"""Measure the cost of `stallwatch run`: its start (`-- true`), and its agent while 8 ranks print.
 
-Runs of the versions alternate, each with its own caches: `python bench/start.py OLD/stallwatch
-NEW/stallwatch`.
+Each rank prints 10 lines a second. Runs of the versions alternate, each with its own caches: `python
+bench/start.py OLD/stallwatch NEW/stallwatch`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def start(stallwatch: str, folder: Path) -> float:
-    """Return the processor seconds of `stallwatch run -- true`, including the command's."""
+    """Return the processor seconds of `stallwatch run -- true`, including those of the command."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [stallwatch, "run", "--port", "0", "--", "true"]
     subprocess.run(command, env=environment(folder), stderr=subprocess.DEVNULL, check=True)

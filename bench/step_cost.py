@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from stallwatch_exporter.probe.api import Probe
 
-WORK_SECONDS = 0.005  # seconds of work before each step: as cold as after 50 ms, with less noise
+WORK_SECONDS = 0.005  # seconds of work before each step; leaves caches as cold as 50 ms do
 STEP_SECONDS = 0.05  # duration of the training step to which costs are compared
 COMPARED = 1500  # number of measurements of each kind of step
 SWEPT_BYTES = 4 << 20  # bytes that the work copies, which evicts everything else from the caches of a core

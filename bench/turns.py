@@ -3,8 +3,8 @@
     python bench/turns.py matches|diagnose|two|samples ROUNDS CHECKOUT CHECKOUT LOG...
 
 On a shared machine, only such alternating runs can show a difference between two versions. Each checkout has
-its own process, which reads the logs once before the measurement. The output: minimum and median processor
-seconds and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes suitable logs.
+its own process, which reads the logs once before the measurement. The output shows the minimum and median of
+processor and elapsed seconds, and the speed relative to ripgrep. ``scanlog`` writes suitable logs.
 """
 
 from __future__ import annotations

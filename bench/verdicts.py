@@ -61,7 +61,7 @@ def diagnosed(case: tuple[str, Path | str]) -> dict[str, Any]:
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the differences of two rows as ``key: a -> b``: (those in the verdict's parts, all others)."""
+    """Return the differences of two rows as ``key: a -> b``: those in the verdict's parts, and all others."""
     old, new = before.get("primary") or {}, after.get("primary") or {}
     major = [("verdict", before.get("verdict"), after.get("verdict"))]
     major += [("run", before["run"], after["run"])] if "run" in before else []  # older files lack this field

@@ -104,7 +104,7 @@ class SimulatedLooks:
 
 
 class Watched:
-    """The agent's parts that decide on a stall, fed as the agent feeds them."""
+    """The parts of the agent that detect stalls, with the same inputs as in the agent."""
 
     def __init__(self, started: float = STARTED, looks: SimulatedLooks | None = None) -> None:
         settings = ExporterSettings()
@@ -129,7 +129,7 @@ class Watched:
         return None
 
     def _tick(self, now: float, *, exact: bool) -> float:
-        """Return the seconds until the next check: in a long wait, checks are as rare as the agent's own."""
+        """Return the seconds until the next check: in a long wait, checks are as rare as in the agent."""
         return LOOK_TICK if exact else max(LOOK_TICK, (now - self.watch.last_sign) / 20)
 
     def stalled(self, now: float) -> bool:
@@ -169,7 +169,7 @@ class Watched:
 
 
 def watch_run(run: Run, *, looks: bool = False) -> Verdict:
-    """Follow the run until its time is over, then let it hang at its place."""
+    """Follow the run until its time is over, then let it hang in its current activity."""
     seen = SimulatedLooks() if looks else None
     watched, verdict = Watched(looks=seen), Verdict(run.kind, run.hours)
     if seen is not None:
@@ -202,7 +202,7 @@ def watch_run(run: Run, *, looks: bool = False) -> Verdict:
 
 
 def found_after(watched: Watched, last: float) -> float:
-    """Return the seconds after `last` at which one of the checks, one a second, finds the stall."""
+    """Return the seconds after `last` at which a check finds the stall, with one check per second."""
     seconds = TICK
     while not watched.watch.check(last + seconds).stalled:
         seconds += TICK
@@ -225,7 +225,7 @@ def _follow(lines: list[tuple[float, Sample | None, Line]], verdict: Verdict) ->
     for now, sample, line in lines:
         if watched.stalled(now):
             state = watched.watch.check(now)
-            if state.episode > episode:  # several lines may come in one stall
+            if state.episode > episode:  # several lines can occur during one stall
                 episode = state.episode
                 verdict.false_learnt += 1
                 verdict.wrongly.append(

@@ -1,4 +1,4 @@
-"""Generate whole logs of training runs from ids: a style of printing, a launcher, ranks, noise, and a fault.
+"""Generate logs of training runs from ids, each with a log style, a launcher, ranks, noise, and a fault.
 
     python bench/cases/generate.py ID          # print one
 

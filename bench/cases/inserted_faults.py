@@ -3,8 +3,8 @@
 Each fault has the class of its cause (causes.json), the words that name the cause, and the source of the
 format. The faults are not taken from the catalogue's pages, and a quarter of them has no page at all (class
 ``other``). Most are tracebacks, kept as rows of inserted_faults.json: the exception of a library (``at``:
-file, function, call, exception), of the program (``own``) or of its forward pass (``forward``). A function
-here writes each of the others.
+file, function, call, exception), of the program (``own``) or of its forward pass (``forward``). The other
+faults are functions in this module.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python bench/cases/record.py OUT [--only GLOB] [--jobs 2]
 
-Each program runs under the real ``stallwatch run`` with real thresholds. The run's folder is copied a quarter
-of a minute after the hang was reported, or 200 seconds after the hang began: it holds what a user finds while
-a run hangs. Any tool can use the logs with the time of each line; Stallwatch also uses its own observations
-(stacks of the processes).
+Each program runs under the real ``stallwatch run`` with real thresholds. The run's folder is copied 15
+seconds after the hang was reported, or 200 seconds after the hang began. The copy contains what a user finds
+while a run hangs. Any tool can use the logs, which include the time of each line; Stallwatch also uses its
+own observations (stacks of the processes).
 """
 
 from __future__ import annotations

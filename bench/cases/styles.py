@@ -1,7 +1,7 @@
 """Styles in which training programs print their start, steps, evaluations, saves and end.
 
-Each style follows the format of the program that it is named for, with other numbers. A style is a function
-that takes a `Scene` and returns lines.
+Each style follows the format of the program after which it is named, with different numbers. A style is a
+function that takes a `Scene` and returns lines.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Faults:
             return 0
         self._seen = number
         (CONTROL / "began.new").write_text(repr(time.time()))
-        (CONTROL / "began.new").rename(CONTROL / f"began-{number}")  # the lab never reads half of it
+        (CONTROL / "began.new").rename(CONTROL / f"began-{number}")  # the lab never reads an incomplete file
         return number
 
 

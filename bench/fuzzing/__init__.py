@@ -1,1 +1,1 @@
-"""Parts of ``bench/fuzz.py``: targets, generation of inputs, and judgment of results."""
+"""Parts of ``bench/fuzz.py``: targets, generation of inputs, and evaluation of results."""

@@ -17,7 +17,7 @@ from fuzzing.targets import Target, wrong
 
 _SIZES = (16_000, 64_000)
 _FASTER = 8.0
-_FLOOR = 0.02  #: seconds that the longer input must take to be judged
+_FLOOR = 0.02  #: minimum seconds of the longer input for a comparison
 _LINES = 60  # number of sample lines that are stretched
 _PAIRED = 120
 _NESTED = (
@@ -77,7 +77,7 @@ def slow(
     took = _time(target, large)
     if took < _FLOOR:
         return None
-    for _ in range(3):  # the slow growth must show every time: the machine may be busy, or a cache cold
+    for _ in range(3):  # the growth must be excessive every time: the machine may be busy, or a cache cold
         before, took = max(_time(target, small), 1e-4), min(took, _time(target, large))
         if took < _FLOOR or took / before < _FASTER * (sizes[1] / sizes[0]) / 4:
             return None

@@ -1,4 +1,4 @@
-"""Fuzz targets for lines, whole logs, and functions that render their text: each takes bytes."""
+"""Fuzz targets for lines, whole logs, and functions that render their text; each target takes bytes."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def from_system(data: bytes) -> str:
 
 @functools.cache
 def own_folder() -> Path:
-    """Return a folder of this process, in memory if the system has such a file system."""
+    """Return a folder of this process, on an in-memory file system if the machine has one."""
     memory = Path("/dev/shm")
     folder = Path(tempfile.mkdtemp(prefix="stallwatch-fuzz-", dir=memory if memory.is_dir() else None))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -251,7 +251,7 @@ class Mutator:
                 continue
             for _ in range(chance.choice((1, 1, 2, 4))):
                 value = _changed(value, chance)
-            # The inputs may contain Python's own numbers out of range, and halves of surrogates.
+            # Python also writes numbers that JSON does not allow, such as Infinity, and single surrogates.
             made = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
             if wrap is None:
                 return made

@@ -3,7 +3,7 @@
 A text consists of the pattern's own parts: the body of each repeat, many times, after the required prefix,
 and with a suffix that does not match; and the beginning of the pattern, many times, from each of which a
 search starts. A pattern whose time grows much faster than the text is reported. ``growth`` feeds the same
-texts to the parsers, some of which cut a line before they search it.
+texts to the parsers, some of which truncate a line before they search it.
 """
 
 from __future__ import annotations

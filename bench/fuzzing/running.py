@@ -1,7 +1,7 @@
 """Run the inputs of a target in a supervised process with limited memory.
 
-The process writes the number of its current input to memory that the caller reads. So the caller knows the
-input that hangs or kills the process, and continues after it.
+The process writes the number of its current input to shared memory. So the caller can identify an input that
+hangs or kills the process, and continues with the next input.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from typing import Any
 from fuzzing.mutation import Mutator
 from fuzzing.targets import BY_NAME, Target, wrong
 
-FLOOR_SECONDS = 0.01  #: shorter times are not judged: they depend more on the machine than on the parser
+FLOOR_SECONDS = 0.01  #: shorter times are ignored, because they depend more on the machine than on the parser
 MOST_TIMES = 10  #: limit of an input's time, in multiples of the median time per byte
 HANG_SECONDS = 60.0  #: elapsed seconds after which one input counts as a hang
 GROWTH = 192 * 1024 * 1024  #: bytes by which one input may raise the peak of memory
 _MEMORY = 3 * 1024**3  # address space beyond the size of the process at its start
-_LEARNT = 300  # number of inputs whose times are collected before any is judged
+_LEARNT = 300  # number of inputs whose times are collected before times are checked
 _KEPT = 4000  # largest number of bytes of an input in a report
 _RETRIES = 3
 _OF_A_KIND = 3  # largest number of failures that one process reports
@@ -56,7 +56,7 @@ class Result:
     target: str
     inputs: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0  #: highest multiple of the median, of times above the floor
+    slowest: float = 0.0  #: highest ratio of a time above the floor to the median
     peak: int = 0  #: peak memory of the process in bytes
     failures: list[Failure] = field(default_factory=list)
 
@@ -70,7 +70,7 @@ def make(target: Target, seed: int, number: int, mutator: Mutator | None = None)
 
 
 class Judge:
-    """Judge the processor time of an input by the target's median time per byte of effective size.
+    """Evaluate the processor time of an input by the target's median time per byte of effective size.
 
     The time of an empty input is subtracted, because it dominates short inputs. If a parser rejects most
     inputs at their first bytes, which costs nothing, the median of the unchanged samples, which are read in
@@ -174,7 +174,7 @@ def run(
 ) -> Result:
     """Run inputs `first` up to `last` of a target, and continue if an input ends the worker process.
 
-    The run stops at `end`, by the monotonic clock.
+    The run stops at `end`, a time of the monotonic clock.
     """
     total = Result(target.name)
     began = first

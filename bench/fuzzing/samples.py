@@ -134,7 +134,7 @@ def lines() -> list[bytes]:
 
 
 def stored(*names: str) -> list[bytes]:
-    """Return the files with these names that runs of version 0.1 and the recordings left."""
+    """Return the stored files with these names, from runs of version 0.1 and from the recordings."""
     found = [body for name in names for body in text_of(ROOT / "tests" / "release_0_1" / "runs", f"*/{name}")]
     return [*found, *(body for name in names for body in text_of(ROOT / "tests" / "recordings", f"*/{name}"))]
 

@@ -26,7 +26,7 @@ from stallwatch_rules.pages.page import PageError
 class Target:
     """One parser. ``cost`` is the rough time of an input in microseconds: cheap parsers get more inputs.
 
-    ``size`` returns the effective size of an input, by which its time is judged; by default the number of
+    ``size`` returns the effective size of an input, to which its time is compared; by default the number of
     bytes.
     """
 

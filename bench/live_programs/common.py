@@ -28,7 +28,7 @@ def event(what: str) -> None:
 
 
 def about(seconds: float, spread: float = 0.2) -> float:
-    """Return a random duration by the seed, up to a fifth longer than `seconds`."""
+    """Return a random duration that depends on the seed, up to a fifth longer than `seconds`."""
     return seconds * (1 + spread * random.Random(SEED).random())
 
 

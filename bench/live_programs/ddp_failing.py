@@ -43,7 +43,7 @@ def rank_2_hangs() -> None:
 
 
 def balance() -> None:
-    """Reduce on every rank but rank 1, by mistake."""
+    """Reduce on every rank except rank 1, by mistake."""
     if RANK != 1:
         dist.all_reduce(torch.zeros(4))
 

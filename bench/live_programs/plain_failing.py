@@ -54,7 +54,7 @@ def endless_loop() -> None:
 
 
 class FallsSilent(http.server.BaseHTTPRequestHandler):
-    """Server that answers three times and then no more."""
+    """Server that answers three requests and then stops answering."""
 
     answers = 0
 
@@ -241,7 +241,7 @@ def killed() -> None:
 
 
 def truncated_checkpoint() -> None:
-    """Load a checkpoint of which a full file system kept only half."""
+    """Load a checkpoint that a full file system truncated to half its size."""
     loop = healthy_start()
     folder = Path("checkpoint-70")
     folder.mkdir()

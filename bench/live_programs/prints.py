@@ -1,4 +1,4 @@
-"""Output of other trainers, from programs that import none of them: only the log can be read."""
+"""Imitations of other trainers' output: the trainers are not imported, so only the log can be read."""
 
 from __future__ import annotations
 

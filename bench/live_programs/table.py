@@ -1,7 +1,7 @@
 """Table of the live benchmark's programs and their correct answers.
 
-The hash of a program's name decides whether it is *frozen*. Frozen programs only measure: Stallwatch is never
-tuned to them. The other programs serve development.
+The hash of a program's name decides whether it is *frozen*. Frozen programs are used only for measurements:
+Stallwatch is never tuned to them. The other programs are also used for development.
 """
 
 from __future__ import annotations

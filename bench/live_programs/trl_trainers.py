@@ -92,7 +92,7 @@ def grpo_zero_loss() -> None:
 
 
 class Growing:
-    """Reward function that simulates rollouts which take longer and longer."""
+    """Reward function that simulates rollouts that take longer and longer."""
 
     __name__ = "growing"
 

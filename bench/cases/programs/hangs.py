@@ -198,7 +198,7 @@ def score_in_pool() -> None:
 
 
 def pool_lost_a_worker() -> None:
-    """Kill a worker of a Pool, so that ``map`` waits for its answer without end."""
+    """Kill a worker of a Pool, so that ``map`` waits forever for the worker's result."""
     Loop().train()
     score_in_pool()
 

@@ -1,7 +1,7 @@
-"""Run a trainer that fails, or does not fail: ``python trainers.py SCENARIO``, as faults.py for plain loops.
+"""Run a trainer that fails or finishes: ``python trainers.py SCENARIO``.
 
-The trainers are Hugging Face's Trainer, Lightning, Accelerate, TRL and DeepSpeed, with tiny models on the
-CPU.
+The trainers are Hugging Face's Trainer, Lightning, Accelerate, TRL, and DeepSpeed, with tiny models on the
+CPU. The programs in faults.py use plain loops instead.
 """
 
 from __future__ import annotations

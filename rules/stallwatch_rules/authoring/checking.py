@@ -13,10 +13,10 @@ from stallwatch_rules.pages.page import LONGEST, PageError, RulePage
 
 
 def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageError]:
-    """Return the problems of samples that fire, or do not fire, contrary to their fences.
+    """Return a problem for each sample that the rule matches, or does not match, contrary to its label.
 
-    A judged rule (one without patterns) is inferred from a whole run, together with the other rules of
-    ``catalogue``, by default the packaged one.
+    The samples of a rule without patterns are diagnosed as whole runs, with the other rules of ``catalogue``,
+    which defaults to the packaged catalogue.
     """
     if _needs_run(page):
         others = (load_catalogue() if catalogue is None else catalogue).pages.values()
@@ -27,7 +27,7 @@ def check_page(page: RulePage, catalogue: Catalogue | None = None) -> list[PageE
 
 
 def check_catalogue(catalogue: Catalogue) -> list[PageError]:
-    """Return the problems of loading, then those of every page, in the order of the pages."""
+    """Return the problems found while loading the pages, then the problems of each page, in page order."""
     awake = Catalogue.of(_awake(page) for page in catalogue.pages.values())
     matcher = Matcher(awake)
     problems = list(catalogue.problems)
@@ -38,7 +38,7 @@ def check_catalogue(catalogue: Catalogue) -> list[PageError]:
 
 
 def _awake(page: RulePage) -> RulePage:
-    """Return a retired rule as active: it never fires, but its samples must still be right."""
+    """Return a retired rule as an active one, because its samples must still be correct."""
     return msgspec.structs.replace(page, status="incubating") if page.status == "retired" else page
 
 
@@ -82,7 +82,7 @@ def _needs_run(page: RulePage) -> bool:
 
 def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
     """Return the rules that the diagnosis of the sample finds."""
-    from stallwatch_rules.reading import RunReading  # imported here: only judged rules need the engine
+    from stallwatch_rules.reading import RunReading  # only rules without patterns need it
 
     reading = RunReading(catalogue, matcher)
     reading.feed(lines_of(sample))
@@ -90,7 +90,7 @@ def _concluded(sample: str, catalogue: Catalogue, matcher: Matcher) -> set[str]:
 
 
 def _shared_patterns(pages: Iterable[RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each pattern that two rules share, if neither rule requires a context."""
+    """Yield a problem for each pattern that two pages without ``requires`` and ``unless`` share."""
     owners: dict[str, list[RulePage]] = defaultdict(list)
     for page in pages:
         if not page.requires and not page.unless and page.status != "retired":

@@ -1,4 +1,4 @@
-"""Draft rule pages from a run's failure that no rule knows, for an author to improve."""
+"""Draft a rule page for a failure that no rule describes, for an author to improve."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Failure:
 def failure_of(diagnosis: Diagnosis) -> Failure:
     """Return the first unknown exception with a message, else the first new line that reports an error.
 
-    Raises ``DraftError`` if there is none, or if a rule knows the cause: other new lines in the log only
-    follow from that cause.
+    Raises ``DraftError`` if the log has neither, or if a rule describes the cause. In the latter case, other
+    new lines are only consequences of that cause.
     """
     primary = diagnosis.primary
     if primary is not None and primary.role == "cause" and diagnosis.in_trouble:
@@ -98,7 +98,7 @@ def fixed_text(message: str) -> int:
 
 
 def pattern_of(failure: Failure) -> str:
-    """Return a linear-time pattern for the failure's line: its values masked, its first numbers named."""
+    """Return a linear-time pattern for the failure's line, with values masked and the first numbers named."""
     patterns = (_pattern_of(failure, limit) for limit in range(MAX_PATTERN_TEXT, LEAST_TEXT, -8))
     short = (pattern for pattern in patterns if len(pattern) <= LONGEST)
     return next(short, None) or _pattern_of(failure, LEAST_TEXT)
@@ -146,7 +146,7 @@ def origin_of(failure: Failure) -> tuple[str, str]:
 
 
 def quiet_line(failure: Failure, pattern: str, lines: Iterable[str]) -> str:
-    """Return the healthy line most similar to the failure that does not fire, or else a step's line."""
+    """Return the unmatched line that is most similar to the failure, or a made-up line with a step."""
     words = set(words_of(failure.message))
     expression = compile_re2(pattern, encoded=False)
     healthy = [line for line in lines if expression.search(line) is None]
@@ -243,7 +243,7 @@ To be written, or "Never."
 
 @dataclass(frozen=True)
 class Proposal:
-    """A page that is proposed to its author."""
+    """A rule page that is proposed to the author."""
 
     rule: str
     family: str

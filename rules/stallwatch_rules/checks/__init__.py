@@ -1,1 +1,1 @@
-"""Names of release 0.1, kept for one minor version; the checks are in `stallwatch_lint`."""
+"""Keep the names of release 0.1 for one minor version; the checks moved to `stallwatch_lint`."""

@@ -1,4 +1,4 @@
-"""Names of release 0.1, kept for one minor version."""
+"""Keep the names of release 0.1 for one minor version."""
 
 from __future__ import annotations
 

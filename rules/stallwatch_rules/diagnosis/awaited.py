@@ -30,7 +30,7 @@ _WORLD = lazy(
 #: Time in seconds, and in steps, between the last lines of the other ranks and those of a rank, that shows
 #: that the rank was busy: the longer of the two counts.
 QUIET_SECONDS, QUIET_STEPS = 60.0, 2.0
-LATEST = 5  #: number of last intervals between a rank's printed steps that show its usual gap
+LATEST = 5  #: number of most recent intervals between printed steps that define a rank's usual interval
 
 
 def is_only_waiting(primary: Primary, catalogue: Catalogue) -> bool:
@@ -47,7 +47,7 @@ def did_not_report(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def suspects(rule: str, run: Snapshot, now: Assessment) -> list[int]:
-    """Return the few ranks without a reported timeout whose logs allow that the others waited for them.
+    """Return the few ranks that reported no timeout and, by their logs, may have kept the others waiting.
 
     If a single rank reported the timeout, the only other rank of the run is a suspect.
     """
@@ -80,10 +80,11 @@ def seen_elsewhere(rule: str, run: Snapshot, now: Assessment) -> list[int]:
 
 
 def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], StreamReading] | None:
-    """Return the ranks that reported nothing because they were busy, and the stream of the first rank.
+    """Return the ranks that reported nothing because they were busy, and the stream of the lowest such rank.
 
     Several ranks are returned only if all ranks that reported nothing were busy with the same work. Lines
-    without a rank belong to the main process, because the other ranks of a launcher are silent meanwhile.
+    without a rank are attributed to the main process, because a launcher's other ranks print nothing during
+    such work.
     """
     reported = _reported(rule, run, now)
     absent = _absent(reported, run)
@@ -106,7 +107,7 @@ def busy_ranks(rule: str, run: Snapshot, now: Assessment) -> tuple[list[int], St
 
 
 def _went_on(activity: Activity, waited: list[Line]) -> bool:
-    """Return whether other output followed an activity before the other ranks' timeouts."""
+    """Return whether other output came after an activity and before the other ranks' timeouts."""
     after = activity.after
     if after is None:
         return False
@@ -159,7 +160,7 @@ def _streams_of(rank: int, run: Snapshot) -> list[StreamReading]:
 
 
 def _waited_too(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether a rank's log shows that it waited like the others, or why it could not report this."""
+    """Return whether a rank's log shows that the rank waited, too, or why it could not report a timeout."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     ahead = rank in steps and bool(others) and steps[rank] > max(others)
@@ -177,9 +178,9 @@ def _lost_a_peer(rank: int, now: Assessment) -> bool:
 
 
 def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Assessment) -> bool:
-    """Return whether the launcher, a signal or a person ended a rank, except before the first timeout.
+    """Return whether the launcher, a signal, or a user ended a rank, but not before the first timeout.
 
-    If a single rank gave up, lines without a rank belong to the other rank.
+    If a single rank gave up, lines without a rank are attributed to the other rank.
     """
     alone = len(reported) == 1
     if alone and rank in ended_with((*BY_SIGTERM, *BY_SIGKILL), run.streams):
@@ -196,7 +197,7 @@ def _stopped(rank: int, rule: str, reported: set[int], run: Snapshot, now: Asses
 
 
 def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's watchdog shows that it came as far in its collectives as the others."""
+    """Return whether a rank's watchdog shows that the rank had reached the same collective as the others."""
     own = FlightData()
     for stream in _streams_of(rank, run):
         for line in _kept(stream):
@@ -207,7 +208,7 @@ def _reached(rank: int, reported: set[int], run: Snapshot) -> bool:
 
 
 def _number(flight: WatchdogPosition) -> int:
-    """Return the number of the last collective that a rank is known to have reached."""
+    """Return the sequence number of the last collective that a rank is known to have reached."""
     return max(flight.work or 0, flight.enqueued or 0)
 
 
@@ -219,7 +220,7 @@ def _first_timeout(rule: str, run: Snapshot) -> float | None:
 
 
 def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank's steps ended before those of the others, by at least its usual gap."""
+    """Return whether a rank's last step is behind the others' by at least its usual printing interval."""
     steps = run.last_steps
     others = [steps[other] for other in reported if other in steps]
     mains = [main for stream in _streams_of(rank, run) if (main := stream.timelines.main) is not None]
@@ -228,9 +229,9 @@ def _is_behind(rank: int, reported: set[int], run: Snapshot) -> bool:
 
 
 def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool:
-    """Return whether a rank printed new messages long after the last lines of the ranks that then gave up.
+    """Return whether a rank printed new messages long after the last lines of the ranks that later gave up.
 
-    A message that the rank also printed between its steps may be from a thread that always prints.
+    A message that the rank also printed between its steps can come from a thread that prints all the time.
     """
     until = _first_timeout(rule, run)
     if until is None:
@@ -248,7 +249,7 @@ def _printed_on(rank: int, rule: str, reported: set[int], run: Snapshot) -> bool
 
 
 def _times(rank: int, until: float, run: Snapshot) -> Iterator[float]:
-    """Yield the times of a rank's last step and messages, as far as they are before a given time."""
+    """Yield the times of a rank's last step and of its messages that are earlier than ``until``."""
     for stream in _streams_of(rank, run):
         for line in chain([stream.last_advance], _kept(stream)):
             if (time := stream.when(line)) is not None and time < until:

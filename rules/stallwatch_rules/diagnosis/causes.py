@@ -1,4 +1,4 @@
-"""Select the cause among several findings: causes before symptoms before wrappers before notices.
+"""Select the cause among several findings by role: causes, then symptoms, then wrappers, then notices.
 
 The selection does not depend on the order in which ranks were read, so another interleaving of the same logs
 gives the same result.
@@ -17,7 +17,7 @@ _HARMS: tuple[Harm, ...] = ("fatal", "degrading", "by-progress", "harmless")
 
 
 def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings, worst and most causal first, each directly followed by the findings that it explains."""
+    """Sort findings, worst first and causes before symptoms, each followed by the findings it explains."""
     by_rule = {finding.rule: finding for finding in findings}
     under = explained(findings)
     order: dict[str, RuleFinding] = {}
@@ -38,7 +38,7 @@ def causal_order(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
-    """Sort findings by harm, then role, then time: the worst, the most causal and the earliest first."""
+    """Sort findings by harm, role, and time: the worst first, causes before symptoms, the earliest first."""
     return [
         finding
         for harm in _HARMS
@@ -48,7 +48,7 @@ def _by_weight(findings: Sequence[RuleFinding]) -> list[RuleFinding]:
 
 
 def explained(findings: Sequence[RuleFinding]) -> Mapping[str, set[str]]:
-    """Map each explained rule to the present rules that explain it, directly or through other rules.
+    """Map each explained rule to the rules in this run that explain it, directly or through other rules.
 
     Only harmful rules explain other rules. Two rules that explain each other are not explained by each other.
     """

@@ -28,7 +28,7 @@ T = TypeVar("T")
 MATTERS = 2.0  #: minimum clock error, in seconds, for which times are corrected
 LEAST = 2  #: minimum number of events that a host must have in common with other hosts
 STEADY = 1.0  #: maximum median deviation, in seconds, of a host's offsets for its clock to be corrected
-SHARE = 0.1  #: maximum median deviation of a host's offsets as a share of its clock error, if that is more
+SHARE = 0.1  #: maximum median deviation as a share of the clock error, if more than ``STEADY``
 STREAMS = 4  #: maximum number of streams to read per host; all ranks of a host share one clock
 
 _WORK = lazy(r"\bSeqNum=(\d{1,12}), ?OpType=(\w{1,40})")
@@ -43,7 +43,7 @@ class Event(NamedTuple):
 
 
 def clocks_ahead(events: Iterable[Event]) -> dict[str, float]:
-    """Return how many seconds hosts' clocks are ahead of most other clocks, if steady and relevant."""
+    """Map each host with a steady and relevant clock error to the seconds that its clock is ahead."""
     logged: dict[Hashable, dict[str, list[float]]] = {}
     for event in events:
         logged.setdefault(event.what, {}).setdefault(event.host, []).append(event.time)
@@ -107,7 +107,7 @@ def _put_right(stream: StreamReading, by: float) -> StreamReading:
 
 
 def _earlier(value: T, by: float) -> T:
-    """Return a value in which the times of all lines and steps are this many seconds earlier."""
+    """Return a copy of a value in which the times of all lines and steps are ``by`` seconds earlier."""
     return cast("T", _moved(value, by))
 
 

@@ -116,7 +116,7 @@ _NAMED = ("failed", "interrupted", "stalled", "degraded")  #: verdicts for which
 
 
 def _root_cause(run: Snapshot, now: Assessment, unknown_cause: bool) -> tuple[RuleFinding | None, float]:
-    """Return the finding that is the cause, and its confidence; it may be inferred from an exception."""
+    """Return the finding that is the cause, possibly inferred from an exception, and its confidence."""
     beside = bool(now.exceptions.fatal)
     chosen = None if unknown_cause else primary(now.found, unknown_beside=beside)
     if beside and (chosen is None or chosen[0].harm != "fatal" or chosen[0].role == "wrapper"):
@@ -145,7 +145,7 @@ def _snapshot(
         for one in matched
     )
     left, left_line = _left_early(streams, context)
-    # One process that ended well does not show that the run ended if other processes never ended.
+    # The successful end of one process does not show that the run ended if other processes never ended.
     complete = tracker.shows_finish if left else tracker.finished
     known = {one.rule: set(one.hits) for one in matched}
     exceptions = read_exceptions(
@@ -195,7 +195,7 @@ def _snapshot(
 
 
 def _silence(clock: RunClock, context: RunContext) -> float | None:
-    """Return the seconds without a step; the observer of a stall may know a longer time than the log."""
+    """Return the seconds without a step; the agent may have seen a longer time than the log shows."""
     if not context.stalled or context.waited is None:
         return clock.silence
     return max(clock.silence or 0.0, context.waited)

@@ -1,7 +1,7 @@
 """Confidence in a primary cause, from one table that can be read and calibrated.
 
-The numbers are rough frequencies: of the verdicts given at 0.9 and more, nine in ten should be right. Each
-number belongs to a named fact.
+The numbers are rough frequencies: of the verdicts with a confidence of 0.9 or more, nine in ten should be
+right. Each number belongs to a named fact.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return any(one.timed_out for one in self.fatal)
 
     def excused(self, *, only_interrupted: bool) -> Exceptions:
-        """Return the exceptions with none marked as fatal, or none of those raised after an interrupt."""
+        """Remove the fatal mark from all exceptions, or only from those raised after an interrupt."""
         unknown = [
             replace(one, fatal=one.fatal and only_interrupted and not one.after_interrupt)
             for one in self.unknown
@@ -118,7 +118,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return replace(self, unknown=unknown)
 
     def explained(self, *, otherwise: bool) -> Exceptions:
-        """Return the exceptions; those that only echo the end of another part are not marked as fatal.
+        """Remove the fatal mark from exceptions that only echo the end of another part of the program.
 
         An echo counts as explained if another exception explains it (but not one in a tracker's thread, or in
         a thread that died after the main thread), or if `otherwise` is set.
@@ -154,9 +154,9 @@ class Exceptions(msgspec.Struct, frozen=True):
         """Return whether an exception, rather than one of the findings, is the cause.
 
         An exception is the cause if no cause is known and no known symptom came before it. A kill whose only
-        evidence is the signal is not a cause if an exception of the main thread came before: ranks that wait
-        for the failed rank are killed, too. Neither is the missing input of a script that was started after
-        another had failed: an evaluation lacks what the training did not save.
+        evidence is the signal is not a cause if an exception in the main thread came before: ranks that wait
+        for the failed rank are killed, too. Missing input is not a cause in a script that was started after
+        another script failed: an evaluation lacks what the training did not save.
         """
         fatal = [one for one in self.fatal if not one.timed_out]
         harmful = [one for one in findings if one.harm == "fatal"]
@@ -178,7 +178,7 @@ class Exceptions(msgspec.Struct, frozen=True):
         return all(_before(named, one) for one in harmful if one.role == "symptom")
 
     def shortly_before(self, last_sign: float | None) -> UnknownException | None:
-        """Return the last exception that training survived, if it came near the last sign of life.
+        """Return the last exception that training survived, if it came shortly before the last sign of life.
 
         An actor that dies leaves its learner without data: the learner continues for a while, then waits.
         """
@@ -219,8 +219,8 @@ def read_exceptions(
 ) -> Exceptions:
     """Return the exceptions of these streams; ``known`` maps the rules that matched to their streams.
 
-    ``symptoms``: matched rules that do not name an exception, but whose lines may precede the traceback of
-    one. ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have
+    ``symptoms``: matched rules that do not name an exception, but whose lines can precede the traceback of an
+    exception. ``aborts``: rules that only name a SIGABRT. ``died`` and ``complete``: the run is known to have
     failed, or to have reached its end.
     """
     unknown: list[Unknown] = []
@@ -283,7 +283,7 @@ def read_exceptions(
 
 
 def _of_next_program(key: Key, stream: StreamReading, unknown: Iterable[Unknown]) -> Iterator[str]:
-    """Yield the rules that matched only in a program started after an unknown exception ended another one."""
+    """Yield rules that matched only in a program that started after an exception ended another program."""
     failed = [one for one in unknown if one.fatal and one.stream == key and not one.seen.raised.beside]
     programs = {program: one.seen.last.mark.index for one in failed if (program := one.seen.last.program)}
     if not programs:
@@ -306,7 +306,7 @@ def _ended(
     died: bool,
     complete: bool,
 ) -> bool:
-    """Return whether an exception ended the part that raised it; ``with_steps``: sources with steps."""
+    """Return whether an exception ended its process or thread; ``with_steps``: sources with steps."""
     stream, last = streams[key], seen.last
     enough = SURVIVED_BUT_DIED if died else 1 if last.setting == "thread" and of_helper(last) else SURVIVED
     if steps_after(stream, last.line, last.mark.advances, clock) >= enough:
@@ -329,7 +329,7 @@ def _ended(
 
 
 def _went_on(stream: StreamReading, index: int) -> bool:
-    """Return whether more messages below warning level followed a line than an ending program prints."""
+    """Return whether more messages below warning level follow a line than an ending program prints."""
     entries = stream.templates.entries.values()
     later = (entry for entry in entries if entry.last_index > index)
     return sum(states_info(entry.last.text) for entry in later) > SNIPPET_LINES
@@ -344,10 +344,10 @@ def is_exception_line(hits: RuleHits, raised: ExceptionChain) -> bool:
 def _at_once(seen: CountedException, time: float | None, stop: _Interrupt) -> bool:
     """Return whether Ctrl-C ended the process or thread whose loss the exception reports.
 
-    The exception's lines may come before the interrupt's. However, a thread that fetches batches may also
-    have lost its peer long before a user stopped the waiting run: the number of lines or seconds between the
-    two shows this. The time of a thread that pins batches does not show it: its workers end first, and the
-    thread is slow to notice.
+    The exception's lines can come before those of the interrupt. However, a thread that fetches batches can
+    also lose its peer long before a user stops the waiting run: the number of lines or seconds between the
+    exception and the interrupt distinguishes the two cases. For a thread that pins batches, the time is not
+    evidence: its workers end first, and the thread detects this late.
     """
     first = seen.raised
     beside = first.beside or of_helper(first)
@@ -390,12 +390,12 @@ def _interrupted_at(streams: Streams, rules: Collection[str], clock: StepClock) 
 
 
 def _wordless(raised: ExceptionChain) -> bool:
-    """Return whether a crash of compiled code has no message, because it is among another rank's lines."""
+    """Return whether a crash of compiled code lacks its message, which is among another rank's lines."""
     return raised.native and not raised.message and raised.exception.lower().endswith("error")
 
 
 def _explains(why: Unknown, echo: Unknown) -> bool:
-    """Return whether the failure `why` explains the exception `echo`, which reports a lost peer or part."""
+    """Return whether failure `why` explains the exception `echo`, which reports a lost peer or helper."""
     if why.stream == echo.stream:
         later = why.of_thread and not echo.seen.raised.beside and why.index > echo.index
         return (echo.shows_teardown or (echo.lost_something and why.seen.raised.beside)) and not later

@@ -1,4 +1,4 @@
-"""Determine how ranks ended, by a signal or with a status of their own, from launchers' exit codes.
+"""Determine from launchers' exit codes whether a signal ended a rank or the rank set its exit status.
 
 A rank that loses a connection reports it at once. The launcher reports the process that failed only after it
 has ended all other processes. So neither the order of these lines nor their times show which rank ended
@@ -96,7 +96,7 @@ def ended_with(codes: Collection[int], streams: Streams) -> set[int]:
 
 
 def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
-    """Return the rank whose end by a signal the finding describes; of several, the first to fail."""
+    """Return the rank that the finding's signal ended; if the signal ended several, the first to fail."""
     codes = [code for tag, every in ENDED_WITH.items() if finding.tagged(tag) for code in every]
     ended = ended_with(codes, streams)
     first = ended_first(streams)
@@ -106,7 +106,7 @@ def rank_of_end(finding: RuleFinding, streams: Streams) -> int | None:
 
 
 def lost_peers(found: Iterable[RuleFinding], own: Collection[int | None]) -> list[RuleFinding]:
-    """Return the findings that report a lost peer, except those that ranks in `own` report, too."""
+    """Return the findings that report a lost peer, except those that the ranks in `own` also report."""
     gone = [
         finding
         for finding in found
@@ -121,9 +121,9 @@ def failures_of_lost_peers(found: Iterable[RuleFinding], own: Collection[int | N
 
 
 def ended_silently(run: Snapshot, now: Assessment) -> Text:
-    """Return a message about the first rank to end, if it ended with its own status and without an error.
+    """Return a message about the first rank to end, if it set its exit status itself and printed no error.
 
-    An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be the rank's own.
+    An example is ``sys.exit(1)``. Empty if there is no such rank, or if an error may be from that rank.
     """
     first = ended_first(run.streams)
     if first is None or not 0 < first[1] <= MOST_STATUS:

@@ -53,7 +53,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     explains: tuple[str, ...] = ()  #: rules that the finding explains in this run, besides those on its page
     count: int = 0
     facts: frozenset[str] = frozenset()  #: facts that reduce the confidence; see ``confidence``
-    proof: tuple[str, ...] = ()  #: lines that prove the cause if other lines leave it open
+    proof: tuple[str, ...] = ()  #: lines that prove the cause if the matched lines do not
     where: Line | None = None  #: the line that the report points to, for an inferred finding
     step: int | None = None
 
@@ -95,10 +95,10 @@ class RuleFinding(msgspec.Struct, frozen=True):
 
     @property
     def shown_match(self) -> Match | None:
-        """The match to point to: the first, or the last if the finding recurred or later lines judge it.
+        """The match that a report shows: the first, or the last if the failure recurred or later steps count.
 
-        A log may contain several starts that each ended in the same way: the last match ended the run. A loss
-        that stays NaN was lost at its first NaN after the last number.
+        A log may contain several starts that each ended in the same way: the last match ended the run. If a
+        loss stays NaN, the match is the first NaN after the last finite loss.
         """
         if self.harm != "fatal" or not (self.judged or self._survived):
             return self.first
@@ -168,7 +168,7 @@ class RuleFinding(msgspec.Struct, frozen=True):
     def record(self, title: Text, last_step: int | None, alike: Collection[str] = ()) -> Finding:
         """Return the finding's record for the diagnosis; a fatal match without a step gets the last step.
 
-        ``alike`` are sources whose lines equal those of unread sources.
+        ``alike`` contains the sources with the same lines as unread sources.
         """
         first, last = self.first, self.last
         streams = {*self.hits} or {at.stream for at in self.occurrences}
@@ -243,7 +243,7 @@ def collect(
 
 
 def concluded(page: RulePage, judgement: Judgement, *, seen: bool = False, **known: Any) -> RuleFinding:
-    """Return an inferred finding without matches, or an observed one (`seen`); `known`: its other fields."""
+    """Return a finding without matches, inferred or (`seen`) observed; `known` contains its other fields."""
     found = RuleFinding(page, {}, (), 0, page.harm, page.role, count=1, **known)
     return found.with_judgement(judgement, seen=seen)
 
@@ -252,8 +252,8 @@ def steps_after(stream: StreamReading, line: Line, advances: int, clock: StepClo
     """Return the number of steps that followed a line of a stream; ``advances`` steps came before the line.
 
     The order of lines in one stream is certain. Their times are not: loggers of one process may print local
-    time, UTC or no date. A line whose time is older than a step above it is therefore judged by its order
-    alone. After a restart of all workers, the run's steps count for every rank.
+    time, UTC or no date. Therefore, if a line's time is earlier than that of a step above it, only the order
+    counts. After a restart of all workers, the run's steps count for every rank.
     """
     own = max(0, stream.timelines.advances - advances, clock.restarted(line), clock.all_below(line))
     time = stream.when(line)
@@ -278,7 +278,7 @@ def _time_of_step(timeline: Timeline | None, advances: int) -> float | None:
 def answers_after(key: Key, answers: int, streams: Streams) -> int:
     """Return how many requests an inference server answered after the first ``answers``.
 
-    0 in a trainer's log: its server may continue to answer after the trainer has died.
+    Return 0 for a trainer's log: its server may continue to answer after the trainer has died.
     """
     if any(name == key[0] and stream.last_advance is not None for (name, _), stream in streams.items()):
         return 0
@@ -286,7 +286,7 @@ def answers_after(key: Key, answers: int, streams: Streams) -> int:
 
 
 def _with_steps(hits: RuleHits, stream: StreamReading, clock: StepClock) -> RuleHits:
-    """Return the hits with the steps at which they occurred, whichever other streams were read before."""
+    """Return the hits with the steps at which they occurred, independent of the order of reading."""
 
     def placed(match: Match, own_step: int | None) -> Match:
         step = own_step if own_step is not None else clock.at(stream.when(match.line))

@@ -30,14 +30,14 @@ def infer_finding(
 ) -> RuleFinding | None:
     """Return a finding for the page that names the place in which the earliest unknown exception was raised.
 
-    Later exceptions are ignored: failures during the teardown of a failed program are mostly its echo. If the
-    order of different exceptions is not known, no page is inferred.
+    Later exceptions are ignored: failures during the teardown of a failed program are mostly consequences of
+    the first failure. If the order of different exceptions is not known, no page is inferred.
     """
     fatal = [one for one in exceptions.fatal if not one.timed_out]
     fatal = [one for one in fatal if not one.shows_teardown or one.seen.raised.relays]
     if not fatal:
         return None
-    matched = {one.rule for one in found}  # rules in ``found`` have text in the log and were judged
+    matched = {one.rule for one in found}  # rules in ``found`` matched the log and were already assessed
     pages = [page for page in catalogue.pages.values() if _may_be(page) and page.id not in matched]
     same = _earliest_kind(fatal)
     if not same:

@@ -24,7 +24,7 @@ FEW = 0.25  #: maximum share of the ranks that count as few, if that is more tha
 
 
 def end_from_outside(found: list[RuleFinding], streams: Streams) -> ExternalEnd | None:
-    """Return when the run was ended from outside, by its log; `None` if it continued or the time is unknown.
+    """Return when the log shows an end from outside; `None` if the run continued or the time is unknown.
 
     Not every line about an end has a timestamp: the first lines of srun do not, but those of slurmstepd next
     to them do.
@@ -59,7 +59,7 @@ def is_end(finding: RuleFinding) -> bool:
 
 
 def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the stall finding with the last line of the rank that differs, in addition to the last step."""
+    """Add to the stall finding the last line of a rank whose last line differs from the others'."""
     words = differing_last_line(streams)
     if words is None:
         return finding
@@ -68,7 +68,7 @@ def with_differing_line(finding: RuleFinding, streams: Streams) -> RuleFinding:
 
 
 def last_unknown_line(stream: StreamReading) -> Line | None:
-    """Return the last line that a stream printed after its last step and that no rule knows."""
+    """Return the last line that a stream printed after its last step and that matches no rule."""
     entries = [
         entry
         for entry in stream.templates.entries.values()

@@ -73,7 +73,7 @@ def _primary(finding: RuleFinding, confidence: float, run: Snapshot) -> Primary:
     if rank is None:
         rank = rank_of_end(finding, run.streams)
     if len(failed) == 1 and (finding.role == "wrapper" or (finding.role == "cause" and rank is None)):
-        rank = failed[0]  # all ranks print into one file without ranks; the launcher names the failed rank
+        rank = failed[0]  # all ranks share a file without rank prefixes; the launcher names the failed rank
     served = line is not None and line.rank is None and _is_vllm_server(line.source, run.streams)
     if served:
         rank = None
@@ -249,8 +249,8 @@ def _with_calls(primary: Primary, finding: RuleFinding, streams: Streams) -> Pri
     """Return the primary cause with its exception's stack frames; the user's innermost one is also evidence.
 
     The frames are added only if the primary cause points to a line of that exception: another exception of
-    the same rule may have been raised elsewhere. The frames of a crash of compiled code are shown by the page
-    on that crash.
+    the same rule may have been raised elsewhere. Crashes of compiled code are skipped, because the pages on
+    those crashes show the frames.
     """
     match = finding.shown_match
     if match is None:
@@ -295,7 +295,7 @@ def is_named(primary: Primary) -> bool:
 
 
 def _of_whole_hosts(absent: list[int], run: Snapshot) -> Message | None:
-    """Return a note if the ranks are all ranks of their hosts, whose logs end early or are missing."""
+    """Return a note if the ranks are all ranks of some hosts with missing or truncated logs."""
     if not run.hosts.whole(absent) and any(rank in run.hosts.of_ranks for rank in absent):
         return None
     hosts = run.hosts.of(absent)

@@ -25,9 +25,9 @@ def restarts_of(streams: Streams) -> list[Restart]:
     """Return the restarts in all sources, in the order of their lines.
 
     torchrun (2.13, `elastic/agent/server/api.py`) logs a restart at level INFO, which is off by default, but
-    the failed worker as an error. So a restart is assumed if the steps go back after the error, and many
-    steps follow. After a failure that ended the run, buffered output may still follow, but its steps do not
-    go back.
+    the failed worker as an error. So a restart is assumed if the step number decreases after the error, and
+    many steps follow. After a failure that ended the run, buffered output can still follow, but its step
+    number does not decrease.
     """
     # the key contains the number of remaining attempts, because all nodes report the same number
     found: dict[tuple[str, int], dict[str, Restart]] = {}
@@ -63,9 +63,9 @@ def _restart(stop: Stop, stops: Sequence[int], timelines: Sequence[Timeline]) ->
 
 
 def _went_back(stop: Stop, stops: Sequence[int], lead: Timeline) -> bool:
-    """Return whether the steps went back under the same torchrun, which ends with ``ChildFailedError``.
+    """Return whether the step number decreased before the same torchrun ended with ``ChildFailedError``.
 
-    If torchrun gave up after the restart, it must have reported another failure between the step back and its
+    If torchrun gave up after the restart, it must have reported another failure between that decrease and its
     end.
     """
     number = stop.line.number

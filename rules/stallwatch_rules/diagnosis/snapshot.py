@@ -75,7 +75,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @property
     def last_steps(self) -> dict[int | None, int]:
-        """The last step of each rank; an unread rank has that of the rank with the same lines."""
+        """The last step of each rank; an unread rank gets the last step of the rank with the same lines."""
         known, alike = self.tracker.steps, self.context.alike
         others: dict[int | None, int] = {
             other: known[rank]

@@ -16,7 +16,7 @@ def ended_in_trouble(diagnosis: Diagnosis) -> bool:
 
 
 def came_after(head: Head, diagnosis: Diagnosis) -> bool:
-    """Return whether all failures came after a head; errors that a program repeats do not end a start."""
+    """Return whether all failures came after a start's first lines; repeated errors do not end a start."""
     fatal = [one for one in diagnosis.findings if one.harm == "fatal"]
     unknown = [one.first.line for one in diagnosis.unknown]
     firsts = [*unknown, *(one.first.line for one in fatal)]

@@ -73,9 +73,9 @@ def uneven_end(steps: Mapping[int | None, int]) -> Uneven | None:
 def ranks_left_behind(streams: Streams) -> Uneven | None:
     """Return the ranks that printed as regularly as others, then stopped long before the others.
 
-    Most ranks of a healthy run print few lines, or only at the start. The ranks must therefore share a
-    counter and a pace until the first of them ends, and most ranks must have continued. A log that begins
-    late was truncated, and is not evidence.
+    Most ranks of a healthy run print few lines, or print only at the start. Therefore, the compared ranks
+    must share a step counter and a pace until the first of them ends, and most ranks must have continued. A
+    log that begins late was truncated, and is not evidence.
     """
     mains = [stream.timelines.main for (_, rank), stream in streams.items() if rank is not None]
     lasts = [main.intervals[-1].step or 0 for main in mains if main is not None and main.intervals]
@@ -100,7 +100,7 @@ def ranks_left_behind(streams: Streams) -> Uneven | None:
 
 
 def _courses(streams: Streams) -> dict[int, _Course]:
-    """Return the steps of each rank, from the log in which it came farthest: logs rotate, runs restart."""
+    """Return each rank's steps from the log with its highest step, because logs rotate and runs restart."""
     found: dict[int, _Course] = {}
     for (_, rank), stream in streams.items():
         main = stream.timelines.main

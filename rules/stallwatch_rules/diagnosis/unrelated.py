@@ -1,7 +1,8 @@
-"""Remove unrelated matches: of another program that ended, or of exceptions with the same text.
+"""Remove matches about other programs that ended, and matches of exceptions that only share the text.
 
 A script that watches the GPUs, shows curves or serves a model alongside the training may end by a signal or
-with an exit status at any time. A shell, a container or systemd usually names that program.
+with an exit status at any time. The shell, container, or systemd unit that reports the end usually names the
+program.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _TRAINS = lazy(
 _SERVES = lazy(r"(?i)vllm|sglang|serve|server|api|tensorboard|monitor|exporter|proxy")
 #: A report on a program's end that does not name the program; a sandbox for rewards prints it repeatedly.
 _NAMELESS = lazy(r"(?i:\bcode)[:= ]+\d+|^[A-Z][a-z][\w /-]{2,40}(?: ?\(core dumped\))?\s*$")
-MOST_RESTARTS = 5  #: number of reported ends above which they are those of programs that the run calls
+MOST_RESTARTS = 5  #: number of reported ends above which these are the ends of programs that the run calls
 
 
 def without_helpers(found: list[RuleFinding]) -> list[RuleFinding]:
@@ -55,7 +56,7 @@ def is_of_other_program(finding: RuleFinding) -> bool:
 
 
 def is_recurring_noise(finding: RuleFinding) -> bool:
-    """Return whether a finding's lines do not name a program, and recur too often to be the run's end."""
+    """Return whether a finding's lines name no program and recur too often to show the end of the run."""
     if not finding.tagged("any-process") or finding.count <= MOST_RESTARTS:
         return False
     for hits in finding.hits.values():
@@ -88,10 +89,10 @@ _STRINGS = lazy(r"'[^']*'|\"[^\"]*\"")  #: string literals in code may contain t
 def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> list[RuleFinding]:
     """Return the findings without matches of exceptions that another part of the code raised.
 
-    ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while one is loaded, and a configuration
-    elsewhere. A page declares this (``said_by``), and the check applies only if the exception's stack frames
-    are shown. If a script does everything in ``main``, the line of code in the innermost frame decides
-    (``load_state_dict(…)``).
+    ``KeyError: 'optimizer'`` concerns a checkpoint if it is raised while a checkpoint is loaded, and a
+    configuration otherwise. A page declares this (``said_by``), and the check applies only if the exception's
+    stack frames are shown. If a script does everything in ``main``, the line of code in the innermost frame
+    decides (``load_state_dict(…)``).
     """
     own = [_own(finding, streams) if finding.page.said_by and finding.hits else finding for finding in found]
     return [finding for finding, before in zip(own, found, strict=True) if finding.hits or not before.hits]

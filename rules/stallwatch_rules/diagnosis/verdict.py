@@ -105,7 +105,7 @@ def _undisturbed(run: Snapshot, now: Assessment) -> Verdict:
     serves = any(one.answers >= SERVED for one in run.streams.values())
     if not (tracker.trained or tracker.last_loss is not None or serves):
         return "no-evidence"
-    # After a watch without an end, nothing shows whether the run continued.
+    # If the agent stopped watching before the run ended, nothing shows whether the run continued.
     watched = (context.now is not None and context.ending is None) or context.watched
     return "healthy" if watched or serves else "unfinished"
 
@@ -149,7 +149,7 @@ def _ends_in_error(streams: Streams) -> bool:
 def _ends_so(stream: StreamReading) -> bool:
     last = [one for one in stream.templates.entries.values() if one.last_index >= stream.index - LAST_LINES]
     error = max((one.last_index for one in last if states_error(one.last.text)), default=None)
-    # A program that logs the same kind of work before and after the error has survived it.
+    # A program that logs the same kind of work before and after an error survived the error.
     return error is not None and not any(
         one.index < error < one.last_index and states_info(one.last.text) for one in last
     )

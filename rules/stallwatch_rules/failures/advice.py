@@ -1,6 +1,6 @@
-"""Advice for an exception that no rule knows, by its type and words, from ``advice.json``.
+"""Advice for exceptions that no rule describes, selected by type and message from ``advice.json``.
 
-The advice says where to look. It does not name a cause, because the log does not contain what the user's own
+The advice shows where to look. It does not name a cause, because the log does not contain what the user's own
 code expected.
 """
 
@@ -25,8 +25,8 @@ class Advice(msgspec.Struct, frozen=True):
     exceptions: str  #: a pattern of the name without its modules
     #: a pattern that the exception's message must contain; the pattern's groups are parameters of the advice
     message: str = ""
-    #: True if the exception only reports that a command, a notebook's cell or a trial failed, which printed
-    #: its own exception
+    #: True if the exception only reports that a command, a notebook's cell, or a trial failed and printed its
+    #: own exception
     relays: bool = False
 
 
@@ -34,7 +34,7 @@ KINDS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), ty
 
 
 def advice_for(exception: str, words: str) -> Message | None:
-    """Return the advice for an exception with these words; ``None`` if its type says too little.
+    """Return the advice for an exception with this message; ``None`` if the table has no entry for it.
 
     >>> advice_for("builtins.KeyError", "'image'")
     Message(id='diagnosis.advice-key', params={'key': "'image'"}, then=())

@@ -20,7 +20,7 @@ from stallwatch_rules.text.lazy import lazy
 BLOCK_LINES = 80  #: maximum number of lines of the stack under a crash
 STRAY_LINES = 3  #: number of consecutive lines outside any stack after which the block has ended
 
-GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")  #: signals that request a graceful end: Ray's reports name each
+GRACEFUL_SIGNALS = ("SIGTERM", "SIGINT")  #: signals that request a graceful end, as named in Ray's reports
 
 #: Words of which the first line of every crash contains one; many lines are searched for them at once.
 WORDS = (
@@ -172,7 +172,7 @@ class CrashReader:
             crash.message = f"{crash.message} {text.strip()}".strip()[:MAX_MESSAGE]
             self._below = text.startswith("In ")  # torch 7 first names the module of a network
             return True
-        if "Current thread 0x" in text:  # one of several threads, which faulthandler lists by their start
+        if "Current thread 0x" in text:  # faulthandler lists the threads in the order of their start
             crash.frames.clear()
             self._threads = 1
         elif "hread 0x" in text:
@@ -223,7 +223,7 @@ def _begun(
             if name in GRACEFUL_SIGNALS:
                 raised.kind = "interrupt"
             elif beginning is _R or parts.get("thread", "main") != "main":
-                raised.kind = "ignored"  # the program may handle it, or outlives the thread
+                raised.kind = "ignored"  # the program may handle the exception or outlive the thread
             return raised, beginning
     return None, None
 

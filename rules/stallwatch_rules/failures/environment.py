@@ -1,4 +1,4 @@
-"""Find in a log the versions of the packages that decide which fix applies."""
+"""Find the versions of packages that a log names and that determine which fixes apply."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _MEANT = lazy(
 
 
 def next_state(text: str, before: Below) -> Below:
-    """Return the state of the output below a failed start after one more line."""
+    """Return the updated state of the output below a failed start, after one more line was read."""
     if _REASON.search(text):
         return "nothing"
     if _HELP.search(text):

@@ -21,7 +21,7 @@ from stallwatch_rules.text.lazy import lazy
 if TYPE_CHECKING:
     from stallwatch_rules.stream import Key, StreamReading
 
-START_UP = 5  #: maximum number of a collective that still belongs to the start of a communicator
+START_UP = 5  #: maximum sequence number of a collective that belongs to the start of a communicator
 MAX_RANKS = 4096
 MAX_SHOWN = 4  #: maximum number of different collectives in a sentence
 #: Operations between two ranks; both ends of a transfer have the same number (torch, ProcessGroupNCCL.cpp).
@@ -36,9 +36,9 @@ _COUNTERS = lazy(r"last enqueued (?:NCCL )?work: (-?\d{1,12}), last completed (?
 
 
 class WatchdogPosition(msgspec.Struct):
-    """The position of one rank among its collectives, by the watchdog's report."""
+    """The position of one rank in its sequence of collectives, as the watchdog reports it."""
 
-    work: int | None = None  #: number of the collective that timed out
+    work: int | None = None  #: sequence number of the collective that timed out
     operation: str = ""
     size: int | None = None  #: number of elements in this rank's input
     #: name of the process group, equal in all ranks, whereas each rank numbers its own groups
@@ -54,7 +54,7 @@ class FlightData:
         self.ranks: dict[tuple[str, int], WatchdogPosition] = {}  #: (process group, rank) → position
 
     def see(self, text: str, rank: int | None) -> None:
-        """Read a line that a rule for timeouts matched; ``rank`` is the line's own, if known."""
+        """Read a line that a rule for timeouts matched; ``rank`` printed the line, if it is known."""
         named = _RANK.search(text)
         if named is not None:
             rank = int(named[1])
@@ -87,7 +87,7 @@ def reporting(flights: Mapping[tuple[str, int], WatchdogPosition]) -> set[int]:
 
 
 def first_timed_out_collective(flights: Mapping[tuple[str, int], WatchdogPosition]) -> int | None:
-    """Return the lowest number of a collective that timed out."""
+    """Return the lowest sequence number of a collective that timed out."""
     return min((flight.work for flight in flights.values() if flight.work is not None), default=None)
 
 
@@ -151,10 +151,10 @@ def _waiting(work: int, operation: str, ranks: list[int]) -> StackGroup:
 
 
 def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> MismatchedRanks | None:
-    """Return the ranks of a group that waited in different operations with the same number.
+    """Return the ranks of a group that waited in different operations with the same sequence number.
 
-    The number is the group's own count of its calls, so each rank reached that number, but in another
-    collective. Without a named group, several groups may have reached that number.
+    Each group counts its own calls, so the ranks made the same number of calls but called different
+    operations. If the group has no name, the number can belong to several groups.
     """
     together = {
         (flight.group, rank): flight
@@ -167,7 +167,7 @@ def mismatched(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Mismatche
 
 
 def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[int, WatchdogPosition]]:
-    """Return the ranks by process group, the largest group first: each group has its own count."""
+    """Return the ranks by process group, largest group first, because each group numbers its collectives."""
     groups: dict[str, dict[int, WatchdogPosition]] = {}
     for (group, rank), flight in flights.items():
         groups.setdefault(group, {})[rank] = flight
@@ -175,7 +175,7 @@ def _by_group(flights: Mapping[tuple[str, int], WatchdogPosition]) -> list[dict[
 
 
 def flight_note(flights: Mapping[tuple[str, int], WatchdogPosition]) -> Text:
-    """Return a sentence about the counters; empty if they do not show a rank."""
+    """Return a sentence about the counters; empty if the counters do not point to a rank."""
     for ranks in _by_group(flights):
         note = _note(ranks)
         if note:

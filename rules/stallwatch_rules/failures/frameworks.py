@@ -1,7 +1,8 @@
-"""Detect a log's framework by its tracebacks' code and its output, from ``frameworks.json``.
+"""Detect the framework of a log from the files in its tracebacks and from its output.
 
-A user's folder may be named like a framework, and a framework that is only imported may print warnings. Code
-therefore counts only if it is installed or cloned, and only in tracebacks.
+``frameworks.json`` lists the frameworks. A user's folder can be named like a framework, and a framework that
+is only imported can print warnings. Therefore, code counts only if it is installed or cloned, and only in
+tracebacks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ class Framework(msgspec.Struct, frozen=True):
 
     id: str
     name: str  #: usual spelling of the name
-    code: tuple[str, ...]  #: prefixes of its files' paths, below the installation folder
+    code: tuple[str, ...]  #: path prefixes of the framework's files, below the installation folder
     words: tuple[str, ...]  #: words of which every match of ``pattern`` contains one
     pattern: str  #: expression for the framework's own lines
-    engine: bool = False  #: True if trainers use the framework, too: the log is then the trainer's
+    engine: bool = False  #: True if trainers also use the framework: a log of both belongs to the trainer
 
     def runs(self, path: str) -> bool:
         """Return whether a file is part of the framework's code, installed or in a clone of the same name."""
@@ -44,10 +45,11 @@ FRAMEWORKS: Mapping[str, Framework] = {one.id: one for one in _listed}
 
 
 def framework_of(text: str, failed: Iterable[str] = (), others: Iterable[str] = ()) -> str:
-    """Return the framework of a log by its lines and its tracebacks' files; empty if none is known.
+    """Return the framework of a log, from its lines and the files in its tracebacks; empty if unknown.
 
-    The failure's own frames come first, then the output, then other tracebacks; within each, the first
-    framework in the table. The log of a trainer that samples with vLLM belongs to that trainer.
+    The frames of the failure have priority, then the output, then other tracebacks. If one of these names
+    several frameworks, the first in the table is returned. The log of a trainer that samples with vLLM
+    belongs to the trainer, not to vLLM.
     """
     found = [*_of_code(failed), *(one for one in _listed if one.printed(text)), *_of_code(others)]
     return next((one.id for one in sorted(found, key=lambda one: one.engine)), "")

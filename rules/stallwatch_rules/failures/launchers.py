@@ -1,4 +1,4 @@
-"""Parse launchers' summaries for the ranks that failed and the first of them, and a pod's memory limits."""
+"""Parse launchers' summaries for the failed ranks, the first of them, and the memory limits of pods."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LauncherSummary(msgspec.Struct):
         return cls(dict(codes), first=next(iter(codes), None), failed_by_itself=by_itself)
 
     def see(self, line: Line, step: int | None = None) -> None:
-        """Read the next line, at this step."""
+        """Read the next line; ``step`` is the current step."""
         text = line.text
         status = _STATUS.search(text)
         if status is not None:
@@ -140,7 +140,7 @@ class LauncherSummary(msgspec.Struct):
             self.stops.append(Stop(line, [int(local[1])]))
 
     def _again(self, line: Line) -> None:
-        """Record that the agent restarts its workers; it logs this at level INFO, which is off by default."""
+        """Record a restart of the workers, which torchrun logs at level INFO (off by default)."""
         again = _AGAIN.search(line.text)
         if again is None:
             return

@@ -19,7 +19,7 @@ _WORDS = msgspec.json.decode(
     Path(__file__).with_name("common_words.json").read_bytes(), type=dict[str, frozenset[str]]
 )
 COMMON = _WORDS["common"]  #: words of English and of all kinds of failures, which do not distinguish failures
-#: Words of Python's own messages, in which the errors of all programs end. They help to distinguish pages
+#: Words of Python's own messages, which occur in the errors of all programs. They help to distinguish pages
 #: that other words already suggest, but do not suggest a page by themselves.
 OF_PYTHON = _WORDS["python"]
 
@@ -65,7 +65,7 @@ class _Page:
 
 
 class Nearest:
-    """Search of pages by words, made once for a catalogue, and only for an unknown failure."""
+    """Index of a catalogue's pages by words, created when the first unknown failure is diagnosed."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._pages = [
@@ -77,7 +77,7 @@ class Nearest:
         self._near = functools.lru_cache(maxsize=_CACHED_TEXTS)(self._compare)
 
     def of(self, *texts: str) -> list[NearPage]:
-        """Return the pages nearest to (exception, message, root), the nearest first; often none.
+        """Return the pages nearest to the texts (exception, message, root), nearest first; often none.
 
         The pages are hints for a reader, not a diagnosis.
         """
@@ -107,7 +107,7 @@ class Nearest:
 
 
 def nearest_in(catalogue: Catalogue) -> Nearest:
-    """Return the cached instance for this catalogue, which a diagnosis needs more than once."""
+    """Return the index of this catalogue, which is cached because a diagnosis needs it more than once."""
     if not _made or _made[0][0] is not catalogue:
         _made[:] = [(catalogue, Nearest(catalogue))]
     return _made[0][1]

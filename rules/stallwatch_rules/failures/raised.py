@@ -1,9 +1,10 @@
-"""Describe exceptions in a log: message, stack frames, kind of end, and the page that names their place.
+"""Describe exceptions in a log: messages, stack frames, kinds, and the rule pages that name their places.
 
 A library's function often raises for one reason, with different messages in different versions: an exception
 that ends in torch's ``_env_rendezvous_handler`` means a missing environment variable. Pages name such places
-(``raised_in``). They are used only for an exception whose words no page knows. The user's own code never
-counts as a library's, whatever its folders are called, and its callers did not raise the exception.
+(``raised_in``). Places are used only for an exception whose text matches no page. The user's own code never
+counts as a library's code, regardless of folder names. Frames that called the user's code are ignored,
+because they did not raise the exception.
 """
 
 from __future__ import annotations
@@ -172,7 +173,7 @@ def setting_of(frames: Sequence[Frame], introduced: Setting = "main") -> Setting
 
 
 class SecondaryException(NamedTuple):
-    """A kind of exception that only shows that another part has ended."""
+    """A kind of exception that only shows that another part of the program has ended."""
 
     exceptions: str  #: expression for the name without its modules
     message: str = ""  #: expression that must be found in the message
@@ -269,7 +270,7 @@ def of_helper(raised: ExceptionChain) -> bool:
 def pins_batches(raised: ExceptionChain) -> bool:
     """Return whether a data loader's pinning thread lost a worker (torch's ``_utils/pin_memory.py``).
 
-    Receiving a batch from a lost worker fails in the connection to it (``multiprocessing``).
+    Receiving a batch from a lost worker fails in the connection to that worker (``multiprocessing``).
     """
     names = {frame.name for frame in raised.frames}
     connected = any(re.split(r"[/\\]", frame.path)[-1] == "connection.py" for frame in raised.frames)
@@ -283,7 +284,7 @@ def _reads_output(frame: Frame) -> bool:
     return frame.name == "_readerthread" and re.split(r"[/\\]", frame.path)[-1] == "subprocess.py"
 
 
-DEEP = 3  #: minimum number of parts of a folder's name that is specific to its package
+DEEP = 3  #: minimum number of parts of a folder's path that identifies a package
 MAX_DEPTH = 25  #: maximum number of innermost frames to inspect: outer frames are not specific
 
 
@@ -318,7 +319,7 @@ def _rank_of_place(place: RaisedIn, depth: int) -> _Order:
 
 
 def _agrees(place: RaisedIn, raised: ExceptionChain) -> bool:
-    """Return whether a place fits the exception, of which a truncated text may show only the frames."""
+    """Return whether a place fits the exception; a truncated traceback may show only frames."""
     cut_off = not raised.exception and place.file
     if place.exceptions and not cut_off and not any(_is(raised.exception, name) for name in place.exceptions):
         return False
@@ -330,7 +331,7 @@ def _is(exception: str, name: str) -> bool:
 
 
 def _inside(calls: list[Frame]) -> list[Frame]:
-    """Return the frames from the innermost to the user's own innermost frame, without its callers."""
+    """Return the frames from the innermost frame to the user's innermost frame, without the callers."""
     own = next((depth for depth, call in enumerate(calls) if not call.library), len(calls))
     return calls[: own + 1]
 

@@ -1,4 +1,4 @@
-"""Keep the messages of one stream that no rule knows: one entry for each template, with its count.
+"""Keep the messages of one stream that no rule matches: one entry for each template, with its count.
 
 A line's digits and identifiers are removed to find its entry (``masking.skeleton``), so a table of a few
 hundred entries covers logs of any length. Dropped entries are remembered by a checksum, so that they never
@@ -60,11 +60,11 @@ class Template(msgspec.Struct):
 
 
 class TemplateTable(msgspec.Struct):
-    """The messages of one source and rank, in bounded memory."""
+    """The messages of one source and rank, stored in bounded memory."""
 
     entries: dict[str, Template] = {}
     dropped: set[int] = set()
-    partial: bool = False  #: True if lines were skipped or entries dropped: no message is certainly new
+    partial: bool = False  #: True if lines were skipped or entries dropped: messages can seem new
 
     def again(self, line: Line, index: int, count: int = 1) -> bool:
         """Count a line of a known template, at ``index`` of its stream; return False if it is unknown."""
@@ -84,7 +84,7 @@ class TemplateTable(msgspec.Struct):
             return
         key = skeleton(line.text[:MAX_TEXT])
         line = _cut(line)
-        # An entry that was dropped before counts as being as old as the stream.
+        # A template whose entry was dropped earlier counts as old as the stream.
         advances = -1 if zlib.crc32(key.encode()) in self.dropped else mark.advances
         self.entries[key] = Template(
             line, line, count, level_of(line.text), advances, mark.step, mark.index, mark.index
@@ -124,7 +124,7 @@ def looks_like_message(text: str) -> bool:
 
 
 def level_of(text: str) -> Level:
-    """Return a line's level by its logger's prefix, or else by its words."""
+    """Return a line's level according to its logger's prefix; without a prefix, according to its words."""
     stated = _STATED.search(text[:120])
     if stated is not None:
         if stated["error"] or stated["e"]:
@@ -142,7 +142,7 @@ def states_info(text: str) -> bool:
 
 
 def states_error(text: str) -> bool:
-    """Return whether a logger marks the line as an error; words alone may be advice."""
+    """Return whether a logger's prefix marks the line as an error; error words alone can be advice."""
     stated = _STATED.search(text[:120])
     return stated is not None and bool(stated["error"] or stated["e"]) and not _WITHOUT_EFFECT.search(text)
 

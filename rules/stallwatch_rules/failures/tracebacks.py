@@ -92,7 +92,7 @@ _INTRODUCTIONS: tuple[tuple[Setting, re.Pattern[str]], ...] = (
     ("handled", _HANDLED),
 )
 INTRODUCED = 3  #: maximum number of lines from an introduction to its traceback
-HANDLED = 1  #: maximum number of lines from a message that an exception is handled to its traceback
+HANDLED = 1  #: maximum number of lines from a message about a handled exception to its traceback
 # The raising statement, as tracebacks, notebooks and dumped files show it: indented, or behind a mark.
 RAISE = lazy(r"[\s\d│|❱>-]+raise [\w.]+\(")
 FLUSH = lazy(r"(?:raise|assert) ")
@@ -143,17 +143,17 @@ def notebook_frame(text: str) -> Frame | None:
 def is_error(name: str, adjoining: bool) -> bool:
     """Return whether a name is an exception's; ``adjoining``: the line follows a traceback's frames.
 
-    After frames, any capitalized name is that of an exception, and so is a module's ``error``.
+    After frames, any capitalized name counts as an exception's name, as does the ``error`` of a module.
     """
     last = name.rpartition(".")[2]
-    # A name in a writing system without capital letters cannot be recognized by them.
+    # In a writing system without capital letters, any name counts.
     return bool(ERROR_NAME.search(last)) or (
         adjoining and (bool(_OWN_NAME.match(name)) or not name.isascii())
     )
 
 
 def without_prefix(prefix: str, text: str) -> str:
-    """Remove a logger's prefix like the header's from a text, regardless of its digits."""
+    """Remove a logger prefix from a text if the prefix equals the header's, except for digits."""
     if prefix and _DIGITS.sub("0", text[: len(prefix)]) == _DIGITS.sub("0", prefix):
         return text[len(prefix) :]
     return text
@@ -168,8 +168,8 @@ FOREIGN_LINES = 30  #: maximum number of foreign lines inside a traceback before
 MORE_LINES = 3  #: number of lines of a message that are kept, directly below its first line
 MESSAGE_LINES = 14  #: maximum number of lines of a message after the exception's first line
 BARE_LINES_AFTER = 6  #: maximum number of lines after a bare "XError: …" for it to count
-#: Python prints the place of these exceptions above them; without it, they concern code that a program tried
-#: to read.
+#: Python prints the place of these exceptions above their names; without a place, they concern code that a
+#: program tried to parse.
 NEVER_BARE = ("SyntaxError", "IndentationError", "TabError")
 
 
@@ -189,7 +189,7 @@ class _Open(msgspec.Struct):
     source: str = ""  #: the last frame's line of code
     bare_frame: bool = False  #: True if the last frame's source line is still missing
     named: str = ""  #: name of the exception, if the header has it
-    group: bool = False  #: True if it belongs to an exception group, indented by a margin
+    group: bool = False  #: True if the traceback is part of an exception group, indented by a margin
     warned: bool = False
     quoted: bool = False  #: True if the previous exception only reports this one, which was raised first
     column: int = 0  #: indentation of the traceback's lines, or the column of the box of rich's log handler
@@ -211,7 +211,7 @@ _START = LinePosition()
 
 
 class TracebackReader:
-    """Reader that finds the exceptions in one stream; ``failures`` are the rules that identify one."""
+    """Reader that finds exceptions in one stream; of the matched rules, it records those in ``failures``."""
 
     def __init__(self, failures: Collection[str] = ()) -> None:
         self._failures = frozenset(failures)
@@ -340,7 +340,7 @@ class TracebackReader:
         if QUOTES_INNER.search(prefix) or corner >= 0 or (prefix.strip() and not prefix.strip(BOX + " ")):
             prefix = ""
         chained = previous if inner else None
-        # A chain inside a destructor begins there itself: another chain belongs to another process.
+        # A chain inside a destructor begins in the destructor: any other chain belongs to another process.
         ignored = chained is not None and chained.kind == "ignored" and not chained.of_destructor
         setting = self._setting if self._lines else "main"
         if chained is not None and setting == "main":

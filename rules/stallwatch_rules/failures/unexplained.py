@@ -1,8 +1,8 @@
-"""Find hints if no rule matches the cause: rule pages that resemble the error most, and new lines.
+"""Find hints if no rule matches the cause: the rule pages most similar to the error, and new lines.
 
-New lines are those absent from the run's own healthy part, or from a healthy run. Lines are compared by
-template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates that differ in
-a word or two; Drain3 reads one line of each template.
+New lines are lines that occur neither in the healthy part of the run nor in a given healthy run. Lines are
+compared by template: digits, identifiers and paths are masked, and Drain3, if installed, merges templates
+that differ in a word or two; Drain3 reads one line of each template.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def clusters(texts: Sequence[tuple[str, str]]) -> list[int]:
     """Return a cluster number for each (level, masked text); an equal number means the same template.
 
     Lines of different levels never share a cluster. Without Drain3 (``pip install 'stallwatch[scale]'``),
-    only equal texts do. Drain3's result depends on the order of its lines, so callers sort them first.
+    only equal texts share a cluster. Drain3's result depends on the order of its lines, so callers sort them
+    first.
     """
     numbers: dict[object, int] = {}
     trees: dict[str, Any] = {}
@@ -139,8 +140,8 @@ def new_lines(streams: Streams, baseline: Baseline | None = None) -> list[NewLin
 def _started(streams: Streams) -> dict[str, int]:
     """Map sources to the line of their first step, if enough steps followed: start-up is above that line.
 
-    For a rank without steps, the order of lines does not prove more: other ranks' steps may have been
-    delayed.
+    For a rank without steps, the order of later lines proves nothing, because the lines of other ranks' steps
+    can be delayed.
     """
     started: dict[str, int] = {}
     for (source, _), stream in streams.items():
@@ -188,7 +189,7 @@ def _joined(groups: Sequence[_Group], known: Sequence[Template]) -> list[_Group]
 
 
 def _weight(group: _Group) -> float:
-    """Return the significance of a group: severe, rare, near the end and on many ranks count most."""
+    """Return the significance of a group: high if severe, rare, near the log's end, and on many ranks."""
     count = sum(entry.count for _, entry in group.entries)
     ranks = len({stream.rank for stream, _ in group.entries})
     # A line is near the end if few lines of its stream follow it.
@@ -229,8 +230,9 @@ def with_explanations(
 ) -> Diagnosis:
     """Add advice, nearest pages and new lines to the diagnosis of a failed or stalled run.
 
-    Of other runs, only a log that ends unfinished with an error, or with lines that its baseline lacks, gets
-    the new lines and a note. ``ended``: the run's end is known otherwise, or the run is still watched.
+    For other runs, new lines and a note are added only if the log is unfinished and either ends with an error
+    or has a baseline that lacks some of its lines. ``ended``: the run's end is known from elsewhere, or the
+    run is still watched.
     """
     if not diagnosis.in_trouble:
         if not ended and (baseline is not None or _last_words(diagnosis, streams)):

@@ -1,4 +1,4 @@
-"""Describe the warnings from inside the ranks: imminent or silent failures that no log shows yet.
+"""Describe the warnings that the probe reports: imminent or silent failures that no log shows yet.
 
 A probe reports an observation; this module defines what it means. A warning is degrading while the run
 continues, fatal only if the failure itself occurred, and dropped if the run ended well without the failure.

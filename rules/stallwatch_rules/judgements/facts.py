@@ -1,4 +1,4 @@
-"""Define the facts and results of judgments, and judge failures that training survived."""
+"""Define the facts and results of assessments, and assess failures that training survived."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERVED_BUT_DIED = 20
 
 
 class RunFacts(msgspec.Struct, frozen=True):
-    """The facts of a run on which judgments depend."""
+    """The facts of a run on which assessments depend."""
 
     advances: int = 0  #: number of observed steps
     complete: bool = False  #: True if the run reached its last step, or printed that it finished
@@ -36,7 +36,7 @@ class RunFacts(msgspec.Struct, frozen=True):
     died: bool = False  #: True if the launcher or the exit code shows that the run failed
     phase: Phase = "train"  #: the last phase of the run
     ended: bool = False  #: True if the log shows that the run was stalled until it was ended
-    last_sign: float | None = None  #: time of the last step, by the log's clock
+    last_sign: float | None = None  #: time of the last step, according to the log's clock
     #: True if the rank that the others wait for is known: by its stack, or because its log has no timeout
     missed: bool = False
 
@@ -115,10 +115,11 @@ class Trace(msgspec.Struct, frozen=True):
 
 
 def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgement | None:
-    """Judge a failure that a line reports but that training survived, as the steps after the last match show.
+    """Assess a failure that training survived, by the number of steps after the last match.
 
-    One step is enough if training then reached its last step and had taken steps before the match: a progress
-    bar is drawn once more when its program ends, even by an exception.
+    One step is enough if training had taken steps before the match and then reached its last step. Otherwise,
+    one step is weak evidence: a progress bar is drawn once more when its program ends, even because of an
+    exception.
     """
     reached = facts.complete and facts.advances > followed
     needed = RECOVERED_BUT_DIED if facts.died else 1 if reached else RECOVERED
@@ -129,7 +130,7 @@ def judge_recovery(followed: int, still_there: bool, facts: RunFacts) -> Judgeme
 
 
 def judge_service(answered: int, facts: RunFacts) -> Judgement | None:
-    """Judge a failed request of an inference server that continued to answer other requests."""
+    """Assess a failed request of an inference server that continued to answer other requests."""
     if not continued_to_serve(answered, died=facts.died):
         return None
     return Judgement("harmless", message("diagnosis.served", answers=answered))

@@ -1,7 +1,7 @@
-"""Judge a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
+"""Assess a loss that jumps, diverges or freezes, and gradients that are zero, by the printed numbers.
 
-All judgments compare the run with itself. A run's first values are not a baseline (a first loss may have any
-value), and single values of a noisy run are not significant: a value must differ clearly from all values
+Each assessment compares the run with itself. A run's first values are not a baseline (a first loss may have
+any value), and single values of a noisy run are not significant: a value must differ clearly from all values
 shortly before it.
 """
 
@@ -37,9 +37,9 @@ ZEROS_NEVER = 5  #: minimum number of zero losses from the start that count, eac
 #: minimum number of printed zeros if steps overflowed, as skipped steps may print 0
 ZEROS_AFTER_OVERFLOW = 50
 NO_MARGIN = 10  #: minimum number of equal losses that count in preference learning with rewards of zero
-COARSE = 20  #: a loss of fewer units of its last printed digit may change a lot and look the same
-#: minimum ratio of the number of equal losses to that of the longest earlier row: some losses are computed
-#: rarely and printed repeatedly
+COARSE = 20  #: a loss below this many units of its last printed digit can change and still print the same
+#: minimum ratio of the number of equal losses to the longest earlier series of equal losses: some losses are
+#: computed rarely and printed repeatedly
 REPEATED = 3
 #: minimum number of equal losses if no other loss was printed: more than the ranks of a node, which may all
 #: print the same loss
@@ -102,13 +102,13 @@ def _few(points: Sequence[Point]) -> list[float]:
 
 
 def _far_apart(points: Sequence[Point]) -> bool:
-    """Return whether the steps of two points are so far apart that the second is not an early one."""
+    """Return whether the steps of two points are so far apart that the second is not early in a run."""
     steps = [point.step for point in points[:2] if point.step is not None]
     return len(steps) == 2 and steps[1] - steps[0] >= MID_RUN
 
 
 def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bool) -> Judgement | None:
-    """Judge a loss that rose permanently: its latest values are all above its best ones.
+    """Assess a loss that rose permanently: its latest values are all above its best ones.
 
     ``nan_follows``: the loss finally became NaN, which is then a consequence. ``rewarded``: the loss is one
     of reinforcement learning, for which a few values are not significant.
@@ -140,7 +140,7 @@ def judge_divergence(points: Sequence[Point], *, nan_follows: bool, rewarded: bo
 
 
 def judge_spike(points: Sequence[Point]) -> Judgement | None:
-    """Judge a loss that jumped within its last points, even if it is recovering."""
+    """Assess a loss that jumped within its last points, even if it is recovering."""
     known = finite_losses(points)
     for index in range(max(1, len(known) - NEAR_THE_END), len(known)):
         before, point = known[max(0, index - BASELINE) : index], known[index]
@@ -200,7 +200,7 @@ def judge_frozen(
     zero_is_odd: bool = False,
     overflowed: bool = False,
 ) -> Judgement | None:
-    """Judge a loss that repeats the same number, or that is no longer printed while steps continue.
+    """Assess a loss that repeats the same number, or that is no longer printed while steps continue.
 
     ``unlogged``: training steps since a loss was printed. ``bar``: the loss is printed by a progress bar,
     which repeats the last value. ``zero_is_odd``: numbers are printed in full and there is no sign of
@@ -247,8 +247,8 @@ def _guessing(known: Sequence[Point]) -> int | None:
 
     A run has this loss at its start, too. So its loss must have differed for longer than its first values, or
     the run must have begun long before. Equal or steadily falling values do not count as fluctuation: ranks
-    repeat each other's values, values with few digits round to the same number, a smoothed loss passes the
-    level. While the learning rate rises or is nearly zero, a constant loss is normal.
+    repeat each other's values, values with few digits round to the same number, and a smoothed loss passes
+    through the level. While the learning rate rises or is nearly zero, a constant loss is normal.
     """
     before, run = known[:-GUESSED], [point.loss for point in known[-GUESSED:] if point.loss is not None]
     if len(run) < GUESSED or not all(math.isfinite(loss) and loss > 0 for loss in run):
@@ -295,7 +295,7 @@ def _is_coarse(loss: float, known: Sequence[Point]) -> bool:
 def judge_zero_gradients(
     points: Sequence[Point], *, exact: bool, rewarded: bool, overflowed: bool
 ) -> Judgement | None:
-    """Judge gradient norms of 0 with a learning rate of 0, or a loss that is constant or never falls."""
+    """Assess gradient norms of 0 with a learning rate of 0, or a loss that is constant or never falls."""
     known = [point for point in points if point.grad_norm is not None]
     zeros = 0
     for point in reversed(known):

@@ -1,4 +1,4 @@
-"""Judge dynamic loss scaling: overflows may be calibration at the start, or the end of training."""
+"""Assess dynamic loss scaling: overflows may be calibration at the start, or the end of training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ScaleFacts(msgspec.Struct, frozen=True):
 
 
 def judge_overflow(trace: Trace, scale: ScaleFacts, facts: RunFacts) -> Judgement:
-    """Judge fp16 overflows: harmless calibration at the start, frequent skips, or the end of training."""
+    """Assess fp16 overflows: harmless calibration at the start, frequent skips, or the end of training."""
     count = sum(hits for _, hits in trace.intervals) + trace.tail
     good = trace.after_last - 1 if not trace.tail else 0
     lost = scale.good is not None and scale.good < RECOVERED
@@ -75,10 +75,10 @@ def _begun_at(trace: Trace) -> int:
 def judge_skipped(
     first: tuple[float, int] | None, last: tuple[float, int] | None, losses: Sequence[float], facts: RunFacts
 ) -> Judgement | None:
-    """Judge a run that skipped nearly all steps, by the engine's first and last printed (count, step).
+    """Assess a run that skipped nearly all steps, by the engine's first and last printed (count, step).
 
-    The judgment is for logs that print the count of skipped steps but no overflows. A loss that falls proves
-    that steps are applied.
+    This assessment is for logs that show the count of skipped steps but no overflows. A loss that falls
+    proves that steps are applied.
     """
     if first is None or last is None or last[0] > last[1] or first[0] > first[1]:
         return None
@@ -102,7 +102,7 @@ def _fell(losses: Sequence[float]) -> bool:
 def judge_falling_scale(
     scales: Sequence[float | None], facts: RunFacts, *, excerpt: bool = False
 ) -> Judgement | None:
-    """Judge a loss scale that keeps falling, in logs that print the scale but no overflows.
+    """Assess a loss scale that keeps falling, in logs that print the scale but no overflows.
 
     ``excerpt``: the log begins in mid-run, so the scale is already calibrated.
     """

@@ -22,10 +22,10 @@ class _Row(msgspec.Struct):
 
 
 class NanLosses:
-    """Count, for each counter of losses, how many losses in a row are NaN or infinite.
+    """Counts of consecutive NaN or infinite losses, by counter, such as the loss of one rank.
 
-    The result depends only on the losses, not on the time at which they are read: the same run is reported at
-    the same step each time.
+    The result depends only on the losses, not on the time at which they are read, so a run is always reported
+    at the same step.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class NanLosses:
         return "began" if first else ""
 
     def _drop_ended(self) -> None:
-        """Remove counters that ended while their losses were bad, such as those of a lost rank."""
+        """Remove counters without further losses whose last losses were bad, such as that of a lost rank."""
         for counter in list(self._reported):
             row = self._rows[counter]
             if self._losses - row.seen > max(GOOD, 2 * row.gap):

@@ -1,8 +1,8 @@
-"""Judge runs that fail without an error message, by a table of conditions on the metrics they print.
+"""Assess runs that fail without an error message, by a table of conditions on the metrics they print.
 
-Each judgment is a list of conditions that must all hold, each on one metric. They compare a run with itself
-and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule, and a solved
-task are not failures.
+Each assessment is a list of conditions that must all hold, each on one metric. The conditions compare a run
+with itself and read many values in a row: a spike that disappears, the warm-up or last steps of a schedule,
+and a solved task are not failures.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ FLOOR = 0.05  #: values within this share of a metric's range above its minimum 
 GONE = 0.05  #: a metric below this share of its first values has vanished
 OUTLIERS = 20  #: one reward in this many may be an outlier above the level that a run reaches
 NEAR_BEST = 0.1  #: values within this share of a reward's range below its best value are at its best
-KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to values before, and its minimum value
-KL_STAYED, KL_RAMP = 10, 20  #: numbers of values for which an exploded KL stays high, and rises before
+KL_TIMES, KL_LEAST = 20.0, 50.0  #: minimum ratio of an exploded KL to earlier values, and its minimum value
+KL_STAYED, KL_RAMP = 10, 20  #: numbers of high values of an exploded KL, and of the rising values before
 EXACT = 3  #: minimum number of printed digits that show that a rate is not rounded to 0
 NOT_FALLING = 0.97  #: a loss above this share of the first losses does not fall
 EVALUATIONS = 5  #: minimum number of equal evaluation results that count, if printed with five digits
@@ -55,7 +55,7 @@ class Quality(NamedTuple):
 
 
 def never_varied(metric: str, value: float, count: int) -> Condition:
-    """Return a condition that holds if a metric never had a different value."""
+    """Return a condition that holds if the value of a metric never changed."""
 
     def holds(metrics: Metrics) -> Params | None:
         values = metrics.get(metric, ())
@@ -95,7 +95,7 @@ def stays_zero(metric: str, count: int) -> Condition:
 
 
 def _at_end(same: Sequence[bool]) -> int:
-    """Return how many values at the end are true."""
+    """Return the number of consecutive true values at the end."""
     return next((at for at, value in enumerate(reversed(same)) if not value), len(same))
 
 

@@ -22,8 +22,8 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from stallwatch_rules.stacks.records import RankGroup
 from stallwatch_rules.stacks.spans import ranks_in
 
-WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: numbers of steps over which the mean deviation is judged
-OF_RANKS = WINDOWS[:4]  #: numbers of steps over which the mean deviation of a single rank is judged
+WINDOWS = (10, 20, 40, 80, 160, 320, 640)  #: window lengths, in steps, of the test for slow hosts
+OF_RANKS = WINDOWS[:4]  #: window lengths, in steps, of the test for slow ranks
 LEAST = math.log(1.065)  #: minimum mean deviation of a slow host, as a logarithm
 Z = 6.5  #: minimum mean deviation in standard errors: noise alone reaches it once in 2.5 × 10¹⁰ means
 #: Minimum share of steps that must deviate upwards; smaller in long windows, see `required_positive_steps`.
@@ -37,7 +37,7 @@ _CLIP = 4.0  # maximum deviation of one step, in standard deviations: larger one
 _LEAST_CLIP = 2 * LEAST  # deviation below which a step is never clipped: twice the minimum of a slow host
 _MEMORY = 64  # minimum number of steps from which the noise of all hosts is estimated
 _VALUES = 1024  # number of values from which the noise is estimated: the fewer hosts, the more steps
-_QUICK = 512  # number of values for a rough estimate from fewer steps, such as when a run becomes noisier
+_QUICK = 512  # number of values for a rough estimate of the noise that shows an increase sooner
 _LEAST_QUICK = 5
 # number of steps from which the usual noise is taken: among two or three hosts, one host that becomes slow
 # changes the median, but only in one step
@@ -45,11 +45,11 @@ _USUAL_OF = 3
 _OWN_MEMORY = 256  # number of steps from which the noise of one series is estimated
 _MOST_CORRELATED = 0.95
 _RECENT = 64  # number of last steps whose deviations are kept individually
-_MEAN_OF = 4  # approximate number of steps in a rank's mean times: fewer than the detection of a change takes
+_MEAN_OF = 4  # approximate number of steps in a rank's mean times; fewer than the test of a change needs
 _MOST_RANKS = 16_384
 _MOST_OPEN = 512  # maximum number of incomplete steps; a rank that is this far from the other ranks is lost
 _TOKENS_VARY = 0.05  # relative variation of tokens below which time is assumed to be proportional to them
-_MOST_SLOPE = 2.0  # maximum exponent of the tokens: attention grows with the square of the length
+_MOST_SLOPE = 2.0  # maximum exponent of tokens in the time: attention takes quadratic time
 _MEDIAN_TO_SD = 0.6745
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -162,7 +162,7 @@ class Comparison(Generic[_Key]):
         return max(lag, self._series[key].mean(steps))
 
     def restart(self, keys: Iterable[_Key]) -> None:
-        """Judge these keys from scratch, because their lag has ended; keep the estimates of their noise."""
+        """Restart the test of these keys, because their lag has ended; keep the estimates of their noise."""
         for key in keys:
             if (series := self._series.get(key)) is not None:
                 series.steps = 0
@@ -205,7 +205,7 @@ class Comparison(Generic[_Key]):
         return max(1.0, (len(self._series) - 1) * min(self._steps, 2 * self._memory - 1) / 2)
 
     def _correlation(self) -> float:
-        """Return an upper bound of the step-to-step correlation; at 0, half of each change is reversed."""
+        """Return an upper bound of the correlation of successive steps, derived from their changes."""
         if not self._square:
             return 0.0
         given = 1 + 2 * self._product / self._square + 3 / math.sqrt(self._samples())
@@ -384,7 +384,7 @@ class SlowHosts:
         return {rank: each for group in groups.values() for rank, each in deviations(group).items()}
 
     def _of_hosts(self, values: Mapping[int, float]) -> dict[str, float]:
-        """Return the deviation of each host: the median of its ranks', within their groups."""
+        """Return the deviation of each host: the median of its ranks' deviations within their groups."""
         groups: dict[str, dict[str, list[float]]] = {}
         for rank, value in values.items():
             hosts = groups.setdefault(self._group.get(rank, ""), {})

@@ -1,4 +1,4 @@
-"""Judge runs that stalled silently, in an evaluation, in collectives, or because a rank left."""
+"""Assess runs that stalled silently, in an evaluation, in collectives, or because a rank exited."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LATE = 10.0  #: maximum seconds without a step that are normal before a manual s
 
 
 def judge_evaluation(facts: RunFacts) -> Judgement | None:
-    """Judge a run whose last sign of life is an evaluation that does not end."""
+    """Assess a run whose last sign of life is an evaluation that does not end."""
     if facts.phase != "eval" or not facts.is_stalled:
         return None
     if facts.timed_out:
@@ -29,7 +29,7 @@ def judge_evaluation(facts: RunFacts) -> Judgement | None:
 
 
 def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | None:
-    """Judge ZeRO-3 ranks with different experts, which gather different parameters and deadlock.
+    """Assess ZeRO-3 ranks with different experts, which gather different parameters and deadlock.
 
     ``witness``: the log shows that the order of modules changed, or that ranks gathered different parameters.
     """
@@ -39,7 +39,7 @@ def judge_moe(facts: RunFacts, *, experts: bool, witness: bool) -> Judgement | N
 
 
 def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None) -> Judgement | None:
-    """Judge a run without a step whose first collectives hang, because GPUs fail at peer-to-peer transfers.
+    """Assess a run without a step whose first collectives hang, because GPUs fail at peer-to-peer transfers.
 
     ``direct``: NCCL chose peer-to-peer, or the kernel reported an error about it. ``first_work``: the number
     of the collective that timed out.
@@ -52,7 +52,7 @@ def judge_peer_to_peer(facts: RunFacts, *, direct: bool, first_work: int | None)
 
 
 def judge_silence(facts: RunFacts) -> Judgement | None:
-    """Judge a silent hang: a silence after steps that is longer than the run's own pace allows."""
+    """Assess a silent hang: a silence after steps that is longer than the run's own pace allows."""
     if facts.complete or not facts.stalled:
         return None
     if facts.silence is None:
@@ -80,7 +80,7 @@ def note_on_manual_stop(silence: float | None, durations: Sequence[float], paces
 
 
 def judge_left(left: Sequence[ExitedRank], facts: RunFacts) -> Judgement | None:
-    """Judge ranks that left while others stalled, failed, or continued to the end without them.
+    """Assess ranks that left while others stalled, failed, or continued to the end without them.
 
     For a run that ended well, pass only ranks without which it continued.
     """

@@ -1,10 +1,11 @@
 """Find steps that became slower than the run's own baseline, by a sequential test.
 
-A live run is judged repeatedly, so a rule of thumb would eventually fire by chance. Each time, the latest
+A live run is tested repeatedly, so a rule of thumb would eventually fire by chance. Each time, the latest
 steps are compared with all steps before them by their ranks (the Mann-Whitney test, which does not assume a
 distribution of the steps), for windows of many lengths. The limit is set so that independent step times of
-any spread raise a false alarm in at most one run of a hundred over 400 steps. It grows with the length of the
-run and with the correlation of neighboring steps. `bench/slowdown.py` measures it.
+any spread raise a false alarm in at most one run of a hundred over 400 steps. The limit grows with the length
+of the run and with the correlation of neighboring steps. `bench/slowdown.py` measures the rate of false
+alarms.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def slowdown(paces: Sequence[float], *, alone: bool = True) -> tuple[float, floa
     slower gradually do so by design, as with ever longer sequences.
     """
     steps = len(paces) - WARM_UP
-    joined = max(1, -(-steps // LOOKED_AT))  # steps that are judged together in a long run
+    joined = max(1, -(-steps // LOOKED_AT))  # number of steps that count as one in a long run
     steady = _blocks(paces[WARM_UP:], joined)
     if len(steady) < BASELINE + RECENT:
         return None
@@ -77,8 +78,8 @@ def _standing_out(paces: Sequence[float], limit: float, *, alone: bool) -> Itera
             pairs[end - 1] - pairs[begin] - mean * neighbours + (count - 1) * mean * mean,
         )
 
-    # Every length is tested: in a window that does not begin at the rise, the rise makes even steps
-    # correlate.
+    # Every window length is tested: if a window does not begin at the rise, the rise itself makes the steps
+    # look correlated.
     for recent in range(RECENT, size - BASELINE + 1):
         before = size - recent
         beyond = sums[size] - sums[before] - recent * (size + 1) / 2
@@ -119,9 +120,9 @@ def as_quick(rates: Sequence[float]) -> bool:
 
 
 def slowed_from(paces: Sequence[float], usual: float, now: float) -> int:
-    """Return the index of the first final pace that is nearer to the present pace than to the former.
+    """Return the index from which the paces stay clearly above the former pace, near the present pace.
 
-    Three paces are read together, because a single step may be fast and clocks count whole seconds.
+    The median of three paces counts, because a single step can be fast and some clocks count whole seconds.
     """
     limit = usual + (now - usual) / 3
     start = len(paces)
@@ -139,7 +140,7 @@ def steady_shift(paces: Sequence[float], *, excerpt: bool = False) -> tuple[floa
     five percent means that one GPU is slower. The result is ``None`` for uneven steps. ``excerpt``: the log
     begins in mid-run, so fewer steps must be enough.
     """
-    joined = max(1, -(-len(paces) // BLOCKS))  # steps that are judged together in a long run
+    joined = max(1, -(-len(paces) // BLOCKS))  # number of steps that count as one in a long run
     paces = _blocks(paces, joined)
     few = len(paces) < EXCERPT
     if len(paces) < 5 or (few and not excerpt):
@@ -171,7 +172,7 @@ def _blocks(paces: Sequence[float], joined: int) -> Sequence[float]:
 
 
 def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = False) -> Judgement | None:
-    """Judge very even steps that abruptly and permanently became slower by a few percent."""
+    """Assess very even steps that abruptly and permanently became slower by a few percent."""
     shift = steady_shift(paces, excerpt=excerpt)
     if shift is None:
         return None
@@ -187,7 +188,7 @@ def judge_straggler(paces: Sequence[float], facts: RunFacts, *, excerpt: bool = 
 
 
 def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Judge steps that permanently became slower by more than half; ``paces`` are seconds per step."""
+    """Assess steps that permanently became slower by more than half; ``paces`` are seconds per step."""
     slowed = slowdown(paces)
     if slowed is None:
         return None
@@ -207,7 +208,7 @@ def judge_step_time(paces: Sequence[float], facts: RunFacts) -> Judgement | None
 
 
 def judge_throughput(rates: Sequence[float], facts: RunFacts) -> Judgement | None:
-    """Judge falling tokens per second, for logs without step times."""
+    """Assess falling tokens per second, for logs without step times."""
     slowed = slowdown([1 / rate for rate in rates if rate > 0])
     if slowed is None:
         return None

@@ -1,4 +1,4 @@
-"""Judge ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
+"""Assess ZeRO-3's trace-cache invalidations: harmless, slow, or the last message before a stall."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FEW, _RARE_STEPS = 8, 5.0  # maximum number of rare matches, and minimum number
 
 
 def judge_trace_cache(trace: Trace, facts: RunFacts) -> Judgement:
-    """Judge ZeRO-3's trace-cache invalidations by the steps around them."""
+    """Assess ZeRO-3's trace-cache invalidations by the steps around them."""
     if facts.is_stalled:
         if facts.missed:  # the message does not make a rank wait: at most, it cost time before the stall
             return _cost(trace) or Judgement("harmless", message("diagnosis.trace-cache-elsewhere"))

@@ -90,7 +90,7 @@ def assess(
 
 
 def changes_of(before: Sequence[RuleFinding], after: Sequence[RuleFinding]) -> list[FindingChange]:
-    """Return the changes that a report shows: findings added, removed, or with another harm, role or note."""
+    """Return the changes that a report shows: findings added, removed, or with a new harm, role, or note."""
     known = {finding.rule: finding for finding in before}
     changes = []
     for finding in after:

@@ -1,4 +1,4 @@
-"""Find consequences of a failure or of a finished run's end, and the rank that failed first."""
+"""Find the consequences of a failure or of a run's normal end, and find the rank that failed first."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ _TASK_FAILED = lazy(r"Exited with exit code (?!(?:130|137|143)\b)[1-9]")
 def aftermath(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Turn consequences of a failure into symptoms: for example, Slurm cancels a step whose task failed.
 
-    The other nodes lose the rendezvous with the node that died, and a process may crash with a segmentation
-    fault during its teardown. However, peers that lose a process do not make that process crash, though they
-    may report the loss before the crash.
+    Other examples are nodes that lose their rendezvous with a node that died, and a process that crashes with
+    a segmentation fault during its teardown. A peer's report that it lost a process is never the reason for
+    that process's crash, even if the report comes before the crash.
     Example: ``torch.OutOfMemoryError``, then ``STEP 88131.0 ON n1 CANCELLED``: the cancellation is a symptom.
     """
     requests = [RemovedFinding(one.rule) for one in _requests(now)]
@@ -99,7 +99,7 @@ def _task_failed_before(now: Assessment, late: RuleFinding) -> bool:
 
 
 def _raised_first(exception: Unknown, late: RuleFinding) -> bool:
-    """Return whether an unknown exception is known to have come before a finding."""
+    """Return whether the log shows that an unknown exception occurred before a finding."""
     places = late.occurrences
     if exception.time is not None and all(place.time is not None for place in places):
         return all(place.time is not None and exception.time < place.time for place in places)
@@ -147,12 +147,12 @@ def first_failure(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _was_read(rank: int, run: Snapshot) -> bool:
-    """Return whether the lines of a rank were read: launchers may write them elsewhere, or omit them."""
+    """Return whether any line of a rank was read; launchers can write lines elsewhere or omit them."""
     return any(of == rank and stream.index for (_, of), stream in run.streams.items())
 
 
 def _left(run: Snapshot, note: Text, rank: int) -> RuleFinding:
-    """Return the finding for the rank that left early, with the launcher's line about its exit."""
+    """Return the finding for a rank that exited early, with the launcher's line about its exit."""
     streams = run.streams
     lines = [line for stream in streams.values() if (line := stream.summary.exit_lines.get(rank)) is not None]
     last = [stream.last_advance for (_, of), stream in streams.items() if of == rank]
@@ -198,7 +198,7 @@ def abort_at_exit(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _somebodys(finding: RuleFinding) -> bool:
-    """Return whether a finding's lines only show that a process ended, which may not be of the training."""
+    """Return whether a finding only shows that a process ended, which might not be a training process."""
     if finding.tagged("any-process") and finding.hits:
         return finding.tagged("exit-status") or all(map(_SOMEBODYS.search, finding.texts()))
     return is_of_other_program(finding)

@@ -1,4 +1,4 @@
-"""Infer findings that no single line shows from the facts of the run, each by its own judgment."""
+"""Infer findings that no single log line shows from the facts of the run."""
 
 from __future__ import annotations
 
@@ -128,13 +128,13 @@ def _mentioned(rule: str, run: Snapshot) -> bool:
 
 
 def _mismatches(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
-    """Infer that ranks waited in collectives with the same number but different operations."""
+    """Infer that ranks waited in collectives with the same sequence number but different operations."""
     if not now.facts.timed_out or now.facts.failed_otherwise:
         return
     odd = mismatched(watchdog_positions(run.streams))
     if odd is None or now.harmful(MOE_HANG) or now.harmful(LEFT_EARLY):
         return
-    lines: dict[str, Line] = {}  # operation → a line on it from one of its ranks
+    lines: dict[str, Line] = {}  # operation → a line about it from a rank that ran it
     for _, stream in sorted(run.streams.items(), key=lambda item: (item[0][1] or 0, item[0][0])):
         for rule in sorted(run.catalogue.tagged("flight-data") & stream.hits.keys()):
             line = stream.hits[rule].first.line
@@ -259,7 +259,7 @@ def _not_a_number(finding: RuleFinding) -> bool:
 
 
 def _skipped(run: Snapshot, points: Sequence[Point], facts: RunFacts) -> Judgement | None:
-    """Judge the number of skipped steps in the stream with the highest step."""
+    """Assess the number of skipped steps in the stream with the highest step."""
     counts = [(one.skipped_first, one.skipped_last) for one in run.streams.values()]
     first, last = max(counts, key=lambda count: count[1][1] if count[1] is not None else -1)
     losses = [point.loss for point in finite_losses(points) if point.loss is not None]
@@ -282,7 +282,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
 
 
 def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add rules to the list of those that a stall, a slowdown or a failed process explains in this run.
+    """Record the rules that a stall, a slowdown, or a failed process explains in this run.
 
     Example: a silent hang explains the ``DUE TO TIME LIMIT`` that ended it.
     """
@@ -290,7 +290,7 @@ def explanations(run: Snapshot, now: Assessment) -> Iterator[Change]:
     symptoms = tuple(finding.rule for finding in now.found if finding.role in ("symptom", "wrapper"))
     for finding in now.found:
         explains = finding.explains
-        # the finding is a stall that a judgment inferred
+        # the finding is a stall that was inferred from the run's progress
         if not finding.hits and finding.harm == "fatal" and finding.rule in STANDSTILLS:
             others = (rule for rule in symptoms if rule != finding.rule)
             explains = (*others, STEP_TIME, TRACE_CACHE, *now.ends)

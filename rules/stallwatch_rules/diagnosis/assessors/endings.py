@@ -1,4 +1,4 @@
-"""Assess how the run and its log ended: by the command, the launcher or a signal.
+"""Assess how the run and its log ended, from the command, the launcher, and signals.
 
 Schedulers send SIGTERM (or the signal that ``sbatch --signal`` names) before they reclaim a node. Many
 trainers then save and exit, each with its own message: such an end is not a failure, and no rule describes
@@ -32,7 +32,7 @@ from stallwatch_rules.text.display import earliest
 from stallwatch_rules.text.lazy import lazy
 
 FAR = 500  #: if more lines than this follow a failure, the failure did not end the log
-_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # families of rules for failures in work of a single rank
+_OWN_WORK = frozenset(("data", "rlhf-and-rollout"))  # rule families for failures in one rank's work
 _HANGS = lazy(r"timeout|timed-out|heartbeat|hang|stuck|sigabrt")
 _TIMED_OUT = lazy(r"[Tt]imed out|[Tt]ime-?out")
 
@@ -49,8 +49,8 @@ SIGNALS: dict[str, Tag] = {
 #: Other signals that end a process that does not handle them; their rule has the tag "other-signal".
 _OTHERS = ("SIGTRAP", "SIGSYS", "SIGXCPU", "SIGXFSZ", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGPIPE")
 
-NEAR = 500  #: maximum number of lines from the report of a signal to the end of the stream that it ended
-GRACE = 5  #: maximum number of steps of a stream below the report of the signal that ended the run
+NEAR = 500  #: maximum number of lines between the report of a signal and the end of the stream
+GRACE = 5  #: maximum number of steps that a stream shows after the report of the signal
 _SIGNAL = r"(?:SIG(?:TERM|HUP|USR[12])\b|(?:termination )?signal:? ?\(?(?:1|10|12|15)\b)"
 _SIGNAL_RECEIVED = lazy(
     rf"(?i)\b(?:recei?v(?:ed|ing)|caught|got|trapped|handling|after|due to|because of|on)\b.{{0,24}}?"
@@ -102,12 +102,12 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _is_of_own_work(finding: RuleFinding) -> bool:
-    """Return whether a symptom concerns a rank's own work, which a stall of other ranks does not cause."""
+    """Return whether a symptom is a failure in its rank's work, which other ranks' stalls cannot cause."""
     return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
 
 
 def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
-    """Return whether the run ended in a symptom of a stall: a collective's timeout, a watchdog's abort."""
+    """Return whether the run ended with a symptom of a stall, such as the timeout of a collective."""
     return any(
         _HANGS.search(one.rule) or (one.first is not None and _TIMED_OUT.search(one.first.line.text))
         for one in fatal
@@ -139,7 +139,7 @@ def stall_ends(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def signals(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Add the finding for a signal that ended the run, if no line in the log explains the signal.
 
-    Reports of other ranks that they lost the signaled rank do not explain it.
+    Other ranks' reports that they lost the signaled rank do not explain the signal.
     Example: ``The command was ended by SIGSEGV.`` and a log of steps: process-segfault.
     """
     context, catalogue = run.context, run.catalogue
@@ -195,7 +195,7 @@ def terminations(_: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Add the finding that a signal requested the end of the run, if the log shows that without a failure.
+    """Add the finding for a signal that requested the run's end, if the log shows the signal but no failure.
 
     Example: ``[rank: 0] Received SIGTERM: 15`` after the last step: the end was requested, so it is harmless.
     """
@@ -241,7 +241,7 @@ def _signs(stream: StreamReading) -> Iterator[tuple[Line, int, int]]:
 
 
 def _steps_below(stream: StreamReading, line: Line) -> int:
-    """Return how many steps of a stream began below a line of its source, as far as the stream shows."""
+    """Return how many steps of a stream began after a line of its source, as far as the stream shows."""
     main = stream.timelines.main if stream.source == line.source else None
     intervals = main.intervals if main is not None else []
     return sum(later.span for before, later in pairwise(intervals) if before.number > line.number)

@@ -1,4 +1,4 @@
-"""Judge whether the kernel sent a SIGKILL because memory ran out, by what is known about the memory."""
+"""Determine from the memory use whether the kernel sent a SIGKILL because memory ran out."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOCAL = lazy(r"\(exitcode: -9\) local_rank: (\d{1,6})\b")
 
 
 def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a SIGKILL whose lines do not mention memory: schedulers send it if SIGTERM has no effect.
+    """Assess a SIGKILL whose lines do not mention memory: schedulers send it if SIGTERM has no effect.
 
-    If a scheduler or a launcher is known to have ended the run, or ranks had given up waiting before, the
+    If a scheduler or a launcher is known to have ended the run, or if ranks had already given up waiting, the
     kill does not explain the failure. A scheduler that cancels after the kill only ends the remaining
     processes.
     Example: ``failed (exitcode: -9) local_rank: 0`` and nothing else: only the signal is known.
@@ -47,7 +47,7 @@ def kills(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge a SIGKILL by the observed memory use: far from the limit, the kernel does not send one.
+    """Assess a SIGKILL by the memory use: far below the limit, the kernel does not kill processes.
 
     Example: ``(exitcode: -9)`` while 12 of 128 GiB were in use: process-killed-from-outside.
     """
@@ -80,7 +80,7 @@ def memory(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def _killed_here(ending: Ending) -> bool:
-    """Return whether the watched process was killed, rather than one that a shell or a launcher reports."""
+    """Return whether the watched process itself was killed, not one that a shell or launcher reports."""
     detail = ending.detail
     how = detail.params.get("how") if isinstance(detail, Message) else None
     own = isinstance(how, Message) and how.has("run.status-signal")

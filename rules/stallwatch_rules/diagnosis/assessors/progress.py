@@ -1,4 +1,4 @@
-"""Judge rules whose harm depends on the later course of the run, and warnings from inside the ranks."""
+"""Assess rules whose harm depends on the later course of the run, and warnings from the probe."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NUMBER = lazy(NUMBER)
 
 
 def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge warnings that only the probe reported, such as a model that trains in evaluation mode.
+    """Assess warnings that only the probe reported, such as a model that trains in evaluation mode.
 
     Example: the probe saw ``loss nan, at least 3 times in a row``: fatal, though the run continues.
     """
@@ -41,7 +41,7 @@ def concerns(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge rules by the steps around them: trace-cache messages are harmless while steps advance.
+    """Assess findings by the steps around them: trace-cache messages are harmless while steps advance.
 
     Example: ``Invalidate trace cache @ step 0`` and 60 steps after it: harmless.
     """
@@ -60,7 +60,7 @@ def progress(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def trace_of(finding: RuleFinding, streams: Streams) -> Trace:
-    """Return how often the rule matched between steps, in the stream with the most matches.
+    """Return the number of matches in each interval between steps, for the stream with the most matches.
 
     If that stream has no steps itself, the steps of another stream are used, provided that both streams have
     timestamps.

@@ -1,4 +1,4 @@
-"""Judge failures that training survived, that programs handle, or that only follow a manual stop.
+"""Assess failures that training survived, that programs handle, or that only follow a manual stop.
 
 A reward function parses a model's answer, a data set skips unreadable lines, a library tests whether another
 library is installed: each may print the same traceback as a rank that fails. Only the later lines show
@@ -31,7 +31,7 @@ SCHEDULER = "scheduler-and-process"  #: family of rules for consequences of an e
 
 
 def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Make failures that training survived harmless, such as an out-of-memory error before 300 more steps.
+    """Make failures that training survived harmless, such as an out-of-memory error with 300 steps after it.
 
     Example: ``torch.OutOfMemoryError`` at step 5, then steps 6 to 300: harmless.
     """
@@ -46,7 +46,7 @@ def recoveries(run: Snapshot, now: Assessment) -> Iterator[Change]:
         often = often or (finding.tagged("nan-gradient") and _never_a_number(finding, streams))
         if finding.tagged("nan-gradient") and _calibrating(finding):
             yield finding.with_harm("harmless", message("diagnosis.overflow-start", count=finding.count))
-        # the exit status is that of a program that ran before the training or beside it
+        # the exit status belongs to a program that ran before or alongside the training
         elif finding.tagged("exit-status") and finding.followed:
             yield finding.with_harm("harmless", message("diagnosis.recovered", steps=finding.followed))
         elif is_recurring_noise(finding):
@@ -73,8 +73,8 @@ def raised(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make findings harmless if they follow a manual stop, or if the command succeeded.
 
-    Ranks that are interrupted one after the other lose each other, and report it: if the interrupt came
-    first, the report is a symptom of the interrupt alone. If the interrupt is known to have ended the run,
+    When ranks are interrupted one after another, they report that they lost each other. If the interrupt came
+    first, such a report is only a symptom of the interrupt. If the interrupt is known to have ended the run,
     findings after it are harmless, even if their rules describe causes.
     Example: ``Watchdog caught collective operation timeout``, then exit code 0: harmless.
     """
@@ -99,7 +99,7 @@ def excuses(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge failures that programs often handle, such as a request that timed out and was sent again.
+    """Assess failures that programs often handle, such as a request that timed out and was sent again.
 
     Example: ``json.decoder.JSONDecodeError: Extra data``, then no step: fatal.
     """
@@ -129,10 +129,10 @@ def handled_exceptions(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     """Make findings in output during teardown harmless, if a failure or a signal explains them.
 
-    Threads and children report that they lost the failed process, destructors and exit handlers fail, and
-    their output may come long before that of the failure. If the main thread only reports such a loss, the
-    last thread or child that died for another reason is the cause. A handled exception did not end the run,
-    unless the run is known to have died and no other finding shows why.
+    After a failure, threads and child processes report that they lost the failed process, and destructors and
+    exit handlers fail. This output can appear long before that of the failure itself. If the main thread only
+    reports such a loss, the last thread or child that died for another reason is the cause. A handled
+    exception did not end the run, unless the run is known to have died and no other finding shows why.
     Example: ``ConnectionResetError`` in a thread, and ``ValueError`` in the program: the latter ended the
     run.
     """
@@ -161,7 +161,7 @@ def teardown(run: Snapshot, now: Assessment) -> Iterator[Change]:
 
 
 def failed_starts(run: Snapshot, now: Assessment) -> Iterator[Change]:
-    """Judge the failed start of a program, shown by a shell's message or a usage text.
+    """Assess the failed start of a program, shown by a shell's message or a usage text.
 
     Start scripts load modules that a machine lacks, and print the help of programs, and then continue. So a
     start counts as failed only if the message is the last output. A requested help text is not a failure.
@@ -213,7 +213,7 @@ def _outlived(finding: RuleFinding, exceptions: Exceptions) -> bool:
 
 
 def _answered(finding: RuleFinding, streams: Streams) -> int:
-    """Return how many requests a server answered after the last match, in the stream with the fewest."""
+    """Return how many requests a server answered after the last match, in the stream with fewest answers."""
     return min((answers_after(key, hits.answers, streams) for key, hits in finding.hits.items()), default=0)
 
 
@@ -232,7 +232,7 @@ def _remembered(finding: RuleFinding, streams: Streams) -> bool:
             continue
         if sum(mark > hits.mark for mark in losses) < FORGOTTEN:
             return True
-        whole = not stream.templates.partial  # in a partial table, matches are counted, but losses are not
+        whole = not stream.templates.partial  # a partial table counts matches, but not all losses
         if whole and hits.count >= 3 and hits.count / curve.seen > OFTEN:
             return True
     return False
