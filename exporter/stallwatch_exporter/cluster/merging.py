@@ -236,7 +236,8 @@ class RunEpisodes(Episodes):
         The reported location is kept once the stall is over. It is also kept while later snapshots are less
         certain, because a host that has lost its connection soon seems silent, and the ranks that hang begin
         to end. It is also kept if a silent host posts again while its ranks, possibly together with other
-        ranks, wait in a collective, because the connections between the ranks are broken.
+        ranks, wait in a collective, because the connections between the ranks are broken. It is also kept if
+        only hosts that had posted their stacks are silent now: they lost their connection during the stall.
         """
         before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
         going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
@@ -246,7 +247,15 @@ class RunEpisodes(Episodes):
             and before.why == "unreachable"
             and (not now.odd or (now.why in _WAITING and set() < set(before.odd) <= set(now.odd)))
         )
-        is_surer = before is None or (now is not None and now.confidence >= before.confidence and not is_back)
+        is_lost_later = (
+            before is not None
+            and now is not None
+            and (before.odd and before.why != "unreachable" and now.why == "unreachable")
+            and {*now.silent} - {*before.silent} <= before.hosts.keys()
+        )
+        is_surer = before is None or (
+            now is not None and now.confidence >= before.confidence and not (is_back or is_lost_later)
+        )
         folded.stacks = now if going and now is not None and is_surer else before or folded.stacks
         stacks = folded.stacks
         if stacks is not None and stacks.odd and folded.rule in STANDSTILLS:

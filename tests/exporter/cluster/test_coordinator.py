@@ -888,7 +888,7 @@ def waits(host: Host) -> None:
 def test_a_host_that_answers_without_stacks_is_not_blamed_for_a_silent_one() -> None:
     run = Run()
     run.hangs("n0")
-    run.hosts["n2"].facts = {"ranks": "2"}
+    run.hosts["n0"].facts, run.hosts["n2"].facts = {"ranks": "0"}, {"ranks": "2"}
     run.post()
     run.hosts["n1"].has(incident(run.hosts["n1"].wall(), rule="silent-hang-no-error"))
     run.passes(20, "n1", "n2")
@@ -926,19 +926,41 @@ def test_a_host_that_did_not_answer_stays_blamed_if_all_wait_once_it_is_back() -
 def test_a_host_that_is_back_stays_blamed_while_its_ranks_wait(
     later: list[int], why: Why, blamed: list[int]
 ) -> None:
-    clock, got = Clock(), list[Incident]()
     hosts = {"n0": "0", "n1": "1", "n2": "2"}
     cut = StallStacks(0.0, 1.0, odd=[1], why="unreachable", silent=["n1"], hosts=hosts, confidence=0.85)
     back = StallStacks(0.0, 1.0, odd=later, why=why, hosts=hosts, confidence=0.92)
-    view = [View(cut)]
+    got = reported(cut, back)
+    assert [one.odd for one in got] == [[1], blamed]
+    assert got[-1].why == (why if why == "elsewhere" or blamed == [2] else "unreachable")
+
+
+@pytest.mark.parametrize(
+    ("first", "why", "had_posted", "blamed"),
+    [
+        ([1], "elsewhere", "n0 n1 n2", [1]),
+        ([1], "elsewhere", "n0 n1", [2]),
+        ([], "", "n0 n1 n2", [2]),
+    ],
+)
+def test_a_host_that_falls_silent_during_a_stall_takes_no_blame_away(
+    first: list[int], why: Why, had_posted: str, blamed: list[int]
+) -> None:
+    hosts = {name: name[1] for name in had_posted.split()}
+    whole = StallStacks(0.0, 1.0, odd=first, why=why, hosts=hosts, confidence=0.6)
+    cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], confidence=0.85)
+    assert [one.odd for one in reported(whole, cut)] == [first, blamed]
+
+
+def reported(first: StallStacks, later: StallStacks) -> list[StallStacks]:
+    """Return the stacks in the reports of a stall that has these stacks first, and later others."""
+    clock, got = Clock(), list[Incident]()
+    view = [View(first)]
     episodes = RunEpisodes(got.append, lambda: view[0], lambda: True, clock)
     stall = in_run(incident(clock.wall(), rule="silent-hang-no-error"), "a0", "n0", 0.0)
     episodes.take(stall)
     episodes.flush()
-    view[0] = View(back)
+    view[0] = View(later)
     clock.now += 60.0
     episodes.take(msgspec.structs.replace(stall, updated_at=stall.updated_at + 60.0))
     episodes.flush()
-    assert [one.stacks.odd for one in got if one.stacks is not None] == [[1], blamed]
-    assert got[-1].stacks is not None
-    assert got[-1].stacks.why == (why if why == "elsewhere" or blamed == [2] else "unreachable")
+    return [one.stacks for one in got if one.stacks is not None]
