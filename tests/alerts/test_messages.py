@@ -66,23 +66,23 @@ def test_a_stall_before_the_first_step_and_in_another_phase(stall: Stall) -> Non
 def test_a_start_that_stalls_has_no_rhythm_yet(stall: Stall) -> None:
     incident = stall(phase="init", step=None)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
-    assert "rhythm" not in english and "A start-up may take 30 s." in english
+    assert "rhythm" not in english and "The limit for start-up is 30 s." in english
     assert "节奏" not in chinese and "启动阶段的时限（30 秒）已过" in chinese
 
 
 def test_a_stall_of_a_run_whose_rhythm_is_not_known_does_not_speak_of_it(stall: Stall) -> None:
     incident = stall(threshold_seconds=90.0, stalled_seconds=95.0, learning=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
-    assert "This run's own rhythm" not in english
-    assert "enough steps to show its rhythm; until then, the limit is 1 min 30 s." in english
+    assert "learned from this run's steps" not in english
+    assert "enough steps to learn its stall threshold; until then, the limit is 1 min 30 s." in english
     assert "自己的节奏" not in chinese and "卡住阈值暂定为 1 分 30 秒" in chinese
 
 
 def test_the_shortest_threshold_is_not_called_the_rhythm_of_the_run(stall: Stall) -> None:
     incident = stall(at_floor=True)
     english, chinese = (render(incident, language, None).text for language in ("en", "zh"))
-    assert "rhythm" not in english and "Stallwatch waits at least 30 s." in english
-    assert "节奏" not in chinese and "Stallwatch 至少等待 30 秒。" in chinese
+    assert "learned" not in english and "Stallwatch waits at least 30 s before it reports" in english
+    assert "节奏" not in chinese and "Stallwatch 至少等待 30 秒才会报告卡住。" in chinese
 
 
 @pytest.mark.parametrize("over", [False, True])
@@ -109,7 +109,8 @@ def test_recovery_reports_its_duration(stall: Stall) -> None:
 
 def test_a_stall_reported_at_its_threshold_is_reported_as_longer(stall: Stall) -> None:
     incident = stall(stalled_seconds=3.004, threshold_seconds=3.0)
-    assert "for more than 3 s. This run's own rhythm allows 3 s." in render(incident, "en", None).text
+    text = render(incident, "en", None).text
+    assert "for more than 3 s. The stall threshold, learned from this run's steps, is 3 s." in text
     assert "已 3 秒以上没有完成" in render(incident, "zh", None).text
 
 
@@ -177,7 +178,7 @@ def test_an_unknown_failure_has_next_steps(stall: Stall) -> None:
     died = failed(stall, None, next_steps=steps, folder="/runs/a b", **about)
     shown = render(died, "en", None)
     assert shown.title == "[myrun] failed: ValueError: bad (train.py:8) (rank 3)"
-    assert "No rule in the catalogue explains it." in shown.text
+    assert "No rule in the catalogue explains the failure." in shown.text
     assert "1. Look at 'train.py:8 in load' first" in shown.text
     assert shown.text.endswith("    stallwatch diagnose --explain '/runs/a b'")
 

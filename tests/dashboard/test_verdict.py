@@ -293,7 +293,7 @@ def test_silence_of_the_agent_comes_before_all_it_said(make_incident: Callable[.
     found = judged(row("stale", seen=NOW - 95), make_incident(primary=primary()))
     assert found.headline.startswith("Agent gone since ")
     assert found.headline.endswith(": the run was stalled when last seen")
-    assert found.facts[0].startswith("The numbers below are from then.") and found.fixes
+    assert found.facts[0].startswith("The numbers below are from the last report.") and found.fixes
     assert (found.level, found.rule) == ("warning", SILENT_HANG)  # the incident that the Runs page names
 
 
@@ -302,7 +302,7 @@ def test_advice_to_look_at_a_process_names_its_host_in_a_run_over_hosts(
 ) -> None:
     alone = judged(row("stalled"), make_incident(rank=1, host="n2"))
     several = judged(row("stalled"), make_incident(rank=1, host="n2", hosts=["n1", "n2"]))
-    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run it on n2."]
+    assert [fix for fix in several.fixes if "n2" in fix] == [f"{alone.fixes[0]} Run this on n2."]
     assert "py-spy dump" in alone.fixes[0] and not any("n2" in fix for fix in alone.fixes)
 
 

@@ -87,9 +87,9 @@ def ends(how: str) -> str:
 @pytest.mark.parametrize(
     ("training", "how", "kind", "said"),
     [
-        ("plain", DIES, "failed", "died of ValueError: the batch has no labels"),
-        ("torch", DIES, "failed", "died of ValueError: the batch has no labels"),
-        ("plain", OUT_OF_MEMORY, "failed", "died of torch.OutOfMemoryError: CUDA out of memory."),
+        ("plain", DIES, "failed", "failed with ValueError: the batch has no labels"),
+        ("torch", DIES, "failed", "failed with ValueError: the batch has no labels"),
+        ("plain", OUT_OF_MEMORY, "failed", "failed with torch.OutOfMemoryError: CUDA out of memory."),
         ("plain", IS_KILLED, "killed", "was ended by SIGKILL, at step 150 of 6,250"),
         ("torch", IS_KILLED, "killed", "was ended by SIGKILL, at step 150 of 6,250"),
         ("plain", "os._exit(3)", "failed", "exited with 3, at step 150 of 6,250"),

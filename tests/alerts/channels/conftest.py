@@ -37,7 +37,7 @@ def edge(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
     found.close()
 
 
-TEXT = """No step has finished for 42 s. This run's own rhythm allows 30 s.
+TEXT = """No step has finished for 42 s. The stall threshold, learned from this run's steps, is 30 s.
 
 Run: myrun on node-1
 At: rank 1, step 160 of 900, training, last loss 0.63214
