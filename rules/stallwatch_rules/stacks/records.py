@@ -183,4 +183,4 @@ class StallStacks(msgspec.Struct):
     hosts: dict[str, str] = {}  #: host → its folded ranks; empty for a single host
     silent: list[str] = []  #: hosts of the run that do not respond
     candidates: list[int] = []  #: ranks among which the culprit is, if it is not certain
-    confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 if nothing was concluded
+    confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 without a result
