@@ -171,7 +171,7 @@ def catalogue_pages() -> Iterator[tuple[str, str]]:
 
 
 def patterns(pages: list[RulePage]) -> str:
-    """Return the JSON by which docs/javascripts/rules.js finds rules, causes first."""
+    """Return the JSON in which docs/javascripts/rules.js searches for rules, with causes first."""
     roles = ("cause", "symptom", "wrapper", "notice")
     named = ("id", "title", "title_zh", "patterns", "unless")
     pages = sorted(pages, key=lambda page: roles.index(page.role))

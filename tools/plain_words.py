@@ -1,10 +1,10 @@
 """Find words that are used here in a private sense: ``python tools/plain_words.py``.
 
-With ``--sample SEED``, print texts drawn at random instead, for a reader who rates how plain they are.
+With ``--sample SEED``, print randomly drawn texts instead, for a reader who rates them.
 
-`plain_words.toml` lists them, with what to write instead and where they are right. The check covers the names
-that Python code defines, its docstrings, comments and help texts, the documentation, the rule pages and the
-English messages; not code spans, code blocks and links.
+`plain_words.toml` lists the words with their replacements and the contexts in which they are correct. The
+check covers the names in Python code, docstrings, comments, help texts, the documentation, the rule pages and
+the English messages, but not code spans, code blocks and links.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ _LIST_ITEM = re.compile(r"^\s*(?:[*+-]|\d+\.|#+|\||>)\s")
 
 @dataclass(frozen=True)
 class Word:
-    """A word or phrase, and what to write instead."""
+    """A word or phrase, and its replacement."""
 
     pattern: re.Pattern[str]
     instead: str
     kinds: tuple[str, ...]
-    right: tuple[re.Pattern[str], ...]  #: contexts in which it has its usual sense
-    skipped: tuple[str, ...]  #: files in which it is not looked for
+    right: tuple[re.Pattern[str], ...]  #: contexts in which the word has its usual sense
+    skipped: tuple[str, ...]  #: files in which the word is not searched for
     enforced: tuple[str, ...]  #: the kinds of text that must be free of it
 
     def hits(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the places of a text that no usual sense explains."""
+        """Yield the places of the word in a text, except those in usual senses."""
         for found in self.pattern.finditer(text):
             usual = (place.span() for sense in self.right for place in sense.finditer(text))
             if not any(start <= found.start() and found.end() <= end for start, end in usual):
@@ -65,7 +65,7 @@ class Word:
 
 
 class Text(NamedTuple):
-    """A paragraph or a name, and the line of the file on which each of its own lines is."""
+    """A paragraph or a name, with the number of each of its lines in the file."""
 
     kind: str
     lines: list[tuple[int, str]]
@@ -109,7 +109,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def files() -> list[str]:
-    """Return the files to check: no records of the past, and no texts that other programs print."""
+    """Return the files to check, without historical records and texts that other programs print."""
     patterns = ("*.py", "*.md", "rules/stallwatch_rules/locale/en/*.json")
     listed = subprocess.run(
         ["git", "ls-files", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
@@ -119,7 +119,7 @@ def files() -> list[str]:
 
 
 def check(names: Iterable[str], words: list[Word]) -> Iterator[Hit]:
-    """Yield the hits in files, in their order."""
+    """Yield the hits in these files, in order."""
     for name in names:
         here = [word for word in words if not any(fnmatch(name, glob) for glob in word.skipped)]
         for text in texts(name, (ROOT / name).read_text(encoding="utf-8")):
@@ -150,17 +150,17 @@ def texts(name: str, source: str) -> Iterator[Text]:
 
 
 def spelled(name: str) -> str:
-    """Return the words of an identifier in lower case, with spaces between."""
+    """Return the words of an identifier in lowercase, separated by spaces."""
     return " ".join(_WORD.findall(name)).lower()
 
 
 def _plain(text: str) -> str:
-    """Blank out code spans and links, line by line as long as before."""
+    """Replace code spans and links by spaces, so that each line keeps its length."""
     return _SPAN.sub(lambda found: re.sub(r"[^\n]", " ", found[0][:-1]) + "~", text)
 
 
 def _python(source: str) -> Iterator[Text]:
-    passing: set[ast.AST] = set()  # names of a comprehension or a lambda live for a line
+    passing: set[ast.AST] = set()  # names in a comprehension or a lambda exist only for a line
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.comprehension):
             passing.update(ast.walk(node.target))
@@ -199,7 +199,7 @@ def _strings(node: ast.AST) -> Iterator[ast.Constant]:
 
 
 def _comments(source: str) -> Iterator[Text]:
-    """Yield the comments; those of whole lines under each other are one text."""
+    """Yield the comments; consecutive lines that contain only comments are one text."""
     block: list[tuple[int, str]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -276,7 +276,7 @@ def _group(name: str, quoted: str) -> str:
 @click.option("--count", is_flag=True, help="Count the hits of each word.")
 @click.option("--sample", "seed", type=int, metavar="SEED", help="Draw texts for a rating instead.")
 def main(paths: tuple[str, ...], every: bool, only: str | None, count: bool, seed: int | None) -> None:
-    """Print the places of private words, each with what to write instead; exit with 1 if there are any."""
+    """Print the places of private words with their replacements; exit with 1 if there are any."""
     if seed is not None:
         for number, (group, place, quoted) in enumerate(sample(seed), 1):
             click.echo(f"[{number}] {group}: {place}\n{quoted}\n")

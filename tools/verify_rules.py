@@ -122,7 +122,7 @@ def look(pages: Sequence[RulePage], package: str, sources: Sources) -> list[Veri
 def _promising(
     files: Iterable[SourceFile], search: Search, advance: Callable[[], None]
 ) -> Iterator[SourceFile]:
-    """Yield files that may hold a rule's text, the most likely first, to avoid parsing the rest."""
+    """Yield files that can contain a rule's text, most likely first, so that the others need no parsing."""
     by_promise: dict[int, list[SourceFile]] = {2: [], 1: []}
     for file in files:
         if search.done:

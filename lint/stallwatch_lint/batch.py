@@ -18,7 +18,7 @@ SIZES = (_TOTAL, _MICRO, _STEPS)
 
 
 def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
-    """Yield diagnostics for sizes that are inconsistent with every number of ranks, or with that of the run.
+    """Yield diagnostics for sizes that no number of ranks makes consistent, or not that of the run.
 
     Yield nothing if ranks share a batch (tensor or sequence parallelism) or if elasticity chooses the sizes.
     """
@@ -59,7 +59,7 @@ def check_batch(config: DsConfig, run: Run) -> Iterator[Diagnostic]:
 
 
 def ranks_wanted(config: DsConfig) -> int | None:
-    """Return the only number of ranks that three given sizes fit; ``None`` if several numbers fit."""
+    """Return the number of ranks that follows from three given sizes; ``None`` if several are possible."""
     total, micro, steps = (_whole(config, key) for key in SIZES)
     if not total or not micro or not steps or _shares_batches(config) or total % (micro * steps):
         return None

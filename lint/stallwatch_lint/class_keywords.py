@@ -54,7 +54,7 @@ def _not_taken(
     for keyword in unknown:
         name = keyword.arg or ""
         if {one.new for one in TRAINERS.changed if one.old == name and one.new} & beside:
-            continue  # the script passes both names; one of them is for older releases
+            continue  # the script passes both names, one of which is for older releases
         yield diagnostic(
             "trainer-argument-unknown",
             (script.file, keyword.value.lineno),
@@ -110,7 +110,7 @@ def check_compute_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         (one, loss) for one in script.classes if (loss := _methods(one).get("compute_loss")) is not None
     ]
     if any(_takes(loss) and loss.args.kwarg is None for _, loss in losses):
-        return  # the script defines both signatures; one of them is for older releases
+        return  # the script defines both signatures, one of which is for older releases
     for node, loss in losses:
         reached = conditions_of(script.tree).of(loss)
         if reached == "asked" or _takes(loss) or loss.decorator_list or not _is_trainer(script, node):
@@ -129,7 +129,7 @@ def _takes(loss: ast.FunctionDef) -> bool:
 
 
 def _replaced(script: Script) -> bool:
-    """Return whether the file may call ``compute_loss`` itself with other arguments, or replace a step."""
+    """Return whether the file can call ``compute_loss`` with other arguments, or replace the step."""
     if any("training_step" in _methods(one) for one in script.classes):
         return True
     stored = (node for node in script.nodes if isinstance(node, (ast.Name, ast.Attribute)))

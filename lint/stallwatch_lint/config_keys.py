@@ -108,7 +108,7 @@ def check_top_keys(config: DsConfig, _run: Run) -> Iterator[Diagnostic]:
 
     DeepSpeed 0.19.8 reads the keys that it knows and ignores all others (``runtime/config.py``,
     ``_initialize_params``). Users keep notes and their own settings at the top level, so a key is reported
-    only if it nearly equals a key that DeepSpeed reads.
+    only if it is similar to a key that DeepSpeed reads.
     """
     for key in () if config.accelerate else config.values:
         if not isinstance(key, str) or key in KNOWN.top:  # YAML keys can have any type
@@ -223,7 +223,7 @@ _TAKES: Mapping[KindName, Callable[[Any], bool]] = {
 
 
 def _plain(value: Any) -> int | float | None:
-    """Return the number that a string holds; ``None`` if it holds none."""
+    """Return the number in a string; ``None`` if the string is not a number."""
     try:
         found = number(float(value)) if isinstance(value, str) else None
     except ValueError:

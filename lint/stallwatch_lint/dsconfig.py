@@ -13,15 +13,15 @@ Path = tuple[str, ...]  #: the keys from the top, such as ``("zero_optimization"
 _LARGEST = 1e300
 _LAST_STAGE = 3  # ``ZeroStageEnum.max_stage`` of DeepSpeed 0.19.8, ``runtime/zero/config.py``
 _WHOLE_TEXT = lazy(r"[+-]?[0-9]{1,300}(_[0-9]{1,300}){0,9}(\.0{1,300})?")
-AUTO = "auto"  #: a value that transformers or accelerate replaces; DeepSpeed itself never does
+AUTO = "auto"  #: a value that transformers or accelerate replaces, but DeepSpeed does not
 
 
 @dataclass(frozen=True)
 class DsConfig:
-    """The values of one configuration file, with the lines of its keys.
+    """The values of one configuration file, with the line numbers of its keys.
 
-    ``lines`` holds the lines of keys, counted from 1; it omits keys from other sources. ``world_size`` is the
-    number of ranks in the file itself (accelerate's ``num_processes``).
+    ``lines`` has the line numbers of keys, counted from 1, without keys from other sources. ``world_size``
+    is the number of ranks in the file (accelerate's ``num_processes``).
     """
 
     values: Mapping[str, Any]

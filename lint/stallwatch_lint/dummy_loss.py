@@ -18,13 +18,13 @@ _PERSISTENT = 1e5  #: the default of ``stage3_param_persistence_threshold``
 def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
     """Find loss terms such as ``0.0 * sum(p.sum() for p in model.parameters())``, in one line or as a loop.
 
-    Parameters of no more elements than ``stage3_param_persistence_threshold`` are never partitioned
-    (DeepSpeed 0.19.8), so a sum over a small part of a model may work. A term is reported only if it is
-    assigned to a variable named for a loss, or to a variable on which ``backward`` is called, or if it is
-    multiplied by zero, which has no other use: the same sum for a log line is just as wrong under ZeRO-3, but
-    does not stop the run. In a ``forward``, the parameters may be those of the running module, which are
-    present, so the severity is only "likely". Recorded: DeepSpeed 0.15.3 and 0.19.8 fail in the first
-    backward.
+    Parameters with at most ``stage3_param_persistence_threshold`` elements are not partitioned (DeepSpeed
+    0.19.8), so a sum over a small part of a model can work. A term is reported only in three cases: it is
+    assigned to a variable that is named for a loss, it is assigned to a variable on which ``backward`` is
+    called, or it is multiplied by zero, which has no other use. The same sum for a log line is also wrong
+    under ZeRO-3, but does not stop the run. In a ``forward``, the parameters can be those of the running
+    module, which are present, so the severity is only "likely". As tested, DeepSpeed 0.15.3 and 0.19.8 fail
+    in the first backward pass.
     """
     config = run.config
     if config is None or config.stage != 3:
@@ -44,7 +44,7 @@ def check_dummy_loss(script: Script, run: Run) -> Iterator[Diagnostic]:
         terms.update(name for node in nodes for name in _assigned_term(node, makers, losses))
         owners = [owner for node in nodes if (owner := _owner_of_parameters(node)) is not None]
         forward = isinstance(scope, ast.FunctionDef) and scope.name == "forward"
-        # In a `forward`, `self.parameters()` belong to the running module, so they may be present.
+        # In a `forward`, `self.parameters()` belong to the running module, so they can be present.
         own = forward and any(dotted(owner) == "self" for owner in owners)
         # Some parameters of a whole model are large enough to be partitioned.
         whole = any(last_name(one) in ("model", "engine") or models.is_model(one) for one in owners)
@@ -88,7 +88,7 @@ def _makers(script: Script) -> Iterator[str]:
 
 
 def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
-    """Return whether the node is ``0.0 * extra``, whose only use is to touch each parameter."""
+    """Return whether the node is ``0.0 * extra``, which is only used to touch each parameter."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
         return False
     for zero, other in ((node.left, node.right), (node.right, node.left)):
@@ -98,7 +98,7 @@ def _zeroed(node: ast.AST, terms: set[str], makers: frozenset[str]) -> bool:
 
 
 def _assigned_term(node: ast.AST, makers: frozenset[str], losses: set[str]) -> Iterator[str]:
-    """Yield the names of variables that hold a sum of parameters and are not losses themselves."""
+    """Yield the names of variables that contain a sum of parameters and are not losses."""
     if isinstance(node, ast.Assign) and _sums_parameters(node.value, makers):
         for target in node.targets:
             if isinstance(target, ast.Name) and not _is_loss(target.id, losses):

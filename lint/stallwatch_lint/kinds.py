@@ -1,4 +1,4 @@
-"""Find the names of a script that hold a Trainer or an Accelerator, by constructor or by name."""
+"""Find the names in a script that refer to a Trainer or an Accelerator, by constructor or by name."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Kinds:
                 self._passes(call)
 
     def of(self, node: ast.expr) -> Kind:
-        """Return the kind of the object that the expression holds; empty if unknown."""
+        """Return the kind of the object to which the expression evaluates; empty if unknown."""
         kind = self._known(node)
         if kind:
             return kind
@@ -89,7 +89,7 @@ class Kinds:
                 self._made[function.name] = kind
 
     def _passes(self, call: ast.Call) -> None:
-        """Give the parameters of a function of the file the kinds of the passed arguments."""
+        """Assign the kinds of the passed arguments to the parameters of a function in the file."""
         function = self._functions[last_name(call.func)]
         taken = _parameters(function)
         if isinstance(call.func, ast.Attribute) and taken and taken[0].arg in ("self", "cls"):

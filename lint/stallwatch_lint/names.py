@@ -19,22 +19,22 @@ _Binding = ast.expr | ast.alias | Function | ast.ClassDef
 class Names:
     """Record of the meanings of names, and of the lines at which they end.
 
-    The order of lines counts, without control flow except this: a branch of an ``if`` does not end the
-    meaning that its other branch gives. A parameter has no meaning by itself; ``self.model`` belongs to its
-    class.
+    The order of lines decides. Control flow is ignored, except that a branch of an ``if`` does not end the
+    meaning that the other branch assigns. A parameter has no meaning unless a caller assigns one, and
+    ``self.model`` belongs to its class.
     """
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
         self._scope, self._bound, self._class, self._branches, stored = _structure(tree)
-        # By name: the line at which a meaning starts, the meaning, and the node that gives it.
+        # name → the line at which a meaning starts, the meaning, and the node that assigns it
         self._events: dict[_Place, list[tuple[int, str, ast.AST]]] = defaultdict(list)
         for name, node in stored:
             end = node.lineno if isinstance(node, _BINDING) else node.end_lineno
             self._events[self._place(node, name)].append((end or node.lineno, "", node))
 
     def give(self, target: ast.expr, by: ast.stmt | ast.expr, meaning: str) -> None:
-        """Give a name this meaning after this statement; ignore a target that is not a name."""
+        """Assign a meaning to a name after this statement; ignore a target that is not a name."""
         name = dotted(target)
         if "?" in name:
             return
@@ -44,7 +44,7 @@ class Names:
         events.append((last, meaning, by))
 
     def give_parameter(self, function: Function, name: str, meaning: str) -> None:
-        """Give a parameter of this function this meaning from the start of the function."""
+        """Assign a meaning to a parameter, from the start of its function."""
         events = self._events[(id(function), name)]
         events[:] = [one for one in events if one[2] is not function]
         events.append((function.lineno, meaning, function))
@@ -54,7 +54,7 @@ class Names:
         return self._class.get(id(node))
 
     def meaning(self, node: ast.expr, among: Collection[str] = ()) -> str:
-        """Return the meaning of a name at its use; empty if it has none, or none of `among`."""
+        """Return the meaning of a name where it is used; empty if it has no meaning in `among`."""
         name = dotted(node)
         if "?" in name:
             return ""

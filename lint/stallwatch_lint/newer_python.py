@@ -1,4 +1,4 @@
-"""Recognize syntax of a newer Python than this one, in which a script may run that fails to parse here.
+"""Recognize syntax of a newer Python in a script that this Python version cannot parse.
 
 The forms are from "What's New in Python" 3.11 (PEP 646, PEP 654, nested asynchronous comprehensions), 3.12
 (PEP 695, PEP 701), 3.13 (PEP 696) and 3.14 (PEP 750, PEP 758).

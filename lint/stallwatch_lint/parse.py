@@ -27,8 +27,8 @@ from stallwatch_rules.pages.frontmatter import LOADER
 from stallwatch_rules.text.foreign_json import MAX_DEPTH, require_bounded, without_surrogates
 from stallwatch_rules.text.lazy import lazy
 
-MAX_KEYS = 10_000  #: maximum number of keys whose lines are stored
-MAX_PLACED = 1 << 20  #: maximum length of a text in which the lines of keys are found: more takes seconds
+MAX_KEYS = 10_000  #: maximum number of keys with stored line numbers
+MAX_PLACED = 1 << 20  #: maximum length of a text with line numbers of keys; a longer text takes seconds
 
 #: Paths of DeepSpeed's keys, by accelerate's name.
 _TARGETS: Mapping[str, Path] = {
@@ -125,7 +125,7 @@ def key_lines(text: str) -> dict[Path, int]:
         return {}
     lines: dict[Path, int] = {}
     nodes: list[tuple[Path, yaml.Node | None]] = [((), root)]
-    # The list grows during the loop, because an alias can refer to an enclosing node.
+    # The list grows during the loop; an alias can refer to an enclosing node.
     for path, node in nodes:
         if isinstance(node, yaml.MappingNode) and len(path) < MAX_DEPTH:
             for key, value in node.value[: MAX_KEYS - len(nodes)]:

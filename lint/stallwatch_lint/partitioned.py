@@ -1,4 +1,4 @@
-"""Find names of a script that hold a model under DeepSpeed, and calls of it that all ranks must make.
+"""Find the names of DeepSpeed models in a script, and the calls on them that all ranks must make.
 
 At ZeRO-3 every module's forward gathers its weights from all ranks, and so does ``generate`` (deepspeed
 0.19.8, ``runtime/zero/parameter_offload.py``: the hook before it calls ``fetch_sub_module``);
@@ -25,7 +25,7 @@ _UNWRAPPED = (_ENGINE, _PREPARED, _MODULE, _BARE)  # meanings that show whether 
 
 
 class Models:
-    """The names of a script that hold a model that DeepSpeed partitioned, or may have partitioned."""
+    """The names in a script that refer to a model that DeepSpeed partitions or can have partitioned."""
 
     def __init__(self, script: Script) -> None:
         self._names = Names(script.tree)

@@ -1,4 +1,4 @@
-"""Find calls that all ranks must make, but that only one rank makes: it waits for the others forever.
+"""Find calls that all ranks must make, but that only one rank makes, so that it waits forever.
 
 Run with two ranks under gloo (torch 2.13.0, deepspeed 0.19.8): ``barrier`` and, at every ZeRO stage,
 ``save_checkpoint`` of rank 0 alone end in a timeout; ``save_16bit_model`` does at stage 3, where it gathers
@@ -151,7 +151,7 @@ def _is_module(owner: str, call: Call) -> bool:
 
 
 def _may_call_engine(script: Script, name: str) -> bool:
-    """Return whether the file's own method of this name may call the engine's; True if there is none."""
+    """Return whether the file's method of this name can call the engine's; True if it has no such method."""
     functions: dict[str, list[ast.AST]] = defaultdict(list)
     for function in script.functions:
         functions[function.name].append(function)

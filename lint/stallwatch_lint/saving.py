@@ -94,7 +94,7 @@ def check_bare_saving(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 class _BareModels:
-    """The expressions that hold a partitioned model, and the library that partitioned it."""
+    """The expressions that evaluate to a partitioned model, and the library that partitioned it."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -135,7 +135,7 @@ class _BareModels:
                 yield self._states[int(meaning.removeprefix(_STATE))]
 
     def _has_trained(self, node: ast.Attribute, scope: int) -> bool:
-        """Return whether a Trainer trained before this line; in another function, whether any trains."""
+        """Return whether a Trainer trained before this line or, in another function, trains anywhere."""
         if scope in self._trained:
             return node.lineno > self._trained[scope]
         return scope != id(self._script.tree) and (bool(self._trained) or dotted(node.value) == "self")

@@ -47,7 +47,7 @@ class Call:
 
     @property
     def open(self) -> bool:
-        """True if ``*args`` or ``**kwargs`` may add arguments that the call does not show."""
+        """True if ``*args`` or ``**kwargs`` can add arguments that the call does not show."""
         return any(isinstance(one, ast.Starred) for one in self.node.args) or any(
             one.arg is None for one in self.node.keywords
         )
@@ -198,12 +198,12 @@ class Script:
         return frozenset(found | {name for name, sources in imported.items() if len(sources) > 1})
 
     def made_by(self, value: ast.expr | None) -> Call | None:
-        """Return the only call that makes this object: the value itself, or the only value of the name."""
+        """Return the only call that creates this object: the value itself, or the only value of the name."""
         makers = self.makers(value)
         return makers[0] if len(makers) == 1 else None
 
     def makers(self, value: ast.expr | None) -> list[Call]:
-        """Return the calls that may make this object; empty if anything else may make it."""
+        """Return the calls that can create this object; empty if the object can come from anything else."""
         values = [value]
         if isinstance(value, ast.Name):
             name = value.id

@@ -45,7 +45,7 @@ def check_training_arguments(script: Script, run: Run) -> Iterator[Diagnostic]:
 
 
 def _settings(script: Script) -> Iterator[Call]:
-    """Yield the calls of classes that hold training arguments, identified by class name."""
+    """Yield the calls that create training arguments, identified by class name."""
     return (call for call in script.calls if call.last.endswith(("TrainingArguments", "Config")))
 
 
@@ -160,7 +160,7 @@ _ARGS, _EVAL_DATASET = 1, 4  # positions of ``args`` and ``eval_dataset`` in the
 
 
 def check_eval_dataset(script: Script, _run: Run) -> Iterator[Diagnostic]:
-    """Find a missing evaluation dataset, if all arguments are visible and the settings are made once."""
+    """Find a missing evaluation dataset, if all arguments are visible and the settings are created once."""
     if sets_attribute(script, *_STRATEGIES, "eval_dataset"):
         return
     for call in script.calls:
@@ -185,7 +185,7 @@ def is_theirs(script: Script, call: Call, *names: str) -> bool:
 
 
 def sets_attribute(script: Script, *names: str) -> bool:
-    """Return whether the file sets such an attribute (``args.eval_strategy = "no"``), or may set it."""
+    """Return whether the file sets or can set such an attribute (``args.eval_strategy = "no"``)."""
     return bool(script.names & {"setattr", "__dict__"}) or any(
         node.attr in names and not isinstance(node.ctx, ast.Load) for node in script.of(ast.Attribute)
     )

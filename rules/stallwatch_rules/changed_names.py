@@ -16,7 +16,7 @@ Kind = Literal["command", "python", "rule", "annotation", "default"]
 
 
 class ChangedName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One name, its replacement, and what to do; old names that still work do so for one minor version."""
+    """A changed name, its replacement and instructions; old names can still work for one minor version."""
 
     kind: Kind
     old: str
@@ -39,7 +39,7 @@ def changed_name(kind: Kind, old: str) -> ChangedName | None:
 
 
 def moved_attribute(module: str, name: str) -> Any:
-    """Return the replacement of a module's attribute, and warn: for the ``__getattr__`` of the module."""
+    """Return the replacement of a module's attribute with a warning, for the module's ``__getattr__``."""
     row = changed_name("python", f"{module}.{name}")
     if row is None:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")

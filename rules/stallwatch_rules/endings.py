@@ -1,6 +1,6 @@
-"""Records of how a run's processes ended, as an agent stores them.
+"""Define the records in which an agent stores how the processes of a run ended.
 
-The module is light to import, because lists of runs read it.
+This module imports little, because lists of runs must load quickly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 from stallwatch_rules.messages import Message, Text, message
 
 GONE_ON = 5  #: minimum number of steps that other ranks complete after the end of a rank that left early
-NEAR, FAR = 0.9, 0.7  #: shares of the memory limit: above NEAR, memory ran out; below FAR, it did not
+NEAR, FAR = 0.9, 0.7  #: shares of the limit: above NEAR, memory ran out; below FAR, it did not
 
 Speaks = Literal["for", "against", "far", ""]
 EndingKind = Literal["finished", "failed", "oom-killed", "killed", "time-limit", "interrupted", "unknown"]
@@ -37,11 +37,11 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def speaks(self) -> Speaks:
-        """The evidence about whether the host ran out of memory: "for", "against", "far", or "" for none.
+        """Evidence "for" or "against" an out-of-memory condition of the host; "" if there is none.
 
-        "far": the use stayed far from the limit. Programs other than the kernel that watch the memory
-        (earlyoom, systemd-oomd, Ray, Slurm) leave the kernel's count unchanged, but they kill only if memory
-        is nearly used up.
+        "far" is strong evidence against: memory use stayed far from the limit. Without it, processes can have
+        been killed by other programs than the kernel (earlyoom, systemd-oomd, Ray, Slurm), which kill
+        processes if memory is nearly used up, and leave the kernel's count unchanged.
         """
         held = self.most
         if self.counted:
@@ -56,7 +56,7 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ExitedRank(msgspec.Struct, frozen=True):
-    """A process of a run that ended by itself, without an error, while others continued."""
+    """A process of a run that ended without an error while other processes continued."""
 
     rank: int | None
     step: int | None = None  #: the last step seen before the process ended
@@ -68,12 +68,12 @@ class Crash(msgspec.Struct, frozen=True, omit_defaults=True):
 
     rank: int | None = None
     pid: int | None = None
-    code: int | None = None  #: exit code, ``-n`` for signal n; ``None``: not observed
+    code: int | None = None  #: exit code, or ``-n`` for signal n; ``None`` if not observed
     error: str = ""  #: the last message about the failure, redacted
     step: int | None = None  #: step of the run, or of the rank if known
     total: int | None = None
     by: Literal["process", "silence", "log", "loss"] = "process"  #: source of the evidence
-    #: how the command lost the exit code, as far as the command line shows
+    #: why the command returned 0, if the command line shows the reason
     hidden: Literal["pipe", "wait", ""] = ""
 
 
@@ -85,14 +85,14 @@ class SurvivingRank(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The way in which the command ended, with the evidence."""
+    """How the command ended, with the evidence."""
 
     kind: EndingKind
     exit_code: int | None  #: exit code as seen by the shell; 128 + n for signal n
     signal: str | None = None  #: the signal's name, such as "SIGKILL"
     detail: Text = ""  #: the evidence for the kind of ending
     seconds: float = 0.0  #: duration of the command
-    left: list[ExitedRank] = []  #: ranks that ended by themselves, without an error, before the others
+    left: list[ExitedRank] = []  #: ranks that ended without an error before the other ranks
     memory: MemoryUse | None = None  #: observed memory, if a process was killed
     quiet: float | None = None  #: seconds without a step when the end of the command was requested, if known
     crash: Crash | None = None  #: the process that failed although the command returned 0
@@ -119,7 +119,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 def ending_name(ending: Ending | None) -> Message:
-    """Return the name of an ending, which terminal, chats, pages and lists share."""
+    """Return the name of an ending for the terminal, chats, pages and lists."""
     if ending is None:
         return message("endings.unknown")
     if ending.stopped:
@@ -129,7 +129,7 @@ def ending_name(ending: Ending | None) -> Message:
 
 
 def interruption(ending: Ending | None) -> Message:
-    """Return the name of a run's end by a person, a scheduler or a time limit, as far as it is known."""
+    """Return who or what stopped the run (a person, a scheduler or a time limit), if known."""
     if ending is None or not ending.stopped:
         return message("endings.interrupted")
     if ending.kind == "time-limit":

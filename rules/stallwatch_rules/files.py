@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # flag without which opening a pipe waits for a writer
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)  # without this flag, opening a pipe waits for a writer
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | _NO_WAIT
 
 
@@ -26,7 +26,7 @@ def is_own(status: os.stat_result, *, or_root: bool = False) -> bool:
 
 
 def is_private(status: os.stat_result, others: int = OTHERS_WRITE) -> bool:
-    """Return whether a file belongs to this account and grants others none of the given permissions."""
+    """Return whether a file belongs to this account and does not grant other users these permissions."""
     return is_own(status) and not status.st_mode & others
 
 
@@ -46,9 +46,9 @@ def foreign_part(path: Path) -> Path | None:
 
 @contextlib.contextmanager
 def open_regular(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a regular file in a folder that other users may write, without waiting for a pipe.
+    """Open a regular file in a folder to which other users can write, without waiting for a pipe.
 
-    Raises `OSError` for anything that is not a regular file.
+    Raise `OSError` for anything that is not a regular file.
     """
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -57,7 +57,7 @@ def open_regular(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Open a file to append to it. Raises `OSError` for a link and for a pipe without a reader."""
+    """Open a file for appending. Raise `OSError` for a link and for a pipe without a reader."""
     return open(path, "ab", opener=lambda name, flags: os.open(name, flags | _NO_LINK, 0o666))
 
 
@@ -82,20 +82,20 @@ def replacing(path: Path, mode: int | None = 0o600) -> Iterator[BinaryIO]:
 
     Without a mode, the umask applies.
     """
-    # Other users may write the folder: the name must be hard to guess, and an existing file or link is never
-    # opened.
+    # Other users can possibly write to the folder. So the name must be hard to guess, and an existing file or
+    # link must not be opened.
     beside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
     try:
         with open(beside, "xb", opener=lambda name, flags: os.open(name, flags, mode or 0o666)) as out:
             yield out
         if mode is not None:
-            beside.chmod(mode)  # independently of the umask
+            beside.chmod(mode)  # the umask must not change the mode
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
 
 
 def replace(path: Path, content: bytes, mode: int | None = 0o600) -> None:
-    """Write a file atomically: a reader sees the old content or the new. Raises `OSError` on failure."""
+    """Write a file atomically, so that readers see the old or the new content. Raise `OSError` on failure."""
     with replacing(path, mode) as out:
         out.write(content)

@@ -1,8 +1,7 @@
-"""Find which hint words a portion of lines contains, by one search of its joined text.
+"""Find the hint words in a portion of lines with a single search of its joined text.
 
-Most portions contain few of the words. Reading takes one Python step per line and word; a word that is not in
-a portion saves the step for all lines of the portion. The other words are then searched line by line, so the
-size of portions affects only the speed.
+Most portions contain few of the words. Only these words are then searched for line by line, which saves one
+Python operation per line for each of the other words. The size of portions therefore affects only the speed.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from stallwatch_rules.text.lazy import lazy
 TRACEBACK = (
     *("call last", 'File "', "Error", "Exception", "Interrupt", "Exit", "Timeout", "error ---", *WORDS),
     *("never retrieved", "of asynchronous generator", "unhandled exception"),
-    # Words of a logger's message that the program continues without the failed part.
+    # Words in messages of programs that continue without the failed part.
     *("etrying", "kipping", "kipped", "gnoring", "gnored", "alling back", "rying again"),
 )
 VERSION = ("ersion", "==", "eepspeed", "python3.", "torch", "dist-info", "Python ", "transformers", " info ")
@@ -90,7 +89,7 @@ class Hints(msgspec.Struct, frozen=True):
 
 
 def _held(text: str, words: Sequence[str]) -> tuple[str, ...]:
-    """Return the words that may be in `text`, in which all digits are zeros."""
+    """Return the words that can be in `text`, in which all digits are zeros."""
     return tuple([word for word in words if _with_figures.get(word, word) in text])
 
 

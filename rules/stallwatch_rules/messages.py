@@ -1,4 +1,4 @@
-"""Messages: Stallwatch's own text as an ID with parameters. `locale` holds the words of each language."""
+"""Represent Stallwatch's texts as IDs with parameters; `locale` contains the words in each language."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Message(msgspec.Struct, frozen=True, omit_defaults=True):
         return replace(self, then=(*self.then, replace(other, then=()), *other.then))
 
     def __radd__(self, other: str) -> Message:
-        """Return this message unchanged; raise `TypeError` if the text before it is not empty."""
+        """Support ``"" + message``; raise `TypeError` if the left operand is not empty."""
         if other:
             raise TypeError(f"no message: {other!r}")
         return self
@@ -49,7 +49,7 @@ def message(id: str, /, **params: str | int | float | Message | list[str | Messa
 
 
 def bilingual(english: str, chinese: str) -> Message:
-    """Return a message with a rule page's own text, since a later reader may not have the user's page."""
+    """Return a message that contains the text of a rule page, which a later reader might not have."""
     return Message(PAGE, {"en": english, "zh": chinese or english})
 
 
@@ -79,7 +79,7 @@ def contains(text: Text, part: str) -> bool:
 
 
 def with_params(text: T, **params: Any) -> T:
-    """Return a text with new parameter values in each of its sentences that has such a parameter."""
+    """Return a text in which these parameters have new values in all sentences that contain them."""
     if not isinstance(text, Message):
         return text
     own = {name: value for name, value in params.items() if name in text.params}

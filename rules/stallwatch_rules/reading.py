@@ -1,7 +1,7 @@
 """Read the lines of a run and diagnose them, both for live watching and for post-mortems.
 
-Lines are fed as they arrive, in portions of any size and with the ranks interleaved in any way. The state is
-bounded, and separate for each source and rank. ``diagnose`` combines the streams and may be called at any
+Lines are fed as they arrive, in portions of any size and with the ranks interleaved in any way. Each source
+and rank has a separate state of bounded size. ``diagnose`` combines these states and can be called at any
 time.
 """
 
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 #: Maximum number of streams, one for each source and rank. A stream takes some 8 KiB: with 100,000 files, a
 #: process stays below 400 MB.
 MAX_STREAMS = 20_000
-_MAX_RANKS = 4096  # maximum number of ranks in one source: a text with more ranks is not a log
+_MAX_RANKS = 4096  # maximum number of ranks in one source; text with more ranks is not a log
 
 
 class Observed(msgspec.Struct):
@@ -67,14 +67,14 @@ class Observed(msgspec.Struct):
 
 
 class SkippedCount(NamedTuple):
-    """A count of lines that were skipped before a line of a source, or of lines that this line represents."""
+    """The number of lines skipped before a line of a source, or of lines that this line represents."""
 
     before: int  #: index of the line that follows the skipped lines
     source: str
     segments: int = 0  #: number of skipped lines and progress bar updates
-    kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines may contain
+    kinds: Collection[str] = ()  #: kinds of metrics that the skipped lines can contain
     losses: int = 0  #: number of skipped metrics lines with a loss and without a step
-    more: Sequence[tuple[str, int]] = ()  #: rule → number of further matches; "" for lines without a match
+    more: Sequence[tuple[str, int]] = ()  #: rule ("" for no rule) and number of additional matches
 
 
 class PartialReading(NamedTuple):
@@ -86,7 +86,7 @@ class PartialReading(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """The state up to a place where the program may have been started again."""
+    """The state before a line at which the program may have been started again."""
 
     streams: dict[Key, StreamReading]
     streams_of: dict[str, int]
@@ -101,15 +101,15 @@ class _Before(NamedTuple):
 class RunReading:
     """Reader of a run's lines that diagnoses the lines read so far.
 
-    ``starts``: the lines are those of one source, to its end; its program may have been started several
-    times, and each start is judged separately. Otherwise all lines belong to one run: a run that is watched
-    live is a single run, and one source among several may show starts that the others do not.
+    With ``starts``, the lines must be all lines of one source. If its program was started several times, each
+    start is diagnosed separately. Without ``starts``, all lines belong to one run. This applies to a run that
+    is watched live, and to several sources, because not all of them show each start.
     """
 
     def __init__(self, catalogue: Catalogue, matcher: Matcher | None = None, *, starts: bool = False) -> None:
         self.catalogue = catalogue
         self.matcher = matcher if matcher is not None else Matcher(catalogue)
-        self.baseline: Baseline | None = None  #: lines of a healthy run, to find this run's new lines
+        self.baseline: Baseline | None = None  #: lines of a healthy run, to find new lines in this run
         self.tracker = ProgressTracker()
         self.streams: dict[tuple[str, int | None], StreamReading] = {}
         self.unread: set[str] = set()  #: sources that were not read, because there are too many
@@ -120,7 +120,7 @@ class RunReading:
         self.splits_starts = starts
         self.starts = Starts()  #: the completed starts of the source
         self._part: Part | None = None  # the part since the newest start
-        self._before: _Before | None = None  # the state before a place where another start may begin
+        self._before: _Before | None = None  # the state before a line at which another start may begin
         self._replaying = False
         self._gaps: dict[str, SkippedLines] = {}
         self._series = SeriesReader()
@@ -133,9 +133,9 @@ class RunReading:
         )
 
     def feed(self, lines: Sequence[Line], asides: Sequence[SkippedCount] = ()) -> Observed:
-        """Read further lines, and return the observations. Lines of one source and rank must be in order.
+        """Read more lines, and return the observations. Lines of one source and rank must be in order.
 
-        ``asides`` count the lines skipped between these lines, in the order of the lines.
+        ``asides`` contains the numbers of lines that were skipped between these lines, in the same order.
         """
         observed = Observed()
         waiting = deque(asides)
@@ -144,7 +144,7 @@ class RunReading:
             return observed
         text = "\n".join([line.text for line in lines])
         scan = self.matcher.scan(lines)
-        raw, lines = lines, self._masked(lines, text)  # only the matcher may see the secrets
+        raw, lines = lines, self._masked(lines, text)  # only the matcher gets the secrets
         hits: dict[int, list[tuple[str, dict[str, str]]]] = {}
         for index, rule, captures in scan.matches:
             if captures and lines[index] is not raw[index]:
@@ -155,8 +155,8 @@ class RunReading:
         for index, rule in scan.contexts:
             contexts.setdefault(index, []).append(rule)
         hints = Hints.of(text)
-        # A scheduler's log also contains Stallwatch's own messages, which quote the run's lines, so they are
-        # not new evidence.
+        # A scheduler's log also contains Stallwatch's messages. They quote lines of the run, so they are not
+        # additional evidence.
         own_words = "stallwatch:" in text
         splits = self.splits_starts and not self._replaying
         keys = digitless_keys(lines, text) if splits else []
@@ -196,7 +196,7 @@ class RunReading:
         return observed
 
     def _masked(self, lines: Sequence[Line], text: str) -> Sequence[Line]:
-        """Return the lines without their secrets; `text` is all lines joined."""
+        """Mask the secrets in the lines; `text` contains all lines, joined."""
         clean = redact(text)
         if clean == text and not self._keys:
             return lines
@@ -215,7 +215,7 @@ class RunReading:
         return masked
 
     def _take_asides(self, waiting: deque[SkippedCount], index: int) -> dict[str, int]:
-        """Record the asides before a line; return the further matches per rule that the line represents."""
+        """Record the lines skipped before a line; return the additional matches that the line represents."""
         more: dict[str, int] = {}
         while waiting and waiting[0].before <= index:
             aside = waiting.popleft()
@@ -230,27 +230,27 @@ class RunReading:
         return more
 
     def take_report(self, match: Match, more: int = 0) -> None:
-        """Record a rank's report: a match, and `more` matches like it, whose line is not in any log."""
+        """Record a match that a rank reported and that is in no log, with `more` similar matches."""
         stream = self._stream(match.line)
         if stream is not None:
             stream.read(match.line, None, False, Hints.of(""))
             stream.match(match, match.rule in self._by_progress, more)
 
     def withdraw(self, rule: str, capture: str, value: str) -> None:
-        """Remove the ranks' reports of a rule with this value of a capture: the condition has ended."""
+        """Remove reports of a rule with this value of a capture, because the reported condition has ended."""
         for (source, _), stream in self.streams.items():
             hits = stream.hits.get(rule) if source == OWN_REPORTS else None
             if hits is not None and hits.first.captures.get(capture) == value:
                 del stream.hits[rule]
 
     def step(self, sample: Sample, source: str) -> None:
-        """Record a step that a rank reported, in the stream of the rank's own reports."""
+        """Record a step that a rank reported, in the stream of this rank's reports."""
         stream = self._stream(Line("", source, 0, sample.rank, sample.time))
         if stream is not None:
             stream.timelines.see(sample)
 
     def environment(self, versions: Mapping[str, str], source: str, rank: int | None) -> None:
-        """Record the library versions that a rank imported: they are more reliable than versions in a log."""
+        """Record the library versions that a rank imported, which are more reliable than those in a log."""
         stream = self._stream(Line("", source, 0, rank))
         if stream is not None:
             stream.versions.update(versions)
@@ -260,7 +260,7 @@ class RunReading:
         return PartialReading(self.streams, self.tracker, self.unread)
 
     def merge(self, other: PartialReading) -> None:
-        """Add the state read from other sources, each of which was read to its end."""
+        """Add the state of other sources, which must have been read completely."""
         for key, stream in other.streams.items():
             if len(self.streams) < MAX_STREAMS:
                 self.streams[key] = stream
@@ -285,12 +285,12 @@ class RunReading:
     ) -> Diagnosis:
         """Diagnose the lines read so far.
 
-        ``ending``: how the command ended, if known. ``now``, ``threshold``, ``stalled`` and ``waited``
-        (seconds without a step) come from the agent that watches or watched the run live. ``ended_at``: when
-        the run ended, by the clock of its lines. ``memory`` and ``left`` (ranks that ended before the other
-        ranks) are for a run that has not ended; an ending has its own. ``elsewhere``: the ranks that the
-        others wait for, if stacks showed that they are outside all collectives. ``watched``: an agent still
-        watches the run.
+        ``ending`` describes how the command ended, if known. ``now``, ``threshold``, ``stalled`` and
+        ``waited`` (seconds without a step) come from the agent that watches or watched the run live.
+        ``ended_at`` is the time at which the run ended, by the clock of its lines. ``memory`` and ``left``
+        (ranks that ended before the other ranks) are for a run that has not ended; an ``ending`` contains
+        them. ``elsewhere`` contains the ranks that other ranks wait for, if stacks showed that they are
+        outside of collectives. ``watched`` means that an agent still watches the run.
         """
         self.settle()
         codes: Mapping[int, int | None] = {}
@@ -319,7 +319,7 @@ class RunReading:
         return with_explanations(diagnosis, streams, self.catalogue, self.baseline, ended=ended)
 
     def clocks_ahead(self) -> Mapping[str, float]:
-        """Return how many seconds hosts' clocks are ahead of most other clocks, as far as lines show."""
+        """Return the seconds by which the clocks of hosts are ahead of most other clocks, if known."""
         hosts = hosts_of(self.streams, self.hosts, self.ranks_on)
         return clocks_ahead(events_of(self.streams, hosts.of_streams)) if hosts else {}
 
@@ -332,7 +332,7 @@ class RunReading:
             self._begin(self._part) if began else self._go_on(self._part)
 
     def _may_begin(self, part: Part, key: bytes, line: Line, marked: bool) -> bool:
-        """Set the state aside and return True if the program may have been started again with this line."""
+        """Save the state, and return True, if the program may have been started again at this line."""
         if (candidate := part.sign(key, line, marked=marked)) is None or not self._did_anything():
             return False
         self._before = _Before(
@@ -357,9 +357,9 @@ class RunReading:
         return any(stream.exceptions.seen for stream in self.streams.values())
 
     def _decided(self, part: Part, line: Line, sample: Sample | None) -> bool:
-        """Decide whether a start begins at the candidate, as far as this line shows.
+        """Decide whether a start begins at the candidate, if this line is sufficient for a decision.
 
-        Returns True if it was decided.
+        Return True if the question is decided.
         """
         candidate, before = part.candidate, self._before
         assert candidate is not None and before is not None
@@ -384,7 +384,7 @@ class RunReading:
         if candidate.is_over:
             began = bool(began)
         elif began and not self._did_anything():
-            return False  # the steps may continue those of the part before
+            return False  # the steps can continue those of the previous part
         if began is not None:
             self._begin(part) if began else self._go_on(part)
         return began is not None
@@ -397,7 +397,7 @@ class RunReading:
         """Return whether a candidate after a failure is another start, and not another rank or worker."""
         if candidate.mark is not None:
             return True
-        # A launcher may restart its workers, and ranks may print the same lines one after the other.
+        # A launcher can restart its workers, and several ranks can print the same lines in succession.
         again = candidate.again
         stops = [stop for stream in before.streams.values() for stop in stream.summary.stops]
         if again.is_launched is not None or (stops and stops[-1].over is None):
@@ -406,7 +406,7 @@ class RunReading:
         return of_one and again.is_at_the_top and not continues
 
     def _began(self, part: Part, before: _Before) -> bool:
-        """Return whether a start began at a candidate that is at the end of the source."""
+        """Return whether a start began at a candidate near the end of the source."""
         candidate, diagnosis = part.candidate, before.diagnosis
         if candidate is None or diagnosis is None:
             return False
@@ -424,7 +424,7 @@ class RunReading:
         return conclude(streams, tracker, self.catalogue, self.matcher.conditional, RunContext())
 
     def _begin(self, part: Part) -> None:
-        """Begin a new start at the candidate, and keep only the outcome of the previous start."""
+        """Begin a new start at the candidate, and keep only the result of the previous start."""
         before, self._before = self._before, None
         assert before is not None
         found = before.diagnosis or self._conclude(before)
@@ -487,7 +487,7 @@ class RunReading:
         if hints.serving and may_hold(line.text, hints.serving) and is_answer(line.text):
             stream.answers += 1 + (more.get("", 0) if more else 0)
         if hits and (stream.tracebacks.quotes(line.text) or is_training_data(line.text)):
-            # Source code below a traceback frame, and data, mention many failures that did not happen.
+            # Source code below a traceback frame and training data mention failures that did not happen.
             hits = ()
         line = stream.dated(line)
         for rule, captures in hits:

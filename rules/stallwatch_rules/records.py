@@ -1,6 +1,6 @@
 """The records that all parts of Stallwatch exchange: lines, samples, matches and the diagnosis.
 
-The records are plain data. Text for people is a message (`messages`), which reports turn into words. Times
+The records are plain data. Text for people is a message (`messages`), which reports translate. Times
 are Unix seconds (float) unless a field says ISO 8601; sizes are bytes; durations are seconds. The diagnosis
 records are the JSON contract of ``stallwatch diagnose --json``.
 """
@@ -45,11 +45,11 @@ class Line(msgspec.Struct, frozen=True):
     """One line of a log, without its prefixes."""
 
     text: str  #: text without rank prefix, ANSI codes, container prefix and line end
-    source: str  #: the file (or pipe) of the line, named for the user
+    source: str  #: display name of the file or pipe
     number: int  #: 1-based number of the line in its source
     rank: int | None = None  #: global rank, if the prefix or the file's name contains it
-    time: float | None = None  #: Unix seconds from the line's timestamp, else when it was read live
-    #: True if the time's zone is known; otherwise the time is read as UTC, but not labeled UTC in reports
+    time: float | None = None  #: Unix seconds from the line's timestamp, or else the time of live reading
+    #: True if the time zone is known; otherwise the time is treated as UTC, but reports do not say "UTC"
     zoned: bool = False
 
 
@@ -67,8 +67,8 @@ class Sample(msgspec.Struct, frozen=True):
     #: "skipped_steps", "memory_allocated_bytes", "memory_peak_bytes", "epoch", "elapsed_seconds" (since the
     #: training started, by the trainer's count), "overflow" (1: a step was skipped).
     values: dict[str, float] = {}
-    from_bar: bool = False  #: read from a progress bar, which may belong to an evaluation
-    series: str = ""  #: the counter in the source: a log may contain several counters that count differently
+    from_bar: bool = False  #: True if read from a progress bar, which can belong to an evaluation
+    series: str = ""  #: name of the counter, because a log can contain several counters
 
 
 class Match(msgspec.Struct, frozen=True):
@@ -136,12 +136,12 @@ class Finding(msgspec.Struct):
     ranks: list[int]
     first: Place
     last: Place
-    note: Text = ""  #: the evidence for the harm
-    at_least: bool = False  #: True if files with equal lines were not read: `count`, `ranks` are lower bounds
+    note: Text = ""  #: the evidence for the impact
+    at_least: bool = False  #: True if `count` and `ranks` are lower bounds (files were skipped)
 
 
 class NearPage(msgspec.Struct):
-    """A rule page whose words resemble those of an unknown failure: a hint, not a claim."""
+    """A rule page with words similar to those of an unknown failure, as a hint."""
 
     rule: str
     title: Text
@@ -149,7 +149,7 @@ class NearPage(msgspec.Struct):
 
 
 class UnknownException(msgspec.Struct):
-    """A final exception that no rule knows, grouped over the ranks."""
+    """An exception that ended processes and that no rule matches, combined over the ranks."""
 
     exception: str
     message: str
@@ -160,11 +160,11 @@ class UnknownException(msgspec.Struct):
     #: the first exception of the chain, if this exception was raised while another was handled
     root: str = ""
     nearest: list[NearPage] = []  #: the most similar pages, most similar first
-    advice: Text = ""  #: where to look, by the exception's type and message
+    advice: Text = ""  #: where to look, depending on the exception's type and message
 
 
 class NewLines(msgspec.Struct):
-    """Lines of one template that no rule knows and that first appear near the run's end."""
+    """Lines of one template that no rule matches and that first appear near the run's end."""
 
     template: str  #: text of the lines, with variable parts in brackets: ``worker <n> lost <path>``
     exemplar: str
@@ -218,7 +218,7 @@ class PassedOver(msgspec.Struct):
 
 
 class Contribution(msgspec.Struct):
-    """The contribution of one assessor, or of the choice of the root cause, to a verdict."""
+    """The contribution of one assessor, or of the selection of the root cause, to a verdict."""
 
     assessor: (
         #: a name of ``diagnosis.assessors``, ``matches`` (the rules that fired) or ``root-cause`` (the
@@ -248,7 +248,7 @@ class Stats(msgspec.Struct):
     lines: int = 0
     seconds: float = 0.0  #: duration of the reading; 0 if lines were read live
     unread_files: int = 0  #: number of files that were not read to the end because time ran out
-    unread_bytes: int = 0  #: number of unread bytes in files that were not read to the end, as far as known
+    unread_bytes: int = 0  #: number of unread bytes in these files, if known
 
 
 class Start(msgspec.Struct):
@@ -288,9 +288,9 @@ class Diagnosis(msgspec.Struct):
     new_lines: list[NewLines] = []
     schema: int = SCHEMA
     explained: list[Contribution] = []  #: how the findings were derived; in the JSON report on request
-    series: list[Series] = []  #: curves for charts; not in the JSON report, and empty while a run is watched
+    series: list[Series] = []  #: curves for charts; not in JSON, and empty while a run is watched
     interrupted_by: Interrupter | None = None  #: who stopped the run, if it was stopped from outside
-    starts: list[Start] = []  #: starts in the log if it contains several, the newest first
+    starts: list[Start] = []  #: starts in the log if it contains several, newest first
     hosts: list[HostRanks] = []  #: hosts of a run over several hosts, if known
 
     @property
@@ -311,7 +311,7 @@ class JobSummary(msgspec.Struct):
     last_step: int | None
     total_steps: int | None
     finished: bool
-    last_time: str | None  #: ISO 8601: time of the last output, by the log, or else by the files
+    last_time: str | None  #: ISO 8601 time of the last output, from the log or else from the files
     files: list[str]
     reported: bool = False  #: True if this report is about this job
     interrupted_by: Interrupter | None = None
@@ -323,9 +323,9 @@ class JobSummary(msgspec.Struct):
 
 
 def _in_trouble(verdict: Verdict, primary: Primary | str | None) -> bool:
-    """Return whether a run is in trouble; an interrupted run is, if its primary cause is known.
+    """Return whether a person should check the run; this includes interrupted runs with a primary cause.
 
-    A run that the system stopped has a cause, but a run that a person stopped does not.
+    A run that the system stopped has a primary cause, but a run that a person stopped has none.
     """
     if verdict == "interrupted":
         return primary is not None

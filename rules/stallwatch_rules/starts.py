@@ -1,11 +1,11 @@
-"""Detect that a program in a log was started again: the output of its first start appears again.
+"""Detect repeated starts of a program in a log, because the first lines of its output recur.
 
-Appended runs, sweeps and retries in one file do not share a format, but each start begins with the same
-lines: a banner, the arguments, warnings of imports. The lines before the first step, the *head* of a source,
-are therefore learned. If several of them recur in order, or a mark of a program's starter appears (a shell's
-prompt, a launcher's header, a usage text), a start may begin. The start is confirmed if the part before had
-ended, or if the steps go back. Loader workers that import the script again, headers of epochs and ranks that
-print the same banner meet the first condition, but not the second.
+Appended runs, sweeps and retries in one file have no common format, but each start begins with the same
+lines: a banner, the arguments, warnings during imports. So the lines before the first step, the *head* of a
+source, are learned. If several of these lines recur in order, or a mark of a start appears (a shell prompt, a
+launcher's header, a usage text), a start may begin. The start is confirmed if the previous part has ended, or
+if the steps go back. Data loader workers that import the script again, headers of epochs, and ranks that
+print the same banner also repeat lines of the head, but do not confirm a start.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 HEAD_LINES = 48  #: maximum number of distinct lines of a head that are learned
 HEAD_REACH = 400  #: maximum number of first lines of a source that are searched for the head
-FIRST_WITHIN = 16  #: number of first lines of a source, one of which must begin the head
+FIRST_WITHIN = 16  #: the head must begin within this number of lines
 MOST_HEADS = 4  #: maximum number of heads of one source that are kept
 ENOUGH = 3  #: minimum number of lines of the head that must recur
 NEAR = 200  #: maximum number of lines within which the lines of the head must recur
 NEXT = 30  #: maximum number of lines within which the next line of the head must follow
 MOST_VAIN = 3
-FRESH = 3  #: maximum number of lines outside all heads in a start that shows hardly more than its head
-MOST_WAITING = 4000  #: number of lines after which an uncertain start is rejected
+FRESH = 3  #: maximum number of lines outside of heads in a start with little output
+MOST_WAITING = 4000  #: number of lines after which a start is rejected if it is not confirmed
 FIRST_KEPT, LAST_KEPT = 8, 56  #: number of first and of last starts of a source that are kept
 _LEAST = 5  # minimum number of characters of a line in a head, not counting digits
 
@@ -89,7 +89,7 @@ class Head:
         if key in self.lines:
             self.doubled.add(key)
             return False
-        if len(key) >= _LEAST and key.lower() != key.upper():  # skip separators, such as a row of dashes
+        if len(key) >= _LEAST and key.lower() != key.upper():  # ignore separators, such as a row of dashes
             self.lines[key] = HeadLine(len(self.lines), line.text)
             self.first, self.last = self.first or line.number, line.number
             self.is_open = self.is_open and len(self.lines) < HEAD_LINES
@@ -98,7 +98,7 @@ class Head:
 
     @property
     def is_of_several(self) -> bool:
-        """True if several processes printed the head in turn: the first line and most other lines recur."""
+        """True if several processes printed the head: the first line and most other lines recur."""
         began_again = any(line.order == 0 for key, line in self.lines.items() if key in self.doubled)
         return began_again and 2 * len(self.doubled) >= len(self.lines)
 
@@ -110,7 +110,7 @@ class Head:
 
 
 def digitless_keys(lines: Sequence[Line], text: str) -> list[bytes]:
-    """Return each line without its digits, as bytes; ``text`` is all lines joined."""
+    """Return each line without its digits, as bytes; ``text`` contains all lines, joined."""
     keys = _without_figures(text).split(b"\n")  # removing letters from a str would be slower
     return keys if len(keys) == len(lines) else [_without_figures(line.text) for line in lines]
 
@@ -120,7 +120,7 @@ def _without_figures(text: str) -> bytes:
 
 
 def may_hold_marks(text: str) -> bool:
-    """Return whether a line of a text may be a mark of a start; a fast test for single characters."""
+    """Return whether a line of a text can be a mark of a start (a fast test for single characters)."""
     if "usage: " in text or "nohup" in text or text.startswith("+ "):
         return True
     return any(one in text and word in text for one, word in (("$", "$ "), ("#", "# "), ("+", "\n+ ")))
@@ -201,16 +201,16 @@ class Recurrence(msgspec.Struct):
 
     @property
     def is_launched(self) -> bool | None:
-        """True if lines of a launcher recurred, or lines printed before the launcher's.
+        """True if lines of a launcher, or lines before those of the launcher, recurred.
 
-        ``None`` if no launcher of the program is known.
+        ``None`` if the head contains no lines of a launcher.
         """
         at = self.head.launched_at
         return None if at is None else min(self._orders) <= at
 
 
 class Candidate:
-    """A place where a start may begin, and the lines since that place."""
+    """A line at which a start may begin, and the lines since then."""
 
     def __init__(self, line: Line, heads: Iterable[Head], mark: Mark | None) -> None:
         self.first = line
@@ -230,7 +230,7 @@ class Candidate:
 
     @property
     def again(self) -> Recurrence:
-        """The recurrence of the head of which most lines recurred."""
+        """The recurrence of the head with the most recurring lines."""
         return max(self._recurrences, key=lambda one: len(one.met))
 
     @property
@@ -260,9 +260,9 @@ class Part(msgspec.Struct):
     heads: list[Head]  #: heads of the first start and of the newest starts, newest last
     known: set[bytes] = set()  #: keys of the lines in ``heads``
     programs: set[str] = set()  #: programs named by marks of starts
-    rank: int | None = None  #: the one rank whose lines are examined, in addition to lines without a rank
+    rank: int | None = None  #: the rank that is examined, in addition to lines without a rank
     busy: bool = True  #: True while the head is open, or while a start may have begun
-    refused: bool = False  #: True if the part began with a usage text, which the next one resembles
+    refused: bool = False  #: True if the part began with a usage text, which repeated usage texts resemble
     candidate: Candidate | None = None
 
     @property
@@ -271,7 +271,7 @@ class Part(msgspec.Struct):
         return self.heads[-1]
 
     def sign(self, key: bytes, line: Line, *, marked: bool) -> Candidate | None:
-        """Return a candidate if a start may begin with this line: a line of a head, or a mark."""
+        """Return a candidate if a start may begin with this line, which is a line of a head or a mark."""
         if self.candidate is not None or not self._is_looked_at(line):
             return None
         mark = mark_of(line.text) if marked else None
@@ -322,14 +322,14 @@ class Part(msgspec.Struct):
         return candidate
 
     def _is_looked_at(self, line: Line) -> bool:
-        """Return whether a line has no rank, or is from the one rank whose lines are examined."""
+        """Return whether a line has no rank, or is from the one rank that is examined."""
         if line.rank is not None and self.rank is None:
             self.rank = line.rank
         return line.rank is None or line.rank == self.rank
 
 
 class Starts:
-    """The completed starts of one source: the first and the last starts, and their number."""
+    """The completed starts of one source: the first and last ones, and the number of all starts."""
 
     def __init__(self) -> None:
         self._first: list[Start] = []

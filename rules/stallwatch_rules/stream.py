@@ -1,4 +1,4 @@
-"""Keep the bounded state of one source and rank while its lines are read in order."""
+"""Keep the state (of bounded size) of one source and rank while its lines are read in order."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import masked
 
 MAX_EXEMPLARS = 3
-MAX_TEMPLATES = 8  #: maximum number of exemplars with those of further templates: one may be the proof
+MAX_TEMPLATES = 8  #: maximum number of exemplars, including those of other templates
 MAX_ACTIVITY = 4096
-AGED_STEPS, AGED_LINES = 3, 100  #: numbers of steps and of lines after which a line's time no longer applies
-ACTIVITY_SECONDS = 15.0  #: maximum seconds between lines that count as one sign of life
-#: DeepSpeed's engine (deepspeed 0.19.8, runtime/engine.py, ``_report_progress``); other programs skip
-#: samples, too.
+AGED_STEPS, AGED_LINES = 3, 100  #: steps or lines after which a line's time no longer applies
+ACTIVITY_SECONDS = 15.0  #: lines within this number of seconds count as one sign of life
+#: The skipped steps that DeepSpeed's engine prints (deepspeed 0.19.8, runtime/engine.py,
+#: ``_report_progress``). Other programs print numbers of skipped samples.
 _ENGINES_COUNT = lazy(r"\bstep=\d{1,15}, skipped=\d{1,15}, lr=\[")
 _LOSS = lazy(r"loss\w{0,12}['\"]? ?[:=]? ?[-\d.]")
 # unit, in seconds, of the differences between time zones; maximum difference, in seconds, of equal times
@@ -49,10 +49,10 @@ class RuleHits(msgspec.Struct):
     first_index: int  #: index of the first match's line in its stream
     last: Match
     mark: int  #: number of steps that the stream had read at the last match
-    own_step: int | None = None  #: the stream's own step at the first match
-    last_own_step: int | None = None  #: the stream's own step at the last match
-    since: Match | None = None  #: the first match after the last finite loss that came before a match
-    since_own_step: int | None = None  #: the stream's own step at the match ``since``
+    own_step: int | None = None  #: step in the lines of this stream at the first match
+    last_own_step: int | None = None  #: step in the lines of this stream at the last match
+    since: Match | None = None  #: the first match after the last finite loss that preceded a match
+    since_own_step: int | None = None  #: step in the lines of this stream at the match ``since``
     last_index: int = 0  #: index of the last match's line in its stream
     last_plain: int = 0  #: number of lines outside tracebacks before the last match
     answers: int = 0  #: number of requests that the stream's server had answered at the last match
@@ -63,7 +63,7 @@ class RuleHits(msgspec.Struct):
     lowest: dict[str, float] = {}  #: capture → the lowest number in it
 
     def add(self, match: Match, mark: int, own_step: int | None, more: int = 0) -> None:
-        """Count one match, and ``more`` matches before it whose lines were not read."""
+        """Count one match, and ``more`` matches in skipped lines before it."""
         self.count += 1 + more
         self.last, self.mark, self.last_own_step = match, mark, own_step
         self._keep(match.line.text)
@@ -75,7 +75,7 @@ class RuleHits(msgspec.Struct):
             self.lowest[name] = min(number, self.lowest.get(name, number))
 
     def _keep(self, text: str) -> None:
-        """Keep the text if it is one of the first, or otherwise the first of its template."""
+        """Keep the text if it is one of the first texts, or the first text of its template."""
         if len(self.exemplars) >= MAX_TEMPLATES or text in self.exemplars:
             return
         if len(self.exemplars) >= MAX_EXEMPLARS:
@@ -90,8 +90,8 @@ class SkippedLines(msgspec.Struct):
 
     lines: float = 0.0
     losses: float = 0.0  #: number of skipped metrics lines with a loss and without a step, per stream
-    steps: int = 0  #: number of samples of the stream with the source's first sample
-    counted_rank: tuple[int | None] | None = None  #: the rank of the stream that ``steps`` counts, in a tuple
+    steps: int = 0  #: number of samples in the stream that has the source's first sample
+    counted_rank: tuple[int | None] | None = None  #: rank of the stream that ``steps`` counts, in a tuple
 
     def add(self, lines: int, losses: int, streams: int) -> None:
         """Record skipped lines of a source that has this many streams."""
@@ -100,7 +100,7 @@ class SkippedLines(msgspec.Struct):
 
 
 def _same_clock(stamp: float | None, time: float) -> bool:
-    """Return whether a line's time is that of its timestamp, except for the zone."""
+    """Return whether a line's time equals that of its timestamp, apart from the time zone."""
     apart = abs(time - stamp) % _ZONE_SECONDS if stamp is not None else _ZONE_SECONDS / 2
     return min(apart, _ZONE_SECONDS - apart) < _SAME_SECONDS
 
@@ -134,17 +134,17 @@ class StreamReading:
         self.flight = FlightData()
         self.tracebacks = TracebackReader(failures)
         self.crashes = CrashReader()
-        self.in_exception = False  #: True if the next line may belong to an unfinished traceback or crash
+        self.in_exception = False  #: True if the next line can belong to a traceback or crash
         self.exceptions = ExceptionTable()
         self.templates = TemplateTable()
         self.hits: dict[str, RuleHits] = {}
-        self.contexts: set[str] = set()  #: rules whose ``requires`` is met in this stream
+        self.contexts: set[str] = set()  #: rules with a match of ``requires`` in this stream
         self.versions: dict[str, str] = {}
         self.summary = LauncherSummary()
         self.first_time: float | None = None
         self.last_time: float | None = None
         self.last_zoned = False  #: True if the zone of the last time is known
-        #: seconds that the clock was set back since the last step, at the end of daylight saving time
+        #: seconds by which the end of daylight saving time set the clock back since the last step
         self.turned_back = 0.0
         self._undated = self._undated_steps = 0  # numbers of lines and samples since a line with a time
         self._steps_then = 0  # value of `SkippedLines.steps` at the last line with a time
@@ -152,14 +152,14 @@ class StreamReading:
         self.after_time: float | None = None  #: the first time in a line after the last step
         self.activity: dict[int, int] = {}  #: lines since the last step, by time in units of ACTIVITY_SECONDS
         self.activity_now: Activity | None = None  #: the latest activity since the last step
-        self.timed = False  #: True if every line's time comes from outside the text
-        self.of_a_run = False  #: True if a line without a step belonged to training
+        self.timed = False  #: True if the times of lines come from outside their text
+        self.of_a_run = False  #: True if a line without a step was part of the training
         self.sampled = False  #: True if any line contained training metrics
         self._finite_at = -1  # index of the last line with a finite loss
         self.lowest_scale: float | None = None  #: lowest loss scale at which a step overflowed
         #: the trainer's count of skipped steps, and the step at which it was printed
         self.skipped: tuple[float, int] | None = None
-        self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's own first count, and its step
+        self.skipped_first: tuple[float, int] | None = None  #: DeepSpeed's first skip count, and its step
         self.skipped_last: tuple[float, int] | None = None  #: DeepSpeed's last count since the steps began
 
     @property
@@ -186,10 +186,10 @@ class StreamReading:
         return line.time if self.timed or time_of_line(line.text, line.time) is not None else None
 
     def dated(self, line: Line) -> Line:
-        """Return the line without its time if that time comes from a much earlier line.
+        """Return the line without its time if the time was carried over from a much earlier line.
 
-        The steps of the source count, too: a rank that prints little is as far as the rank that prints the
-        steps.
+        The distance is measured in lines of the stream and in steps of the source, because a rank that prints
+        few lines advances together with the rank that prints the steps.
         """
         if line.time is None or self.timed:
             return line
@@ -212,7 +212,7 @@ class StreamReading:
         before = self.last_time
         self.clock(line)
         self._undated += 1
-        # also if the number next to the word is not parsed as a loss
+        # this includes losses with numbers that are not parsed
         if "loss" in line.text and _LOSS.search(line.text):
             self._logged, self._lossy = self.timelines.positions, True
         if sample is not None:
@@ -227,7 +227,7 @@ class StreamReading:
                 if self._lossy and self.timelines.positions != self._logged:
                     self._logged, self._lossy = self.timelines.positions, False
             values = sample.values
-            if not METRICS.isdisjoint(values):  # checked first, as computing the advances is slower
+            if not METRICS.isdisjoint(values):  # checked first, because computing the steps is slower
                 self.curves.see(sample, self.timelines.advances)
                 if "loss" in values:
                     self._logged = self.timelines.positions
@@ -263,7 +263,7 @@ class StreamReading:
         self.index += 1
 
     def match(self, match: Match, by_progress: bool, more: int = 0) -> None:
-        """Record a match of the line that was just read, and ``more`` matches of lines that were not read."""
+        """Record a match of the line that was just read, and ``more`` matches of skipped lines."""
         hits, own_step = self.hits.get(match.rule), self.own_step
         if hits is None:
             hits = self.hits[match.rule] = RuleHits(match, self.index - 1, match, 0, own_step)
@@ -294,7 +294,7 @@ class StreamReading:
         self._note_exceptions()
 
     def see_message(self, line: Line, more: int = 0) -> None:
-        """Count the template of the line that was just read, with ``more`` like it, outside exceptions."""
+        """Count the template of the last line and ``more`` similar lines, except parts of exceptions."""
         if self.in_exception and (self.tracebacks.in_progress or self.crashes.busy):
             return
         if self.below_start and self.below_start != "output":
@@ -303,11 +303,11 @@ class StreamReading:
             self.templates.add(line, self.mark, 1 + more)
 
     def close_gap(self) -> None:
-        """Account for the lines that were skipped since the last line that was read."""
+        """Update the state for the lines that were skipped since the last line that was read."""
         left_out = int(self._gaps.lines - self._left_out)
         if not left_out:
             return
-        self._undated = self._undated_steps = 0  # the skipped lines may have had another time
+        self._undated = self._undated_steps = 0  # the skipped lines can have other times
         self._steps_then = self._gaps.steps
         for ended in (self.tracebacks.skip(left_out), self.crashes.skip(left_out)):
             if ended is not None:
@@ -326,40 +326,40 @@ class StreamReading:
         self.in_exception = self.tracebacks.busy or self.crashes.busy
 
     def exceptions_now(self) -> ExceptionTable:
-        """Return the exceptions so far, including exceptions that are not finished yet."""
+        """Return the exceptions so far, including exceptions with lines still to come."""
         return self.exceptions.with_left([*self.tracebacks.left(self.mark), *self.crashes.left()])
 
     @property
     def unlogged(self) -> int:
-        """The number of training steps since a loss was last printed, by the counters that existed then."""
+        """The number of training steps since a loss was last printed, without later counters."""
         return self.timelines.trained_since(self._logged)
 
     @property
     def own_step(self) -> int | None:
-        """The last step in this stream itself."""
+        """The last step in the lines of this stream."""
         main = self.timelines.main
         return main.last_step if main is not None else None
 
     @property
     def mark(self) -> LinePosition:
-        """The current position of the stream: line, steps, step, plain lines and answers."""
+        """The current position: numbers of lines, steps, plain lines and answered requests, and the step."""
         main = self.timelines.main
         if main is None:
             return LinePosition(self.index - 1, 0, None, self.plain, self.answers)
         return LinePosition(self.index - 1, main.advances, main.last_step, self.plain, self.answers)
 
 
-SOURCE = "events.jsonl"  #: file in a run's folder that contains the ranks' own reports
+SOURCE = "events.jsonl"  #: file in a run's folder with the reports of ranks
 
 Key = tuple[str, int | None]
 NO_CODES: Mapping[int, int] = MappingProxyType({})
 
 
 def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[Key, StreamReading]:
-    """Return the streams without those reports of ranks that the log contains as well.
+    """Return the streams without the reports of ranks about failures that the log contains, too.
 
-    Each failure counts once, by the log's line. The ranks' reports about the failure, such as a parameter's
-    name, follow the log's lines as evidence.
+    Each failure is counted once, at the line in the log. The evidence contains the log's lines, followed by
+    the ranks' reports about the failure, which can contain more details, such as a parameter's name.
     """
     logged = {rule for (source, _), stream in streams.items() if source != SOURCE for rule in stream.hits}
     echoes: dict[str, list[str]] = {}
@@ -378,10 +378,10 @@ def without_duplicate_reports(streams: Mapping[Key, StreamReading]) -> Mapping[K
 def with_exit_codes(
     streams: Mapping[Key, StreamReading], codes: Mapping[int, int | None]
 ) -> Mapping[Key, StreamReading]:
-    """Return the streams with the ranks' exit codes as if a launcher had reported them.
+    """Return the streams with the exit codes of ranks in the form in which a launcher reports them.
 
-    The streams are unchanged if a launcher reported exit codes. `codes` are those of the failed ranks, in the
-    order in which they ended, as the agent observed them.
+    If a launcher reported exit codes, the streams are unchanged. `codes` has the exit codes of the failed
+    ranks that the agent observed, in the order in which the ranks ended.
     """
     if not codes or any(stream.summary.codes for stream in streams.values()):
         return streams

@@ -1,4 +1,4 @@
-"""List a package's files that may hold strings: in folders, or in an archive, without extracting it."""
+"""List a package's files that can contain strings, in folders or in an archive that is not extracted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SourceFile:
     name: str  #: path inside the package, with slashes
     #: Returns an iterator over the content, from the start at each call.
     chunks: Callable[[], Iterator[bytes]]
-    place: str = ""  #: the complete path, whose end a rule may name
+    place: str = ""  #: the complete path; rules can name its end
 
     @property
     def binary(self) -> bool:
@@ -55,7 +55,7 @@ class SourceFile:
 
 
 class Sources(NamedTuple):
-    """All files of a package that may hold messages, and the package's version."""
+    """All files of a package that can contain messages, and the package's version."""
 
     files: list[SourceFile]
     version: str  #: empty if unknown
@@ -67,7 +67,7 @@ def file_of(path: Path, name: str = "") -> SourceFile:
 
 
 def in_folders(folders: Iterable[Path]) -> list[SourceFile]:
-    """Return the files in these folders that may hold messages."""
+    """Return the files in these folders that can contain messages."""
     return [
         file_of(path, path.relative_to(folder).as_posix())
         for folder in folders

@@ -15,7 +15,7 @@ Phrase = tuple[str, ...]
 """Up to three neighbouring words."""
 
 _BETWEEN = r"[^\w\x00]+"  # includes quotes and line breaks of source; NUL ends a compiled string
-_MEMORY = 512 << 20  # bytes that google-re2 may use; a larger set finds nothing
+_MEMORY = 512 << 20  # maximum bytes for google-re2; a larger set finds nothing
 _LONG = 6  # words of a text with two disjoint phrases of three words
 
 
@@ -29,7 +29,7 @@ def rare_phrases(words: Sequence[str]) -> list[Phrase]:
 
 
 class Phrases:
-    """Searches for phrases, ignoring case, with hyperscan, or with google-re2 if hyperscan is missing."""
+    """Case-insensitive searcher for phrases, with hyperscan or, if it is missing, with google-re2."""
 
     def __init__(self, phrases: Sequence[Phrase]) -> None:
         self._phrases = list(phrases)

@@ -14,7 +14,7 @@ from wordings.branches import Branch
 GAP = "\0"  #: the place of an inserted value in a template
 LEAST = 6  #: characters of the shortest piece that is searched
 ENOUGH = 16  #: characters that one piece of each alternative needs, to exclude a chance match
-ENOUGH_NAME = 12  #: the same for an identifier (``ds_active_sub_modules``) and for an exception's name
+ENOUGH_NAME = 12  #: minimum for an identifier (``ds_active_sub_modules``) or an exception's name
 COVERED = 0.6  #: share of a piece that a template's own text must cover, with a minimum of ENOUGH characters
 LEAST_PART = 5  #: minimum characters of a template's part between two gaps
 

@@ -87,7 +87,7 @@ class _Wanted:
 
 
 class Search:
-    """Searches source files for the texts of the rules that name a package."""
+    """Searcher of source files for the texts of the rules that name a package."""
 
     def __init__(self, pages: Iterable[RulePage], package: str, version: str = "") -> None:
         self.results: dict[str, Verified] = {}
@@ -137,11 +137,11 @@ class Search:
         return all(self.results[one.rule].state != "missing" for one in self._wanted)
 
     def may_be_in(self, text: str) -> bool:
-        """Return whether a source file may hold an alternative; most files hold none and need no parsing."""
+        """Return whether a source file can contain an alternative; most files cannot and need no parsing."""
         return self.promise(text) > 0
 
     def promise(self, text: str) -> int:
-        """Return 2 if a source file may hold all text of an alternative, 1 if some, 0 if none."""
+        """Return 2 if a source file can contain all text of an alternative, 1 for some text, 0 for none."""
         lowered = text.lower()
         hinted = self._hinted(lowered)
         whole = any(all(piece.lowered in lowered for piece in one.pieces) for one in hinted)
@@ -176,7 +176,7 @@ class Search:
                 result.state, result.reason = "skipped", f"this build is without {compiled}"
 
     def settle(self) -> None:
-        """Mark missing rules as skipped if their only long text may belong to another package."""
+        """Mark missing rules as skipped if their only long text can belong to another package."""
         for rule in self._vague:
             result = self.results[rule]
             if result.state == "missing":
@@ -244,7 +244,7 @@ class Search:
 
 
 class _ByAnchor:
-    """Finds the pieces that a string of source may hold, by their longest word."""
+    """Index to find the pieces that a string of source can contain, by their longest word."""
 
     def __init__(self, wanted: Iterable[_Wanted], whole: str) -> None:
         """Index the pieces of `wanted`; ``whole`` is the text of all strings of the file, in lowercase."""
@@ -264,7 +264,7 @@ class _ByAnchor:
 
 
 class _ByPhrase:
-    """Finds the specific pieces that a compiled file's string may hold, by their phrases."""
+    """Index to find the specific pieces that a string in a compiled file can contain, by their phrases."""
 
     def __init__(self, wanted: Iterable[_Wanted], phrases: Phrases) -> None:
         self._all = phrases

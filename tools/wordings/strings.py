@@ -21,7 +21,7 @@ _ESCAPES = {"n": "\n", "t": "\t", '"': '"', "\\": "\\", "'": "'"}
 
 
 def strings_in(file: SourceFile, phrases: Phrases, worth: Callable[[str], bool]) -> Iterator[Template]:
-    """Yield the strings of a file: those around a phrase of a compiled file, all of a source file.
+    """Yield all strings of a source file, or the strings around phrases in a compiled file.
 
     ``worth`` decides from a source file's text whether it needs parsing.
     """

@@ -1,13 +1,14 @@
-"""Parse lines of container runtimes and log collectors: records with a text, its time and its stream.
+"""Parse the records in which container runtimes and log collectors store a text, its time and its stream.
 
-Kubernetes' CRI records, Docker's JSON records and stamped copies contain the time and the stream of their
-text, and whether the line continues in the next record of that stream (a runtime splits lines at 16 KiB, and
-stores text that was flushed without a newline). Fluentd, Fluent Bit, Vector, exports of Loki and the clouds,
-journald's ``-o json`` and loggers that write JSON differ in the key of the text: ``message``, ``msg``,
-``log``, ``line``, ``textPayload``. Besides the text they have a time, a level or the origin of the line;
-without one of these the record is user data. Numbers that a trainer writes as JSON (``{"step": 3, "loss":
-0.5, …}``) are not such a record, unless it contains a traceback: a logger may bind the step to everything
-that it writes.
+Kubernetes' CRI records and Docker's JSON records contain the time and the stream of their text, and whether
+the line continues in the next record of that stream. (A runtime splits lines at 16 KiB, and writes a separate
+record for text that was flushed without a newline.) ``kubectl logs --timestamps`` and similar tools add only
+a time. Fluentd, Fluent Bit, Vector, log exports from Loki and cloud services, journald's ``-o json`` and
+loggers that write JSON use different keys for the text: ``message``, ``msg``, ``log``, ``line``,
+``textPayload``. Besides the text, their records have a time, a level or the origin of the line; a record
+without any of these is user data. Metrics that a trainer writes as JSON (``{"step": 3, "loss": 0.5, …}``)
+are not such a record, unless they come with a traceback, because some loggers add the step to all their
+records.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def record_of(text: str) -> Record | None:
 
 
 def may_be_json(text: str) -> bool:
-    """Return whether the line starts like a record in JSON; a cheap check."""
+    """Return whether the line starts like a JSON record (a fast check)."""
     return text[:2] == '{"'
 
 
@@ -92,7 +93,7 @@ _RANKS = ("rank", "global_rank")
 _MOST_RANKS = 1_000_000
 _NUMBERS = frozenset(("loss", "train_loss", "eval_loss", "step", "global_step", "epoch", "iteration"))
 _YEAR_2100 = 4.1e9
-_DIGITS = 19  # number of digits of a time in nanoseconds until the year 2100
+_DIGITS = 19  # maximum number of digits of a time in nanoseconds before the year 2100
 _decoder = msgspec.json.Decoder(dict[str, object])
 
 
@@ -100,7 +101,7 @@ class _DockerRecord(msgspec.Struct):
     log: str
     stream: str
     time: str
-    _p: str = ""  # fluent-bit's copy of CRI's flag
+    _p: str = ""  # CRI's flag for partial lines, as copied by Fluent Bit
 
 
 _docker = msgspec.json.Decoder(_DockerRecord)
@@ -114,7 +115,7 @@ def _json_record(text: str) -> Record | None:
     except (msgspec.DecodeError, ValueError, RecursionError):
         if '"log":' not in text:
             return None
-        try:  # the number that cannot be decoded may be in a field that is not needed
+        try:  # the field that cannot be decoded may be one that is not needed
             record = msgspec.structs.asdict(_docker.decode(text))
         except (msgspec.DecodeError, ValueError, RecursionError):
             return None
@@ -127,12 +128,12 @@ def _of_docker(record: dict[str, object]) -> Record | None:
     if found is None or not isinstance(log, str) or not isinstance(stream, str):
         return None
     text = log.removesuffix("\n")
-    partial = tag == "P" if tag else text == log  # fluent-bit's copy has CRI's flag
+    partial = tag == "P" if tag else text == log  # Fluent Bit copies CRI's flag
     return Record(unix_time(found[1], found[2], found[3]), stream, partial, text)
 
 
 def _of_collector(record: dict[str, object]) -> Record | None:
-    """Return a collector's record; carriage returns separate its lines, as in a redrawn line."""
+    """Return a collector's record; carriage returns separate the lines of its text, as in a redrawn line."""
     if _BESIDE.isdisjoint(record):
         return None
     more = [value for key in _TRACEBACKS if isinstance(value := record.get(key), str) and value]
@@ -153,7 +154,7 @@ def _is_rank(value: object) -> bool:
 
 
 def _time(record: dict[str, object]) -> float | None:
-    """Return the time of a record, from a timestamp, or seconds, milli-, micro- or nanoseconds since 1970."""
+    """Return a record's time, from a timestamp or from seconds, ms, µs or ns since 1970."""
     for key in _TIME_KEYS:
         value = record.get(key)
         if isinstance(value, str):

@@ -93,13 +93,13 @@ _NCCL = lazy(r"([A-Za-z0-9][\w.-]{0,62}):\d{1,8}:\d{1,8} \[\d{1,3}\] NCCL ")
 
 
 def host_in_line(text: str) -> str:
-    """Return the host that a line names as its own; empty if it names none."""
+    """Return the host that a line gives as its origin, or an empty string."""
     named = _NCCL.match(text) if ":" in text[:70] else None
     return named[1] if named is not None else ""
 
 
 def hosts_of_paths(names: Iterable[str]) -> dict[str, str]:
-    """Return the hosts of files, from their names as paths; empty if all files are on one host."""
+    """Return the host of each file, derived from its path; empty if all files are from one host."""
     split = {name: _PARTS.split(name) for name in names}
     folders = {tuple(above) for *above, _ in split.values()}
     families = _families(folders)
@@ -118,7 +118,7 @@ _Folders = tuple[str, ...]
 
 
 def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
-    """Return the innermost of these folders that is named after a host; empty if none is."""
+    """Return the innermost of these folders that is named after a host, or an empty string."""
     for depth in range(len(above) - 1, -1, -1):
         if _FOLDER.fullmatch(above[depth]) or len(families.get(_family(above, depth), ())) > 1:
             return above[depth]
@@ -126,7 +126,7 @@ def _of_folder(above: _Folders, families: Mapping[_Folders, set[str]]) -> str:
 
 
 def _family(above: _Folders, depth: int) -> _Folders:
-    """Return a folder's name without its number, with its location; empty if it cannot be a host's."""
+    """Return a folder's path with its number masked; empty if the folder cannot be named after a host."""
     named = _NUMBERED.fullmatch(above[depth])
     if named is None or rank_of_path(f"{above[depth]}/x") is not None:
         return ()
@@ -138,7 +138,7 @@ def _family(above: _Folders, depth: int) -> _Folders:
 
 
 def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
-    """Return the folders that differ only in their numbers, by family."""
+    """Group the folders that differ only in their numbers."""
     families: dict[_Folders, set[str]] = {}
     for above in folders:
         for depth, folder in enumerate(above):
@@ -149,7 +149,7 @@ def _families(folders: Iterable[_Folders]) -> Mapping[_Folders, set[str]]:
 
 
 class HostNumbers(NamedTuple):
-    """The assignment of ranks to numbered hosts: equally many consecutive ranks each, in host order."""
+    """The assignment of ranks to numbered hosts: in order, with the same number of ranks on each host."""
 
     before: str
     behind: str
@@ -163,11 +163,11 @@ class HostNumbers(NamedTuple):
 
 
 _NUMBER = lazy(r"(?P<before>.*?)(?P<number>\d{1,6})(?P<behind>\D[^0-9]*)?")
-_LEAST = 3  # minimum number of hosts that show the order
+_LEAST = 3  # minimum number of hosts from which the numbering is derived
 
 
 def numbers_of(hosts: Mapping[str, Iterable[int]]) -> HostNumbers | None:
-    """Return the numbering by which hosts have these ranks; ``None`` if no single numbering fits."""
+    """Return the numbering that assigns these ranks to these hosts; ``None`` if not exactly one fits."""
     orders: set[tuple[str, str, int, int]] = set()
     widths: set[int] = set()
     for name, ranks in hosts.items():

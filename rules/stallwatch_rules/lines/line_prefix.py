@@ -1,9 +1,9 @@
-"""Learn the prefix of every line of a text from the text itself, if no list of prefixes contains it.
+"""Learn a prefix that the lines of a text have in common, if it is not one of the known prefixes.
 
 Log viewers, collectors and launchers put a pod's name, a stream, a time or a column before each line, in
-countless forms. A logger does the same with its own messages, but not with the lines that continue them: if a
-traceback's frames or another program's timestamps have the same prefix as all other lines, no logger wrote
-the prefix. A progress bar is not evidence, because a bar's own name precedes each of its states.
+countless forms. A logger adds a prefix only to the first line of each of its messages. So if the frames of a
+traceback or the timestamps of another program follow the same prefix as all other lines, the prefix is not
+a logger's. A progress bar is not evidence, because its description precedes each of its states.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from stallwatch_rules.text.lazy import lazy
 
 _LOOKED_AT = 300  # maximum number of first lines that are examined
 _BEGINNING = 64 * 1024  # number of bytes that are searched for the first lines
-_PROBED = 12  # approximate number of lines from which prefixes are taken and tried
+_PROBED = 12  # approximate number of lines from which candidate prefixes are taken
 _LONGEST = 120  # maximum length of a prefix, in characters
 _NEARLY_ALL = 0.9  # minimum share of the lines that have the prefix
 
 _LEVEL = lazy(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SUCCESS)\b *")
 _LEVELS = "\x01"  # placeholder for any level, with the spaces that fill its column
 _DIGITS = lazy(r"\d+")
-_COLUMN = lazy(r"^ +(?=\d)")  # numbers that end in one column
+_COLUMN = lazy(r"^ +(?=\d)")  # padding that aligns numbers on the right
 _ENDS = lazy(r"\S (?=.)|\x01(?=\S)|\t|:(?=[^\s\d])|[|>\])}\"](?=\S)|[^\w\s] ?$")
-# A number that a trainer counts or measures is not a prefix, nor is the start of a record.
+# A trainer's counter or metric is not part of a prefix, and neither is the start of a record.
 _MEASURED = lazy(
     r"(?i)(?<![a-z])(?:global_?)?(?:step|iter\w*|epoch|loss|batch|lr|it/s|reward)s?\W{0,8}(?:0|$)|[{}'%=]"
 )
-# Separate words that do not belong to a prefix: the name of what a bar counts, a phase without training, a
-# document, or Slurm's message about the end of a job, before the time.
+# Words that do not belong to a prefix: the description of a progress bar, a phase other than training, a
+# document, or "CANCELLED", which precedes the time in Slurm's message about the end of a job.
 _NAMED = lazy(
     r"(?i)(?<![\w./-])(?:(?!train|deepspeed)[a-z]{2,}ing|eval\w*|valid\w*|val|tests?|dev|predict\w*|infer\w*"
     r"|generat\w*|sampl\w*|rollouts?|warm-?up|requests?|map|filter|prefill|decode|cancelled"
     r"|(?:docs?|notes?|faq|todo|tips?|examples?|cases?|issues?|answers?|questions?|[qa])[-_ #]?\d*)"
     r"(?![\w./-])"
 )
-_PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # a prefix contains more than a level
-# Text at the start of a line that never follows a logger's prefix.
+_PREFIX_TEXT = lazy(r"[^\W_\x01]|[│┃|>]")  # text other than a level, which every prefix contains
+# Starts of lines that never follow a logger's prefix.
 _STARTS = lazy(
     r'Traceback \(most recent call last\):|\s+File "[^"]+", line \d|\{\'(?:loss|eval_loss|train_runtime)\''
     r"|\[(?:rank|default)\d+\]:"
 )
-_STAMPED = lazy(  # another timestamp never follows a logger's prefix either, unless a level precedes it
+_STAMPED = lazy(  # a second timestamp follows a logger's prefix only if a level precedes it
     r"\[?20\d\d-\d\d-\d\d[ T]\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d\.|(?:INFO|WARNING|ERROR) \d\d-\d\d \d\d:"
     r"|[\w.-]+:\d+:\d+ \[\d+\] NCCL "
 )
@@ -59,13 +59,13 @@ _STAMP = lazy(r"20\d\d[-/]\d\d[-/]\d\d[ T_-]\d\d:\d\d:\d\d|\d\d/\d\d/(?:20)?\d\d
 
 
 class LinePrefix(NamedTuple):
-    """The prefix that is removed from each line."""
+    """A prefix to remove from each line."""
 
     form: re.Pattern[str]
     quoted: bool = False  #: True if the prefix opens a quote that the line's end closes, as in a table cell
 
     def take(self, text: str) -> tuple[str, str]:
-        """Return the prefix and the line after it; an empty prefix if the line has none."""
+        """Return the prefix, empty if the line has none, and the text after it."""
         found = self.form.match(text)
         if found is None:
             return "", text
@@ -82,44 +82,45 @@ def rank_in(lead: str) -> int | None:
 
 
 def time_in(lead: str) -> float | None:
-    """Return the time in a line prefix, if it has a date; otherwise ``None``."""
+    """Return the time in a line prefix, or ``None`` if the prefix has no date and time."""
     at = _STAMP.search(lead)
     return time_of_line(lead[at.start() :]) if at is not None else None
 
 
 def first_lines(head: bytes) -> tuple[str, ...]:
-    """Return the first lines of a text that are not blank."""
+    """Return the first nonblank lines of a text."""
     return tuple(_lines(head))
 
 
 def certain_prefix(head: bytes) -> LinePrefix | None:
-    """Return the prefix of nearly all lines, if the text after it proves that it is not a logger's."""
+    """Return the prefix of nearly all lines, if the text after the prefix proves that no logger wrote it."""
     lines, leads = _looked_at(head)
     for lead in leads:
         if not _needed(lead, lines):
-            return None  # the known prefixes are enough
+            return None  # the known prefixes are sufficient
         if _shown(lead, lines):
             return lead
     return None
 
 
 def likely_prefixes(head: bytes) -> list[LinePrefix]:
-    """Return likely but unverified prefixes of a text; the caller needs evidence that one of them is right.
+    """Return likely but unverified prefixes of a text.
 
-    A single line has no likely prefix: a note written by hand looks the same.
+    The caller needs evidence that one of them is right. A single line has no likely prefix, because a note
+    written by hand can start in the same way.
     """
     lines, common = _looked_at(head)
     return list(itertools.islice((lead for lead in common if _needed(lead, lines)), 3))
 
 
-@functools.lru_cache(maxsize=2)  # called twice in a row
+@functools.lru_cache(maxsize=2)  # two callers in a row pass the same text
 def _looked_at(head: bytes) -> tuple[tuple[str, ...], tuple[LinePrefix, ...]]:
     lines = _lines(head)
     return tuple(lines), tuple(_common(lines))
 
 
 def _lines(head: bytes) -> list[str]:
-    """Return the first lines that are not blank, without text that is removed before the prefix."""
+    """Return the first nonblank lines, without container records and terminal codes."""
     lines = []
     coded = b"\x1b" in head
     for text in _as_utf8(head[:_BEGINNING]).decode("utf-8", "replace").split("\n"):
@@ -134,7 +135,7 @@ def _lines(head: bytes) -> list[str]:
 
 
 def _as_utf8(head: bytes) -> bytes:
-    """Return a text in UTF-8 with line feeds, from text in any encoding and with any line ends."""
+    """Convert a text with any supported encoding and line ends to UTF-8 with line feeds."""
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         head = head.decode("utf-16", "replace").encode("utf-8", "replace")
     return head.removeprefix(codecs.BOM_UTF8).replace(b"\0", b"").replace(b"\r\n", b"\n")
@@ -145,7 +146,7 @@ def _masked(text: str) -> str:
 
 
 def _common(lines: Sequence[str]) -> Iterator[LinePrefix]:
-    """Yield the prefixes that nearly all lines have, the longest first."""
+    """Yield the prefixes that nearly all lines have, longest first."""
     if len(lines) < 2:
         return
     masked = [_masked(line) for line in lines]
@@ -178,13 +179,13 @@ def _form(lead: str) -> re.Pattern[str]:
 
 
 def _needed(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether the prefix of some lines contains more than the known prefixes."""
+    """Return whether the prefix contains text that is not part of a known prefix."""
     some = [taken for taken, _ in map(lead.take, lines) if taken]
     return any(take_rank(f"{taken}x")[1] != "x" for taken in some[:_PROBED])
 
 
 def _shown(lead: LinePrefix, lines: Sequence[str]) -> bool:
-    """Return whether a line continues after the prefix as no line does after a logger's prefix."""
+    """Return whether the prefix of some line is followed by text that never follows a logger's prefix."""
     for line in lines:
         taken, rest = lead.take(line)
         if not taken or taken.isspace():

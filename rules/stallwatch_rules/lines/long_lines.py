@@ -1,7 +1,7 @@
-"""Shorten lines that are too long to be kept.
+"""Shorten lines that are too long to keep.
 
-Of a line of a megabyte (a dumped array, a bar drawn endlessly, a log whose line ends were lost), the
-beginning and the end are kept: the line may still end in an important error.
+The beginning and the end of such a line (a dumped array, an endless progress bar, a log without line ends)
+are kept, because the line can still end in an important error.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ GOES_ON = "…"  #: mark before the end of a shortened line, so that it is not t
 
 
 def append_bounded(held: bytearray, data: bytes) -> None:
-    """Add the part of ``data`` that should be kept to an unfinished line.
+    """Append ``data`` to an unfinished line, and drop bytes from the middle of a line that gets too long.
 
-    One byte more than ``MAX_LINE`` shows that text was omitted.
+    A shortened line has ``MAX_LINE + 1`` bytes, which shows that text was omitted.
     """
     if len(held) + len(data) <= MAX_LINE + 1:
         held += data

@@ -1,10 +1,10 @@
 """Find the rank that wrote a line: from prefixes of launchers, numeric labels, and names of files.
 
-``srun --label`` writes the bare task number, Intel MPI's ``-prepend-rank`` a number in brackets, pdsh (and so
-DeepSpeed's launcher over several nodes) the host's name. Much other text looks like these labels, so they are
-learned from the first lines of a source: of a file from its beginning, before it is read; otherwise the few
-lines before the labels are learned keep theirs. A task is a rank, unless each task is a launcher that starts
-a node's ranks: in that case its number is the node's.
+``srun --label`` writes only the task number, Intel MPI's ``-prepend-rank`` writes a number in brackets, and
+pdsh (which DeepSpeed's launcher uses on several nodes) writes the hostname. Much other text looks like these
+labels, so they are learned from the first lines of a source. For a file, this happens before its lines are
+read; for a stream, the first few lines keep their labels. A task is a rank, unless each task is a launcher
+that starts the ranks of a node: then the number is that of the node.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _JOURNALD_ISO = lazy(
 _KAGGLE = lazy(r"\d+\.\d+s[ \t]+\d+[ \t]")
 _COMPOSE = lazy(r"(?!(?:global_?)?(?:step|iter|epoch|batch|loss))[\w.-]+[-_]\d+ +\| ", re.IGNORECASE)
 _HOST = lazy(r"[A-Za-z0-9][\w.-]*: ?(?=\[(?:rank|default)\d)")  # pdsh's prefix, only if a rank follows
-# Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog; a process group other than the first has its
-# own ranks.
+# Ranks in messages of DeepSpeed's log_dist and NCCL's watchdog. Only the ranks of process group 0 are global
+# ranks.
 _NAMED_INSIDE = lazy(
     r"\[(?:PG (?:ID )?0\b[^\]]{0,60} )?(?:[Rr]ank|RANK)(?:: | |=)?(\d{1,6})\]"
     r"|: rank(\d{1,6})\[\d+\]\[MainThread\]:"  # MosaicML's Composer
@@ -46,13 +46,13 @@ _NAMED_FIRST = lazy(r"[ \d.]{0,12}s? {0,2}[Rr]ank (\d{1,6}) ")  # "rank 3 step 1
 
 
 def take_rank(text: str) -> tuple[int | None, str]:
-    """Return the rank in a prefix of the line, and the line without its launchers' prefixes.
+    """Return the rank in a prefix of the line, and the line without the prefixes of launchers.
 
-    The innermost prefix counts: ``[default3]:[rank11]: …`` is rank 11. A rank inside the message (``[Rank 3]
-    Watchdog caught …``) counts, too, and stays in the text.
+    The innermost prefix counts: ``[default3]:[rank11]: …`` is rank 11. Without a rank in a prefix, a rank in
+    the message (``[Rank 3] Watchdog caught …``) is returned, and stays in the text.
     """
     rank: int | None = None
-    for _ in range(4):  # launchers nest, but not endlessly
+    for _ in range(4):  # a line can have the prefixes of several nested launchers
         first = text[:1]
         if first == "[":
             if text[5:6] == "-" and text[8:9] == "-" and text[1:3] == "20":  # the text begins with a date
@@ -109,15 +109,15 @@ def take_rank(text: str) -> tuple[int | None, str]:
 
 
 _NUMBER = lazy(r" {0,5}(\d{1,5}):(?: |$)|\[(\d{1,5})\] (?!NCCL|include/|/)")
-_SURE_NUMBERS = 12  # minimum number of labeled lines, by half as many tasks, that rule out a numbered list
-_SURE_TASKS = 4  # minimum number of labeled lines to accept labels as tasks, if they start at 0 and alternate
+_SURE_NUMBERS = 12  # minimum labeled lines (2 or more per task) that cannot be a numbered list
+_SURE_TASKS = 4  # minimum labeled lines, with alternating tasks from 0, to accept the labels as tasks
 _LABEL = lazy(r" {0,5}(\d{1,5}): ")
-# The start of a line with the label of a task or a host, in any frame of a pasted text, or of a container's
-# record, which has a time with T.
+# The start of a line with the label of a task or a host, also after quote marks or other framing characters
+# of pasted text; or the start of a container's record, which has a time with a "T".
 _MAY_LABEL = lazy(rb"\n(?:[^\w\[\n]{0,40}(?:\d{1,5}:|\[\d{1,5}\] |[A-Za-z0-9][\w.-]{0,63}:\s)|.{10}T)")
 _ODD_TEXTS = (b"srun", b"{", b"\x1b", b"\r")  # a launcher's command, JSON, a terminal's codes
 _OF_TRACEBACK = lazy(r'Traceback \(most recent call last\):|  File "[^"]+", line \d')
-# A metrics line whose number is not that of an epoch: other lines have the label, too.
+# A metrics line with a step or an iteration after its label.
 _METRIC = lazy(r"[^:]{0,40}\b(?:step|iter(?:ation)?)s?\W{0,4}\d", re.IGNORECASE)
 _HOST_LABEL = lazy(r"([A-Za-z0-9](?=[\w.-]{0,62}\d|[\w-]{1,62}\.)[\w.-]{1,62}):(?: |$)")
 _NO_HOST = lazy(
@@ -125,20 +125,20 @@ _NO_HOST = lazy(
     r"|E[A-Z0-9]\d{4}"  # an error code of Ascend, followed by a time
 )
 _ADDRESS = lazy(r"\d{1,3}(?:\.\d{1,3}){3}")
-# Text at the start of a line that never follows a word and a colon.
+# Starts of lines that do not follow a word and a colon, unless these are a label.
 _LINE_STARTS = lazy(
     r'  File "|    \S|Traceback \(most recent|\[20\d\d-|\[rank\d|\[default\d|20\d\d-\d\d-\d\d|\{\'loss\''
     r"|\[?[IWE]\d{3,4} \d\d:|\s{0,3}\d{1,3}%\||\[(?:INFO|WARNING|ERROR)[\]|]"
 )
-# Proof that a task is not a rank: its processes have their own ranks, or it is torchrun, or the command that
-# started all processes.
+# Evidence that a task is not a rank: its lines have prefixes with other ranks, its lines are torchrun's, or
+# several processes write its lines.
 _OWN_RANK = lazy(r"\[(?:rank|default)(\d{1,6})\]:")
 _ELASTIC = lazy(
     r"\[?[IWE]\d{3,4} \d\d:\d\d:\d\d\S* \d+ torch/distributed/"
     r"(?:run\.py|elastic/(?:agent/|multiprocessing/api\.py))"
 )
-_NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread, device
-# A command in which srun labels the lines, and its last torchrun, with the text after it.
+_NCCL = lazy(r"[\w.-]+:(\d+):\d+ \[\d+\] ")  # host, process, thread and device
+# A command in which srun labels lines, and the last launcher in that command, with the text after it.
 _SRUN = lazy(r"\bsrun\b")
 _LABELS = lazy(r"\s(?:-\w*l|--label)\b")
 _LAUNCHER = lazy(
@@ -146,19 +146,19 @@ _LAUNCHER = lazy(
 )
 _ONE_RANK = lazy(r"--nproc[-_]per[-_]node[= ]1\b")
 _LONGEST_COMMAND = 4000  # maximum number of characters of a command that are searched
-_SURE_HOSTS = 20  # minimum number of consecutive lines, labeled by a few hosts, that show a launcher's labels
+_SURE_HOSTS = 20  # minimum number of consecutive lines with the names of a few hosts, to accept labels
 _BEGINNING = 64 * 1024  # number of bytes that are searched for the first label
-_FIRST_LINES = 1000  # maximum number of lines that are searched: a launcher labels all lines or none
+_FIRST_LINES = 1000  # maximum number of lines that are searched, because a launcher labels all lines or none
 
 
 def may_have_labels(head: bytes) -> bool:
-    """Return whether a text with this beginning may have labels; a fast check that rejects most texts."""
+    """Return whether a text with this beginning can have labels (a fast check that rejects most texts)."""
     head = b"\n" + head[:_BEGINNING] + b"\n"
     return any(text in head for text in _ODD_TEXTS) or _MAY_LABEL.search(head) is not None
 
 
 class TaskLabels:
-    """Labels of the tasks and hosts of a source's lines: they are learned, and then removed."""
+    """The task and host labels of a source's lines, which are learned first and then removed."""
 
     def __init__(self) -> None:
         self.found = False  #: True if some labels are known
@@ -173,7 +173,7 @@ class TaskLabels:
         self._hosts_row: list[str] = []
 
     def learn(self, texts: Iterable[str], *, alike: bool = False) -> None:
-        """Learn from the first lines before they are read; for ``alike`` lines, search no further."""
+        """Learn from the first lines before they are read; ``alike`` lines can end the search for labels."""
         ahead = TaskLabels()
         for text in texts:
             ahead.take(text)
@@ -185,7 +185,7 @@ class TaskLabels:
             self.searching = ahead.searching
 
     def take(self, text: str) -> tuple[int | None, str]:
-        """Return the rank in a label, and the line without it; ``None`` if the labels number nodes."""
+        """Return the rank in a label (``None`` if labels number nodes), and the line without its label."""
         if self.searching:
             self._search(text)
         if not self.found:
@@ -229,7 +229,7 @@ class TaskLabels:
         self.searching = self._lines < _FIRST_LINES and not self._numbered
 
     def _sure(self, text: str) -> bool:
-        """Return whether the numbers before the last lines are tasks; ``text`` is the last of these lines."""
+        """Return whether the numbers at the start of the last lines are tasks; ``text`` is the last line."""
         row, tasks = self._numbers, set(self._numbers)
         repeated = 2 * len(tasks) <= len(row)
         if len(row) >= _SURE_NUMBERS and repeated:
@@ -260,11 +260,12 @@ class TaskLabels:
 
 
 def local_ranks(ranks: Collection[int], first: int | None = None) -> tuple[int, ...]:
-    """Return a host's ranks in the order of their local ranks, if lines and files may use local ranks.
+    """Return a host's ranks in the order of their local ranks, for lines and files that use local ranks.
 
-    Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``):
-    those of a host are in the order of their local ranks. `first` has the local rank 0, if known: some of the
-    other ranks may not be known. Empty if a number may be a global or a local rank.
+    Launchers number ranks host by host (torch 2.13, elastic/agent/server/api.py, ``_assign_worker_ranks``),
+    so the order of a host's ranks is that of their local ranks. `first` is the rank with local rank 0, if
+    known; then ``ranks`` can be incomplete. The result is empty if a number can be both a global and a local
+    rank of this host.
     """
     known = ranks if first is None or not ranks else range(first, max(ranks) + 1)
     return tuple(sorted(known)) if known and min(known) >= len(known) else ()
@@ -288,9 +289,9 @@ _RANK_FOLDER = lazy(
 
 
 def _starts_nodes(command: str) -> bool:
-    """Return whether srun labels the lines of launchers, each of which may have several ranks.
+    """Return whether srun labels the output of launchers that can each start several ranks.
 
-    Text after a later srun also follows the first one, so one search from the first is enough.
+    The search starts at the first ``srun`` and therefore includes the text after any later one.
     """
     srun = _SRUN.search(command)
     if srun is None or _LABELS.search(command, srun.end()) is None:
@@ -300,7 +301,7 @@ def _starts_nodes(command: str) -> bool:
 
 
 def rank_of_path(path: str) -> int | None:
-    """Return the rank whose output a file contains, if the name of the file or its folder shows it.
+    """Return the rank whose output a file contains, if the name of the file or of its folder shows the rank.
 
     Examples: ``rank_3.log``, ``attempt_0/3/stderr.log`` (torchrun), ``rank0/stdout.log``, ``workerlog.3``.
     """
@@ -327,9 +328,10 @@ _SLURM_TASK = lazy(r"(.*?(?<!\d)(?!20\d{6}(?!\d))\d{3,10})[.-](\d{1,4})\.(out|er
 
 
 def ranks_of_tasks(paths: Iterable[str]) -> dict[str, int]:
-    """Return the ranks of files that are numbered by Slurm's tasks.
+    """Return the ranks of files whose names end with the number of a Slurm task.
 
-    One such name is not proof; several names of one job, numbered from zero without a gap, are.
+    A single such name is not sufficient evidence; several names of one job, numbered from 0 without a gap,
+    are.
     """
     families: dict[tuple[str, str], dict[int, str]] = {}
     for path in paths:

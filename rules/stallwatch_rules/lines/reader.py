@@ -1,7 +1,7 @@
-"""Convert bytes to lines: ends, progress bars, encodings, ANSI codes, container records, ranks and times.
+"""Convert bytes to lines, with ranks and times, and without encodings, ANSI codes and container records.
 
-A ``LineReader`` is fed the bytes of one source in any portions, and returns the same lines for any portions.
-The one exception is ``idle``, which also returns a progress bar's segment that has not ended yet.
+A ``LineReader`` takes the bytes of one source in portions, and returns the same lines for any portions,
+except that ``idle`` returns the unfinished segment of a progress bar.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from stallwatch_rules.text.encodings import decode_foreign
 
 __all__ = ["MAX_LINE", "LineReader"]
 
-# In a line without these texts, and without a timestamp at its start, brackets are not read.
+# Brackets can be part of a prefix or a bar only in a line with one of these texts or an initial timestamp.
 _BRACKETED = ("]:", "it]", "/s]", "[default", "ank", "ANK")
 
 _PREFIX_STARTS = frozenset("[(rRg0123456789")  # first characters of a prefix or a timestamp
-_LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp may follow
-_MAY_QUOTE = "{>"  # a record with a string in it may follow
+_LEVELS = frozenset(("INFO ", "WARNI", "ERROR", "DEBUG", "CRITI"))  # a timestamp can follow
+_MAY_QUOTE = "{>"  # a record that contains an escaped string can follow
 _Partial = tuple[str, int, float | None]  # text, line number and time of an unfinished record
 
 
 class LineReader:
-    """Reader of one source. ``rank`` is the rank of all its lines, unless a line names its own.
+    """Reader of one source. ``rank`` is the rank of all lines that do not contain a rank.
 
-    A line's time is that of its container record (CRI, Docker); else ``time`` as given to ``feed`` (live
-    reading); else the line's own timestamp; else the last time of its rank in this source. ``lead``
-    is the prefix of the lines (``line_prefix``). ``local_ranks`` are the ranks of the host, in their order,
-    if lines may number those from 0, as torchrun's ``[default0]:`` does.
+    A line's time is the first that is known of: the time of its container record (CRI, Docker), the ``time``
+    that ``feed`` receives in live reading, the line's timestamp, and the last time of its rank in this
+    source. ``lead`` is the prefix of the lines (see ``line_prefix``). ``local_ranks`` are the ranks of the
+    host in ascending order, if lines can contain local ranks, as in torchrun's ``[default0]:``.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class LineReader:
         self.rank = rank
         self.cut = 0  #: number of lines that were longer than MAX_LINE
         self.bytes = 0  #: number of bytes fed so far
-        self._head: bytes | None = b""  # the first bytes, until the byte order mark is known
+        self._head: bytes | None = b""  # the first bytes, until they show whether there is a byte order mark
         self._utf16: codecs.IncrementalDecoder | None = None
         self._held = bytearray()  # the unfinished segment, at most MAX_LINE + 1 bytes of it
-        self._held_at: float | None = None  # time at which the last bytes of ``_held`` came, if known
+        self._held_at: float | None = None  # time at which the last bytes of ``_held`` arrived, if known
         self._redrawn = False  # True if the unfinished segment follows a carriage return
         self.number = 1  #: number of the next line
         self._line_start = True
@@ -78,9 +78,9 @@ class LineReader:
         self.local_ranks = local_ranks
 
     def alone(self, near: float | None, number: int = 1) -> LineReader:
-        """Prepare to read single lines of a source without labels; ``near`` is a time close to theirs.
+        """Prepare to read separate lines of a source without labels, written at about the time ``near``.
 
-        The state from earlier lines is discarded, so that one reader may read many lines, each by itself.
+        The state from earlier lines is discarded, so the reader can be used for many unrelated lines.
         """
         self._head, self._near, self.number = None, near, number
         self._times, self._zoned = {}, False
@@ -88,19 +88,19 @@ class LineReader:
         return self
 
     def look_ahead(self, head: bytes) -> LineReader:
-        """Prepare to read a file with this head, so that its labels are known from the first line on."""
+        """Learn the labels from the head of a file, so that they are known from the first line on."""
         if may_have_labels(head):
             self._labels.learn(first_lines(head), alike=self.lead is None and b"\r" not in head)
         return self
 
     @property
     def ordinary(self) -> bool:
-        """True if, after the first lines, each line can be read without the lines around it."""
+        """True if each line after the first ones can be read without the lines around it."""
         odd = self._utf16 or self.lead or self.contained
         return not (odd or self._labels.searching or self._labels.found)
 
     def carried(self, rank: int | None, time: float | None) -> float | None:
-        """Return the time of the next line of a rank: its own, else the last time of that rank."""
+        """Store `time` as the rank's last time and return it; for ``None``, return the stored time."""
         if time is None:
             return self._times.get(rank)
         self._times[rank] = self._near = time
@@ -124,10 +124,10 @@ class LineReader:
         return self._tables.take(lines)
 
     def skip(self, ends: int) -> list[Line]:
-        """Skip a part of the source with this many line ends, between two segments; return held lines.
+        """Skip a part of the source that has this many line ends; return the lines held until now.
 
-        The portion fed before ended with a segment, or inside an over-long line, whose rest is skipped. A
-        partial record is not continued over a gap.
+        The previous portion must end with a segment, or inside a line longer than ``MAX_LINE``, the rest of
+        which is skipped. A partial record does not continue after the skipped part.
         """
         out: list[Line] = []
         if raw := self._unfinished():
@@ -141,9 +141,9 @@ class LineReader:
     def idle(self, since: float) -> list[Line]:
         """Return the unfinished segment of a progress bar to which no bytes were added after `since`.
 
-        A bar's carriage return precedes it, so its last state is ended by the next one, which never comes in
-        a run that hangs. The segment is returned once; later bytes are a separate segment. An ordinary
-        unfinished line stays held.
+        A progress bar prints a carriage return before each state, so only the next state ends a segment, and
+        a run that hangs prints no next state. The segment is returned once; later bytes are a separate
+        segment. An ordinary unfinished line is not returned.
         """
         at = since if self._held_at is None else self._held_at
         out: list[Line] = []
@@ -152,7 +152,7 @@ class LineReader:
         return out
 
     def finish(self, time: float | None = None) -> list[Line]:
-        """Return the remaining lines at the end of the source: an unfinished last line, unfinished records.
+        """Return the lines that remain at the end of the source: an unfinished line and unfinished records.
 
         These lines have the time at which they arrived, if known, or else `time`.
         """
@@ -190,7 +190,7 @@ class LineReader:
         return data
 
     def _feed(self, data: bytes, time: float | None) -> list[Line]:
-        if b"\0" in data:  # holes of a truncated file
+        if b"\0" in data:  # null bytes fill the holes in a truncated file
             data = data.replace(b"\0", b"")
         if b"\b" in data:  # Keras erases its bar with as many backspaces as it drew characters
             data = data.replace(b"\b", b"\r")
@@ -210,7 +210,7 @@ class LineReader:
         return out
 
     def _whole(self, raw: bytes, time: float | None, out: list[Line]) -> None:
-        """Read a line, or its rest after the carriage returns that were read before."""
+        """Read a physical line, or the part of it that has not been read as redrawn segments yet."""
         if b"\r" in raw:
             *redrawn, raw = raw.split(b"\r")
             for segment in filter(None, redrawn):
@@ -226,7 +226,7 @@ class LineReader:
     def _plain(self, raw: bytes, time: float | None, out: list[Line]) -> bool:
         """Read a line on the fast path, for lines without text to remove, split or parse.
 
-        Returns False for a line that needs more, without reading it.
+        Return False without reading the line if it needs the slow path.
         """
         if len(raw) > MAX_LINE:
             return False
@@ -336,7 +336,7 @@ class LineReader:
             rank = self.local_ranks[rank]
         when = stamp if stamp is not None else time
         zoned = when is not None or self._zoned
-        # the prefix has the clock of all lines; the clock of some lines may be in another zone
+        # the prefix has the same clock in all lines; the lines' own clocks may be in different time zones
         if when is None and lead:
             when = time_in(lead)
             zoned = self._zoned = has_zone(lead) if when is not None else zoned

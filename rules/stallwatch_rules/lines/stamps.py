@@ -1,7 +1,7 @@
 """Parse the time of a line from the timestamp that its logger puts at its start.
 
 Timestamps without a time zone are read as UTC. Timestamps without a year (glog, syslog, vLLM) or without a
-date need a known time ``near`` them; without it, their time is unknown.
+date can be parsed only if a time ``near`` them is known.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _NAMED = lazy(  # form of syslog, dmesg -T and date
 _CLOCK = lazy(r"\[?(\d\d:\d\d:\d\d)(?:[.,-](\d{1,6}))?(?:\]|\b(?=[ |-]))")
 # The hour is tested after the colon, for which Python searches faster.
 _ZONED = lazy(r":(?<=\d\d:)\d\d:\d\d(?:[.,]\d{1,9})? ?(?:Z|UTC|GMT|[+-]\d\d:?\d\d(?!\d))")
-CANCELLED = "CANCELLED AT"  #: part of slurmstepd's last message, in which the time follows
+CANCELLED = "CANCELLED AT"  #: text that precedes the time in slurmstepd's last message
 _CANCELLED = lazy(  # slurm, src/slurmd/slurmstepd/req.c: "*** JOB 7 ON n1 CANCELLED AT … ***"
     r"slurmstepd[^ ]{0,80}: error: \*\*\* .{1,200}? CANCELLED AT (20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d)\b"
 )
-_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes of Ray's driver before its daemons' lines
+_RAYS = ("(raylet", "(gcs_server", "(autoscaler")  # prefixes of Ray's driver for lines of its daemons
 _MONTHS = {
     name: number
     for number, name in enumerate(
@@ -60,7 +60,7 @@ _SUNDAY = 6
 
 
 def time_of_line(text: str, near: float | None = None) -> float | None:
-    """Return the time at the line's start, if any; for slurmstepd, the time of the end of a job or step."""
+    """Return the time at the line's start, or the time in slurmstepd's message about a canceled job."""
     first = text[:1]
     if first == "(" and text.startswith(_RAYS):
         text = text[text.find(") ") + 2 :]
@@ -70,7 +70,7 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
         return unix_time(found[1]) if found is not None else None
     if first == " ":
         text = text.lstrip(" ")
-        if not text.startswith("["):  # a line of Megatron begins with a space and a bracket
+        if not text.startswith("["):  # lines of Megatron begin with a space and a bracket
             return None
         first = "["
     if not (first == "[" or "0" <= first <= "9" or "A" <= first <= "Z"):
@@ -93,10 +93,10 @@ def time_of_line(text: str, near: float | None = None) -> float | None:
 
 
 def elapsed(earlier: float, later: float) -> float:
-    """Return the seconds between two times without a zone, of which the second was read later.
+    """Return the seconds from one local time to a later one, neither of which has a time zone.
 
-    If clocks were changed for daylight saving time in between, a skipped hour is subtracted, and a repeated
-    hour is added. If a longer time spans a repeated hour, the correction is unknown and not made.
+    If the clocks changed for daylight saving time in between, a skipped hour is subtracted, and a repeated
+    hour is added. For a longer time that spans a repeated hour, the correction is unknown and is not made.
     """
     seconds = later - earlier
     if seconds >= _HOUR:
@@ -107,7 +107,7 @@ def elapsed(earlier: float, later: float) -> float:
 
 
 def clock_set_back(earlier: float, later: float) -> float:
-    """Return the seconds that the clock was set back between two times, as daylight saving ended."""
+    """Return the seconds by which the end of daylight saving time set the clock back between two times."""
     if not -_HOUR <= later - earlier < 0:
         return 0.0
     twice = _set_hours(later, _HOURS_TWICE)
@@ -115,7 +115,7 @@ def clock_set_back(earlier: float, later: float) -> float:
 
 
 def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, ...]]]) -> list[float]:
-    """Return the starts of the hours of that day that may be skipped or repeated."""
+    """Return the starts of the hours of a day that a clock change can skip or repeat."""
     try:
         day = datetime.fromtimestamp(moment, timezone.utc)
     except (OverflowError, OSError, ValueError):
@@ -132,7 +132,7 @@ def _set_hours(moment: float, sundays: Sequence[tuple[int, int, int, tuple[int, 
 
 
 def has_zone(text: str) -> bool:
-    """Return whether the time at the line's start has its own zone."""
+    """Return whether the time at the line's start has a time zone."""
     return _ZONED.search(text, 0, _LEAD_LENGTH) is not None
 
 
@@ -169,7 +169,7 @@ def _letters_first(text: str, near: float | None) -> float | None:
 
 
 def _in_the_year(month: int, day: int, clock: str, fraction: str | None, near: float) -> float | None:
-    """Return the time in the year that brings it closest to `near`."""
+    """Return the time with the year that makes it closest to `near`."""
     year = datetime.fromtimestamp(near, timezone.utc).year
     moments = [
         unix_time(f"{some}-{month:02d}-{day:02d} {clock}", fraction) for some in (year - 1, year, year + 1)
@@ -186,7 +186,7 @@ def _on_the_day(clock: str, fraction: str | None, near: float) -> float | None:
 
 
 def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) -> float | None:
-    """Return ``2026-11-20 23:56:32`` (or with ``T``), its fraction's digits and its zone as Unix seconds."""
+    """Convert a time such as ``2026-11-20 23:56:32``, its fraction's digits and its zone to Unix time."""
     seconds = _whole_seconds(stamp)
     if seconds is None:
         return None
@@ -198,7 +198,7 @@ def unix_time(stamp: str, fraction: str | None = None, zone: str | None = None) 
     return seconds
 
 
-@lru_cache(maxsize=1024)  # lines of the same second follow one another
+@lru_cache(maxsize=1024)  # consecutive lines often have the same second
 def _whole_seconds(stamp: str) -> float | None:
     try:
         midnight = _midnight(stamp[:10])

@@ -1,4 +1,4 @@
-"""Recognize training data in lines: text that a run reads or generates may mention failures, too.
+"""Recognize training data in lines, because text that a run reads or generates can mention failures, too.
 
 Trainers print samples, prompts and completions, and data sets about programming are full of error messages.
 """
@@ -44,13 +44,13 @@ _SERVED = lazy(
     r"|\bGenerated response \S{1,80}(?: \([^)]{1,40}\))?: output: "
     r"|\b(?:Receive|Finish): obj=GenerateReqInput\("
 )
-_HEAD = 200  # number of characters at the start of a line in which a server names the line's kind
-#: An exception, whose message may contain a mark of ``_MARKS``.
+_HEAD = 200  # number of characters in which the start of a server's line shows what it contains
+#: The start of an exception; its message may contain a text of ``_MARKS``, but is not training data.
 _RAISED = lazy(r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b")
 
 
 def is_training_data(text: str) -> bool:
-    """Return whether the line shows training data, so that a failure in it is not one of this run."""
+    """Return whether the line shows training data, so that an error in it is not an error of the run."""
     begins = _NAMED.match(text) or _RECORD.match(text)
     if begins and not ("{" in begins[0] and _is_logged(text)):
         return True

@@ -1,9 +1,9 @@
-"""Restore lines as their programs printed them, from text that was changed later.
+"""Restore lines that were changed after a program printed them.
 
-Two writers share a line if one continued before the other had ended it. Forums and blogs replace
-``'NoneType' object`` by ``‘NoneType’ object``, and text copied out of a page's source contains ``&#39;``; a
-Chinese input method types ``ValueError：``; a server's response or a JSON log may contain a traceback as one
-string. Notebooks show the metrics of transformers' Trainer as a table.
+If one process prints while another process has not ended its line, both texts are in one line. Forums and
+blogs replace ``'NoneType' object`` with ``‘NoneType’ object``, and text copied from the source of a web page
+contains ``&#39;``. A Chinese input method types ``ValueError：``. A server's response or a JSON log can
+contain a traceback as one string. Notebooks show the metrics of transformers' Trainer as a table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AT_ONCE = lazy(
 
 
 def lines_of_writers(text: str) -> list[str]:
-    """Return the text of each writer of a line; mostly the line itself."""
+    """Split a line that several processes wrote into their texts; most lines have one text."""
     if ": : " in text:
         text = _AT_ONCE.sub(_of_one, text, count=1)
     if ("]" in text and _may_be_interleaved(text)) or "Traceback" in text:
@@ -51,7 +51,7 @@ def lines_of_writers(text: str) -> list[str]:
 
 
 def _of_one(found: re.Match[str]) -> str:
-    """Return the text that each writer intended."""
+    """Split a line at the points where another process started to write."""
     name, message = found["name"], found["message"]
     writers = 1 + len(found["more"]) // len(name)
     once = message[: len(message) // writers]
@@ -59,7 +59,7 @@ def _of_one(found: re.Match[str]) -> str:
 
 
 def _may_be_interleaved(text: str) -> bool:
-    """Return whether text may follow a bar's end, or precede a rank's prefix."""
+    """Return whether the text can follow a progress bar's end or precede the prefix of a rank."""
     for word in _BAR_ENDS:
         if -1 < text.find(word) < len(text) - len(word):
             return True
@@ -74,7 +74,7 @@ _IS_TYPESET = lazy("[‘’“”\u00a0\u3000\u200b\ufeff]")
 _ENTITY = lazy(r"&(lt|gt|quot|apos|nbsp|#0?39|#x27|#34|amp);")
 _ENTITIES = {"lt": "<", "gt": ">", "quot": '"', "#34": '"', "nbsp": " ", "amp": "&"}
 ESCAPED_END = "\\n"
-MAX_PIECES = 200  #: maximum number of lines of one string; the rest stays together
+MAX_PIECES = 200  #: maximum number of lines into which one string is split
 
 _NAMED = lazy(r"(\s*(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Warning))：\s?", re.ASCII)
 # A person who types the colon by hand types the name by hand, too. "value error：0.02" is a metric.
@@ -105,7 +105,7 @@ def with_plain_quotes(text: str) -> str:
 
 
 def with_ascii_colon(text: str) -> str:
-    """Return the line with ``: `` after the exception's name at its start."""
+    """Return the line with an ASCII colon after the name of the exception at its start."""
     found = _NAMED.match(text)
     if found is not None:
         return f"{found[1]}: {text[found.end() :]}"
@@ -116,9 +116,9 @@ def with_ascii_colon(text: str) -> str:
 
 
 def exception_lines(text: str) -> list[str]:
-    """Return the lines of an exception that is a string in a line, after the text before it.
+    """Return the text before a string that contains an exception, followed by the lines of that exception.
 
-    A line without such an exception, as most are, is returned unchanged.
+    A line without such a string is returned unchanged.
     """
     found = _KEY.search(text)
     if found is None or is_training_data(text):
@@ -145,13 +145,13 @@ _TABLE_RULE = lazy(r"[\s|:+-]+")  # the separator row of a table in Markdown
 
 
 class MetricTables:
-    """State of the table to which the lines of one source belong."""
+    """Parser of the metric tables in the lines of one source."""
 
     def __init__(self) -> None:
         self._names: list[str] = []  # columns of the open table
 
     def take(self, lines: Sequence[Line]) -> list[Line]:
-        """Return the lines, with rows of a table as the dictionaries that the trainer prints elsewhere."""
+        """Return the lines, with table rows as the dictionaries that the trainer prints elsewhere."""
         return [self._row(line) if self._names or HEAD in line.text else line for line in lines]
 
     def _row(self, line: Line) -> Line:
@@ -177,5 +177,5 @@ def _cells(text: str) -> list[str]:
 
 
 def _column(cell: str) -> str:
-    """Return a column's name as in the trainer's dictionaries, such as ``rewards/chosen`` and ``kl``."""
+    """Return a column's key in the trainer's dictionaries, for example ``rewards/chosen`` or ``kl``."""
     return re.sub(r"[^\w/]", "_", cell.lower().replace(" / ", "/"))

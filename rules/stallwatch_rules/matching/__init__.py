@@ -1,1 +1,1 @@
-"""Find the places at which patterns match: in lines of a watched run, in blocks of bytes of a long log."""
+"""Find the matches of patterns in the lines of a watched run and in blocks of bytes of a long log."""

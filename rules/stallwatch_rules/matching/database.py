@@ -1,4 +1,4 @@
-"""Keep compiled patterns between starts, and search a block of bytes for them."""
+"""Cache compiled patterns on disk, and search a block of bytes for them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from typing import Any
 from stallwatch_rules.matching import disk_cache
 from stallwatch_rules.pages.patterns import compile_hyperscan, hyperscan, hyperscan_flags
 
-_KEPT = 12  #: number of files that are kept; older files belong to changed catalogues
+_KEPT = 12  #: maximum number of cached files; older files belong to earlier versions of the catalogue
 
 
 Texts = tuple[tuple[str, bool], ...]  #: fixed texts, each with a flag for ignoring case
 
 
 class DatabaseStore:
-    """Store of compiled patterns that loads those of an earlier start; without a folder, it only compiles."""
+    """Compiler of patterns that caches its results in a folder, if one is given."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder
 
     def compiled(self, patterns: tuple[str, ...], texts: Texts = ()) -> Any:
-        """Return the hyperscan database of these patterns, followed by the texts.
+        """Return the hyperscan database of the patterns, followed by the texts.
 
-        Raises ``hyperscan.error`` if they cannot be compiled.
+        Raise ``hyperscan.error`` if the database cannot be compiled.
         """
         key = self.folder, patterns, texts
         if key not in _loaded:
@@ -53,13 +53,13 @@ def _dump(database: Any) -> bytes | None:
 
 
 def _load(content: bytes) -> Any:
-    """Return the database; ``None`` if the file is damaged (by its checksum) or from another processor."""
+    """Return the database; ``None`` if its checksum is wrong or another type of processor compiled it."""
     try:
         database = hyperscan.loadb(content, hyperscan.HS_MODE_BLOCK)
         database.scratch = hyperscan.Scratch(database)
-        # A database of another processor is refused only on use.
+        # Only a scan fails if the database was compiled for another type of processor.
         database.scan(b"x", match_event_handler=lambda *_: None)
-    except Exception:  # a foreign file may raise any exception
+    except Exception:  # a file that is not a database can cause any exception
         return None
     return database
 
@@ -74,18 +74,18 @@ def _processor() -> str:
     return platform.processor()
 
 
-Hits = tuple[list[int], list[int]]  #: numbers of patterns and the ends of their matches, in order of ends
+Hits = tuple[list[int], list[int]]  #: pattern number and end of each match, in order of the ends
 
 
 class BlockScanner:
-    """A scanner with one database, which several threads may use."""
+    """A thread-safe scanner that searches for the patterns of one database."""
 
     def __init__(self, database: Any) -> None:
         self._database = database
         self._local = threading.local()  # scratch space must not be shared between threads
 
     def hits(self, data: bytes | memoryview, most: int | None = None) -> Hits:
-        """Return every match, or the first ``most`` matches."""
+        """Return all matches, or the first ``most`` matches."""
         numbers: list[int] = []
         ends: list[int] = []
         add_number, add_end = numbers.append, ends.append

@@ -1,8 +1,8 @@
-"""Keep reproducible files in a cache folder: written atomically, read only if this user owns them.
+"""Keep reproducible files in a private cache folder, and write them atomically.
 
-The content is trusted: a compiled database is native bytecode. So the folder is made for the user alone, and
-a file counts only if the file and its folder belong to the user who runs this process and no other user may
-write them. No function raises an error: a file that cannot be read or written counts as absent.
+The content is trusted, because a compiled database is native bytecode. So only the user who runs this process
+can access the folder, and a file is read only if this user owns the file and its folder and no other user can
+write to them. No function raises an error for a file that cannot be read or written: it is treated as absent.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from stallwatch_rules.files import is_private, open_private, replace
 
 T = TypeVar("T")
 
-#: The start of a file's stamp: a different version of the package may give a different result.
+#: Part of each digest, because a different version of the package can produce a different result.
 MADE_BY = f"stallwatch {__version__}"
 
 
 def read(path: Path) -> bytes | None:
-    """Return the content of the file, if no other user can have written it; otherwise ``None``."""
+    """Return the content of the file, or ``None`` if another user could have written it."""
     with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         stack.callback(os.close, folder)
@@ -37,7 +37,7 @@ def read(path: Path) -> bytes | None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write the file for the user alone; readers see the old content or the new, never a part."""
+    """Write the file atomically, readable only for this user."""
     folder = path.parent
     with contextlib.suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -55,10 +55,10 @@ def load_or_make(
     make: Callable[[], T],
     dump: Callable[[T], bytes | None],
 ) -> T:
-    """Load the result of an earlier start for these parts; make and store it if there is none.
+    """Load the cached result for these inputs (``parts``), or make and store it.
 
-    Without a folder, the result is only made. ``name`` has a ``*`` for a digest of the parts and of the code;
-    the newest ``most`` of its files are kept.
+    Without a folder, nothing is loaded or stored. The ``*`` in ``name`` is replaced by a digest of the inputs
+    and of the code. Only the newest ``most`` files with such a name are kept.
     """
     if folder is None:
         return make()
@@ -80,7 +80,7 @@ def _digest(parts: object) -> str:
 
 @functools.cache
 def _makers() -> bytes:
-    """Return a digest of the code that reads pages, and makes and compiles expressions."""
+    """Return a digest of the code that reads rule pages and compiles their patterns."""
     here, digest = Path(__file__).parent, hashlib.sha256()
     with contextlib.suppress(OSError):
         for path in sorted((*here.iterdir(), *(here.parent / "pages").iterdir())):
@@ -90,7 +90,7 @@ def _makers() -> bytes:
 
 
 def prune(folder: Path, pattern: str, kept: int) -> None:
-    """Keep only the newest files of this name."""
+    """Delete all but the newest ``kept`` files whose names match ``pattern``."""
     with contextlib.suppress(OSError):
         files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
         for path in files[:-kept]:

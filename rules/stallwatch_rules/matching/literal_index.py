@@ -1,11 +1,14 @@
-"""Prefilter by literals: fixed texts that every match of a pattern contains, and that are fast to find.
+"""Prefilter patterns by literals: fixed texts that every match of a pattern contains.
 
-``RuntimeError: (?:CUDA|HIP) error: out of memory`` has the one text ``error: out of memory``. One pass of
-hyperscan searches for the texts of many patterns, and for the few patterns without a text. The patterns
-themselves are tried only at hits. Hyperscan recognizes a text by its last eight bytes and checks the rest
-only after that. ``failed to initialize`` ends like other words, ``failed to initializ`` does so less often:
-texts that are shortened to their rarest ending are found on hardly more lines, and a fifth faster (200
-patterns: 2.2 to 2.8 GB/s; 1,000: 1.0 to 1.2).
+Fixed texts are faster to find than patterns. Every match of ``RuntimeError: (?:CUDA|HIP) error: out of
+memory`` contains the text ``error: out of memory``. One pass of hyperscan searches for the texts of many
+patterns, and for the few patterns that have no such text. The matcher tries a pattern only on lines on which
+its text is found.
+
+Hyperscan first compares the last eight bytes of a text, and checks the other bytes only if these match. So a
+text is cut where its last bytes are rare: many words end like ``failed to initialize``, but few end like
+``failed to initializ``. The shortened texts occur on hardly more lines, and the search is a fifth faster
+(2.8 instead of 2.2 GB/s with 200 patterns, 1.2 instead of 1.0 GB/s with 1,000).
 """
 
 from __future__ import annotations
@@ -34,11 +37,11 @@ from stallwatch_rules.text.lazy import lazy
 sre: Any = import_module("re._constants" if sys.version_info >= (3, 11) else "sre_constants")
 sre_parse: Any = import_module("re._parser" if sys.version_info >= (3, 11) else "sre_parse")
 
-_LEAST = 6  # minimum number of letters of a text; a shorter one is on too many lines
-_ENOUGH = 12  # minimum number of letters that are left of a shortened text
+_LEAST = 6  # minimum number of letters of a text; shorter texts are on too many lines
+_ENOUGH = 12  # minimum rarity of a shortened text
 _MOST = 24  # maximum number of texts of one pattern
-_SEEN = 8  # number of last bytes by which a text is recognized
-_KEPT = 4  # number of lists of patterns that are kept, each in its own file
+_SEEN = 8  # number of bytes at the end of a text that hyperscan compares first
+_KEPT = 4  # maximum number of cached indexes, one per file
 # Most lines of a training log contain one of these words.
 _FREQUENT = lazy(
     "loss|grad_norm|gradient|learning_rate|learning|rate|epoch|iteration|global_step|steps?=?|rank|torch"
@@ -47,24 +50,24 @@ _FREQUENT = lazy(
 )
 _USUAL = Path(__file__).with_name("usual_lines.txt")  # lines that are typical of a training log
 _IGNORES_CASE = int(sre_parse.SRE_FLAG_IGNORECASE)
-# Parts that may match across a line's end or into another segment of the line.
+# Parts that can match beyond the end of a line or of a segment of the line.
 _CROSSING = lazy(r"\[\^|\\[sWDPp]|\[[^\]]*\\[sWD]|(?<!\\)\.|\(\?i\)")
 
 
 class Literal(NamedTuple):
-    """A fixed text that every match contains."""
+    """A fixed text that every match of a pattern contains."""
 
     text: str
     caseless: bool = False
 
     @property
     def rarity(self) -> int:
-        """The approximate rarity on a line: the number of letters without the frequent words."""
+        """The approximate rarity of the text: the number of its letters outside of frequent words."""
         letters = "".join(_FREQUENT.sub(" ", self.text).split())
         return len(letters) if letters.isascii() else len(letters.encode())
 
     def cut(self) -> Literal:
-        """Return the text, or its beginning that is fastest to recognize, if that is rare enough."""
+        """Return the sufficiently rare beginning of the text that has the rarest end."""
         if not self.text.isascii():
             return self
         ends = [end for end in range(1, len(self.text)) if Literal(self.text[:end]).rarity >= _ENOUGH]
@@ -76,7 +79,7 @@ Literals = frozenset[Literal]
 
 
 def _commonness(text: str) -> float:
-    """Return the approximate logarithm of the probability of the last letters' sequence."""
+    """Return the approximate logarithm of the probability of the text's last letters."""
     text = text[-_SEEN:]
     return sum(map(_likelihood, text, text[1:]))
 
@@ -84,7 +87,7 @@ def _commonness(text: str) -> float:
 @functools.cache
 def _likelihood(first: str, second: str) -> float:
     pairs, letters = _counted()
-    # Pairs that are in none of the usual lines are distinguished by their letters.
+    # For a pair of letters that is not in the sample lines, the frequency of its second letter decides.
     seen = pairs[first + second] + 0.05 * letters[second] / letters.total() + 1e-4
     return math.log(seen / pairs.total())
 
@@ -97,18 +100,18 @@ def _counted() -> tuple[Counter[str], Counter[str]]:
 
 @functools.cache
 def literals_of(pattern: str) -> Literals | None:
-    """Return the texts of a pattern; ``None`` if none is worth searching for."""
+    """Return the texts of a pattern; ``None`` if they are too short, too common or too many."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             parsed = sre_parse.parse(pattern)
-    except Exception:  # any error of Python's parser: google-re2 has a few more features
+    except Exception:  # google-re2 accepts some patterns that Python's parser rejects
         return None
     best = _best(_flat(parsed, bool(parsed.state.flags & _IGNORES_CASE)))
     if best is None or len(best) > _MOST or _rarity(best) < _LEAST:
         return None
     if any(one.caseless and not one.text.isascii() for one in best):
-        return None  # non-ASCII letters are not found in the other case
+        return None  # hyperscan ignores the case of ASCII letters only
     return frozenset(one.cut() for one in best)
 
 
@@ -124,7 +127,7 @@ def _flat(parsed: Iterable[Any], caseless: bool) -> Iterable[tuple[Any, Any, boo
 
 
 def _best(sequence: Iterable[tuple[Any, Any, bool]]) -> Literals | None:
-    """Return the rarest of the sets of texts of a sequence's parts: every match contains one of each set."""
+    """Return the rarest set of alternative texts in the sequence; every match contains a text of each set."""
     found: list[Literals] = []
     run = Literal("")
     for operation, argument, caseless in sequence:
@@ -158,44 +161,44 @@ def _rarity(literals: Literals) -> int:
 
 @functools.lru_cache(maxsize=8192)  # a start uses each pattern several times
 def raw_form(pattern: str) -> str:
-    """Return the pattern to search for in raw bytes, before any prefix is removed from their lines.
+    """Return the pattern to search for in raw bytes, from which no prefixes have been removed.
 
-    A raw line may begin with a launcher's prefix, end with a carriage return, or be wrapped in a container's
-    record. So anchors to a line's start or end are dropped: the raw form is found wherever the pattern is,
-    and elsewhere, too. Reading the line decides whether it matches.
+    A raw line can begin with a launcher's prefix, end with a carriage return, or be part of a container's
+    record. So anchors to the start or the end of a line are removed. The raw form matches every line that the
+    pattern matches, and some others; these are excluded when the line is parsed.
     """
     return TOKEN.sub(_freed, widened_pattern(pattern))
 
 
 def is_certain(pattern: str) -> bool:
-    """Return whether the pattern is sure to match the line wherever its raw form is found."""
+    """Return whether the pattern matches every line on which its raw form is found."""
     return (
         widened_pattern(pattern) == pattern and raw_form(pattern) == pattern and not _CROSSING.search(pattern)
     )
 
 
 def is_anchored(pattern: str) -> bool:
-    """Return whether the pattern has a fixed position on its line, so that the line's prefixes matter."""
+    """Return whether the pattern is anchored to its line's start or end, so that prefixes matter."""
     return any(token["start"] or token["end"] for token in TOKEN.finditer(pattern))
 
 
 def _freed(token: re.Match[str]) -> str:
     if token["start"]:
-        return r"(?:^|\W)"  # a prefix ends in a space or a symbol
+        return r"(?:^|\W)"  # a prefix ends with a space or a symbol
     return "" if token["end"] else token.group()
 
 
 class _Table(msgspec.Struct, array_like=True):
-    """The targets of an index."""
+    """The content of a ``LiteralIndex``, as it is cached on disk."""
 
     rest: tuple[int, ...]
     owners: tuple[tuple[int, ...], ...]
-    expressions: tuple[str, ...]  #: expressions of ``rest``
-    texts: tuple[tuple[str, bool], ...]  #: texts of the other owners, followed by the words
+    expressions: tuple[str, ...]  #: raw forms of the patterns in ``rest``
+    texts: tuple[tuple[str, bool], ...]  #: texts of the other entries of ``owners``, followed by the words
 
     @classmethod
     def of(cls, patterns: Sequence[str], words: Sequence[str], without: Container[int]) -> _Table:
-        """Find the texts of these patterns, which takes half a second for a thousand patterns."""
+        """Find the texts of these patterns. This takes half a second for 1,000 patterns."""
         texts: dict[Literal, list[int]] = {}
         rest: list[int] = []
         for number, literals in enumerate(map(literals_of, patterns)):
@@ -211,7 +214,7 @@ class _Table(msgspec.Struct, array_like=True):
 
 
 class LiteralIndex:
-    """The fixed texts of a list of patterns, and the patterns of each text."""
+    """Index of the fixed texts of a list of patterns, with the patterns of each text."""
 
     def __init__(
         self,
@@ -220,9 +223,9 @@ class LiteralIndex:
         words: Sequence[str] = (),
         without: Collection[int] = (),
     ) -> None:
-        """Index patterns and ``words``; the numbers of the words follow those of ``owners``.
+        """Index the patterns, except those numbered in ``without``, and additional texts (``words``).
 
-        Patterns with the numbers in ``without`` are left out.
+        The numbers of ``words`` follow those of ``owners``.
         """
         table = disk_cache.load_or_make(
             store.folder,
@@ -233,15 +236,15 @@ class LiteralIndex:
             make=lambda: _Table.of(patterns, words, without),
             dump=msgspec.msgpack.encode,
         )
-        self.rest = table.rest  #: patterns without a text, for which the index searches directly
-        #: For each number that is found, its patterns: one of ``rest``, or those of a text.
+        self.rest = table.rest  #: numbers of the patterns without a text, which are searched for directly
+        #: For each number in a hit: the pattern of ``rest``, or the patterns with that text.
         self.owners = table.owners
         self._scanner: BlockScanner | None = None
         if table.expressions or table.texts:
             self._scanner = BlockScanner(store.compiled(table.expressions, table.texts))
 
     def hits(self, data: bytes | memoryview) -> Hits:
-        """Return the hits; the numbers are those of ``owners``, followed by those of the words."""
+        """Return the hits. Their numbers are indexes into ``owners``, followed by the words."""
         return self._scanner.hits(data) if self._scanner is not None else ([], [])
 
 
@@ -254,15 +257,15 @@ def _table_in(content: bytes) -> _Table | None:
 
 @functools.lru_cache(maxsize=4)
 def literal_index(patterns: tuple[str, ...], store: DatabaseStore) -> LiteralIndex:
-    """Return the index of a catalogue's patterns, for lines and for raw bytes, shared by all callers.
+    """Return the index of a catalogue's patterns, which all callers share.
 
-    Raises ``hyperscan.error`` if the patterns cannot be compiled.
+    Raise ``hyperscan.error`` if the patterns cannot be compiled.
     """
     return LiteralIndex(patterns, store)
 
 
 def is_matchable(patterns: tuple[str, ...], store: DatabaseStore) -> bool:
-    """Return whether hyperscan, if it is installed, can search for these patterns together."""
+    """Return whether hyperscan can compile these patterns together; true if hyperscan is not installed."""
     if hyperscan is None or not patterns:
         return True
     try:

@@ -23,16 +23,16 @@ from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.pages.patterns import cached_re2, hyperscan
 from stallwatch_rules.records import Line
 
-SET_MEMORY = 256 << 20  #: maximum bytes of a google-re2 set's automaton; the default, 8 MiB, is for few rules
+SET_MEMORY = 256 << 20  #: maximum bytes of a google-re2 set's automaton; the default (8 MiB) is too small
 
 Candidate = tuple[int, int]  #: index of the line, index of the pattern
 
 
-Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: returns every (line, pattern) that may match
+Prefilter = Callable[[Sequence[str]], set[Candidate]]  #: function that returns all candidates
 
 
 def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefilter:
-    """Return a prefilter that searches joined lines for the patterns' texts, above 1 GB/s per core."""
+    """Return a prefilter that searches joined lines for the patterns' texts, at over 1 GB/s per core."""
     index = literal_index(tuple(patterns), store)
 
     def candidates(texts: Sequence[str]) -> set[Candidate]:
@@ -41,9 +41,9 @@ def hyperscan_prefilter(patterns: Sequence[str], store: DatabaseStore) -> Prefil
         hits = [(index.owners[number], end) for number, end in zip(*index.hits(data), strict=True)]
         if not hits:
             return set()
-        # The end of each line. A match ends inside its line or at its end. A match that runs over a line's
-        # end (a negated class also matches newlines) is assigned to a later line, on which it is not
-        # confirmed: hyperscan reports every end, so the end inside the line is also among the hits.
+        # The end of each line. A match usually ends inside its line or at its end. A negated class can match
+        # newlines, so a match can also end on a later line, on which it is not confirmed. Hyperscan reports
+        # every possible end of a match, so the hits also contain the end inside the first line.
         ascii_only = len(data) == len(joined)
         lengths = (len(text if ascii_only else text.encode("utf-8", "replace")) for text in texts)
         ends = [end + line for line, end in enumerate(accumulate(lengths))]
@@ -72,7 +72,7 @@ def re2_prefilter(patterns: Sequence[str]) -> Prefilter:
     return candidates
 
 
-MAX_CHARACTERS = MAX_LINE  #: maximum number of characters of a line that are searched
+MAX_CHARACTERS = MAX_LINE  #: maximum number of searched characters per line
 MAX_CAPTURE = 1024  #: maximum number of characters of a capture that are kept
 
 #: environment variable whose value "re2" selects google-re2 even if hyperscan is installed
@@ -85,17 +85,17 @@ class Scan(NamedTuple):
     """The matches and contexts in one portion of lines."""
 
     matches: list[Hit]  #: hits in the order of lines, then of the catalogue; at most one per line and rule
-    contexts: list[tuple[int, str]]  #: index into the lines, and rule whose ``requires`` is met there
+    contexts: list[tuple[int, str]]  #: index of a line, and ID of a rule with ``requires`` that matches it
 
 
 class Matcher:
-    """The catalogue's patterns, compiled when the first line arrives, because a command may not print any.
+    """Matcher of a catalogue's patterns, which are compiled when the first line arrives.
 
-    ``match`` applies ``unless``, which is about the line itself, but not ``requires``, which is about all
-    lines of the same source and rank, including later lines. A caller that reads a run in portions calls
-    ``scan``, remembers ``(line.source, line.rank, rule)`` of every entry of ``Scan.contexts``, and counts a
-    match of a rule in ``conditional`` only if that triple has occurred before the diagnosis is made.
-    ``match_stream`` does that for lines that are all available.
+    ``match`` applies the patterns of ``unless``, which concern only the line itself. It does not apply the
+    patterns of ``requires``, which can match any line of the same source and rank, including later lines. A
+    caller that reads a run in portions calls ``scan`` and stores ``(line.source, line.rank, rule)`` for every
+    entry of ``Scan.contexts``. At the end, it counts a match of a rule in ``conditional`` only if the triple
+    of the match is stored. ``match_stream`` does this if all lines are available.
     """
 
     def __init__(self, catalogue: Catalogue) -> None:
@@ -107,7 +107,7 @@ class Matcher:
 
     @property
     def engine(self) -> str:
-        """The name of the engine: ``hyperscan``, ``re2``, or ``none`` without any pattern."""
+        """The name of the engine: ``hyperscan``, ``re2``, or ``none`` if there are no patterns."""
         if not scanned_patterns(self._pages):
             return "none"
         return "re2" if self._wanted == "re2" or hyperscan is None else "hyperscan"
@@ -133,7 +133,7 @@ class Matcher:
         return self.scan(lines).matches
 
     def scan(self, lines: Sequence[Line]) -> Scan:
-        """Return the rules that fire and the contexts (``requires``) that are met."""
+        """Return the rules that fire, and the lines that match patterns of ``requires``."""
         texts = _looked_at(lines)
         return self._confirmed(texts, sorted(self._candidates(texts)))
 
@@ -143,7 +143,7 @@ class Matcher:
         return self._confirmed(_looked_at(lines), candidates).matches
 
     def matched(self, lines: Sequence[Line]) -> set[str]:
-        """Return the rules with a pattern that is found, even if ``unless`` excludes the match."""
+        """Return the rules with a pattern that matches, even if ``unless`` excludes the match."""
         texts = _looked_at(lines)
         found = [(texts[index], self._parts[number]) for index, number in self._candidates(texts)]
         return {
@@ -176,7 +176,7 @@ class Matcher:
         )
 
     def match_stream(self, lines: Sequence[Line]) -> list[Hit]:
-        """Return the rules that fire, with ``requires`` applied to these lines, by source and rank."""
+        """Return the rules that fire if these are all lines, so that ``requires`` can be applied."""
         matches, contexts = self.scan(lines)
         seen = {(lines[index].source, lines[index].rank, rule) for index, rule in contexts}
         return [
@@ -196,13 +196,13 @@ def _looked_at(lines: Sequence[Line]) -> list[str]:
 
 
 def lines_of(text: str, source: str = "text") -> list[Line]:
-    """Return the lines of a text, read like those of a log file: without prefixes, with ranks and times."""
+    """Parse a text into lines as if it was a log file: without prefixes, with ranks and times."""
     reader = LineReader(source)
     return [*reader.feed(text.encode("utf-8", "replace")), *reader.finish()]
 
 
 class _Part(NamedTuple):
-    """One pattern in the prefilter's order."""
+    """One of the matcher's patterns; they have the same order as in the prefilter."""
 
     order: int  #: index of the rule in the catalogue
     page: RulePage
@@ -210,7 +210,7 @@ class _Part(NamedTuple):
     is_context: bool
 
     def search(self, encoded: bytes) -> Any:
-        """Search for the pattern, compiled on first use: most patterns are never found."""
+        """Search for the pattern, which is compiled on first use because most patterns never match."""
         return cached_re2(self.pattern).search(encoded)
 
     def excluded(self, encoded: bytes) -> bool:

@@ -1,7 +1,7 @@
-"""Load all rule pages, those of the package and of the user's own folders, and validate them together.
+"""Load all rule pages, from the package and from the user's folders, and validate them together.
 
-Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only for
-the exact files from which it was made, and only catalogues without a problem are cached.
+Parsing hundreds of Markdown files takes a second, so the pages are cached. A cache entry is valid only if
+none of its files changed, and only catalogues without a problem are cached.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
 
 
-_KEPT = 4  #: maximum number of cached catalogues, each of different folders
+_KEPT = 4  #: maximum number of cached catalogues
 
 _PACKS = files("stallwatch_rules") / "packs"
-_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # folders of pages in both languages
+_PACKAGED = (str(files("stallwatch_rules") / "catalogue"), str(_PACKS))  # these pages need both languages
 
 
 def packs() -> list[str]:
@@ -41,24 +41,24 @@ def packs() -> list[str]:
 
 
 def folder_of_pack(name: str) -> Path:
-    """Return the folder of a pack, which loads like a user's own folder."""
+    """Return the folder of a pack, which is loaded like a user's folder of rules."""
     return Path(str(_PACKS / name))
 
 
 @functools.cache
 def packs_by_rule() -> dict[str, str]:
-    """Return the pack of each rule that has a page only in a pack, or is extended there."""
+    """Map each rule that a pack defines or extends to the name of that pack."""
     return {path.stem: name for name in packs() for path in folder_of_pack(name).rglob("*.md")}
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The pages that loaded, by id, and the problems of those that did not."""
+    """The valid pages by ID, and the problems of the invalid pages."""
 
     pages: Mapping[str, RulePage]
     problems: Sequence[PageError] = ()
     digest: str = field(default="", compare=False)  #: digest of the matcher's input
-    #: store that compiles the patterns, or loads compiled patterns
+    #: compiler of the patterns, with a cache
     store: DatabaseStore = field(default_factory=DatabaseStore, compare=False)
 
     @classmethod
@@ -78,7 +78,7 @@ class Catalogue:
 
     @property
     def failures(self) -> frozenset[str]:
-        """The rules that report a failure."""
+        """The rules that describe failures: causes and symptoms that are not harmless."""
         return frozenset(
             page.id
             for page in self.pages.values()
@@ -86,7 +86,7 @@ class Catalogue:
         )
 
     def rule_tagged(self, tag: Tag) -> str:
-        """Return the rule with this tag, a packaged rule before a user's own; empty if there is none."""
+        """Return the first rule with this tag (packaged rules come first), or an empty string."""
         return next((page.id for page in self.pages.values() if tag in page.tags), "")
 
 
@@ -122,7 +122,7 @@ def _dumped(catalogue: Catalogue) -> bytes | None:
 
 
 def _read_files(roots: Sequence[Traversable]) -> list[tuple[bytes, int, int]] | None:
-    """Return path, size and time of all files of a catalogue; ``None`` if some are not files on disk."""
+    """Return path, size and modification time of all files; ``None`` if some are not files on disk."""
     try:
         entries = [*(file for root in roots for file in _page_files(root)), *FOLDER.iterdir()]
         paths = [entry for entry in entries if isinstance(entry, Path)]
@@ -190,7 +190,7 @@ def _page_files(folder: Traversable, seen: set[Path] | None = None) -> Iterator[
 
 @functools.lru_cache(maxsize=1024)
 def _read(content: bytes, path: str) -> RulePage | Extension:
-    """Parse a page; each content is parsed once, since a process may load the catalogue more than once."""
+    """Parse a page. The result is cached, because a process can load the catalogue more than once."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -209,10 +209,10 @@ def _duplicate(page: RulePage, first: RulePage) -> PageError:
 
 
 def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> Iterator[PageError]:
-    """Compile the matcher's patterns all at once; check page by page only if that fails.
+    """Compile all patterns of the matcher together; if that fails, remove pages with invalid patterns.
 
-    The check starts with the last pages, which are the user's own, and stops when no pattern is rejected:
-    checking the packaged pages takes seconds.
+    This starts with the last pages, which are the user's pages, and stops as soon as the remaining patterns
+    can be compiled, because checking all packaged pages takes seconds.
     """
     refused = not is_matchable(scanned_patterns(pages.values()), store)
     for page in reversed(list(pages.values())):
@@ -225,7 +225,7 @@ def _refused_by_hyperscan(pages: dict[str, RulePage], store: DatabaseStore) -> I
 
 
 def _problems_of(path: str) -> Iterator[PageError]:
-    """Parse a page again, with every check, and yield its problems."""
+    """Parse a page again with all checks, and yield its problems."""
     try:
         parse(Path(path).read_text(encoding="utf-8"), path, chinese=False)
     except PageError as error:
@@ -233,7 +233,7 @@ def _problems_of(path: str) -> Iterator[PageError]:
 
 
 def scanned_rules(pages: Iterable[RulePage]) -> list[RulePage]:
-    """Return the rules that are searched for in every line, that is, all except retired rules."""
+    """Return the rules that are matched against lines: all except retired rules."""
     return [page for page in pages if page.status != "retired"]
 
 
@@ -255,7 +255,7 @@ def _unknown_consequences(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
 
 
 def _circles(pages: Mapping[str, RulePage]) -> Iterator[PageError]:
-    """Yield a problem for each cycle of rules that explain each other: none of them could be the cause."""
+    """Yield a problem for each cycle of rules that explain each other: none of them can be the cause."""
     explains = {page.id: [rule for rule in page.explains if rule != page.id] for page in pages.values()}
     while True:
         try:

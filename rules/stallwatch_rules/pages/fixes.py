@@ -1,15 +1,16 @@
-"""Select the content of a page for its readers: the fixes that apply to their run, and the cause.
+"""Select the texts of a rule page that apply to a run: its fixes and its cause.
 
-A fix may start with conditions in braces, separated by semicolons: it is shown only if all of them hold.
-* ``deepspeed<0.15.4``: a package's version, as the log names it
-* ``in verl, openrlhf``: the framework of the log, a name of ``failures/frameworks.json``
-* ``tried > total``: a captured number is larger than another one, also in units of memory
-* ``log ~ size mismatch for score``: a kept line of the log matches
-* ``finished``: training had reached its end
-* ``rank unknown``: nothing shows which rank the others wait for, so a fix that only finds that rank helps
-* ``else``: none of the fixes with conditions right before it is shown
-``stallwatch rules new`` leaves placeholders for the author to replace: the check reports them, and no report
-shows them.
+A fix can start with conditions in braces, separated by semicolons. It is shown only if none of them fails:
+* ``deepspeed<0.15.4``: the log shows a package version in this range
+* ``in verl, openrlhf``: the log is from one of these frameworks, which ``failures/frameworks.json`` defines
+* ``tried > total``: one captured number is larger than another one; both may have units of memory
+* ``log ~ size mismatch for score``: a stored line of the log matches this pattern
+* ``finished``: training had completed
+* ``rank unknown``: it is unknown which rank the others wait for, and this fix only finds that rank
+* ``else``: none of the conditional fixes directly before this fix is shown
+
+``stallwatch rules new`` writes placeholders that the author must replace: ``stallwatch rules check`` reports
+them, and reports of runs omit them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 _LARGER = lazy(r"(\w+) > (\w+)")
-_ANYWHERE = ("version", "rank unknown")  # conditions that do not move a fix to the end if they are unknown
+_ANYWHERE = ("version", "rank unknown")  # conditions that, if unknown, do not move a fix to the end
 _SEARCHES = ("diagnosis.fix-search", "diagnosis.did-not-come", "diagnosis.did-not-come-step")
 _AMOUNT = lazy(r"(\d[\d,]*(?:\.\d+)?) ?(?:([KMGT])i?B|B|bytes)?", re.IGNORECASE)
 _CONDITION = lazy(r"\{(?P<condition>[^{}]*)\}\s*(?P<text>.*)", re.DOTALL)
@@ -45,20 +46,20 @@ class Evidence(msgspec.Struct, frozen=True):
     framework: str = ""  #: a name of ``failures/frameworks.json``; empty if none was recognized
     captures: Mapping[str, str] = {}
     finished: bool = False
-    text: str = ""  #: kept lines of the log
+    text: str = ""  #: stored lines of the log
 
 
 class Condition(msgspec.Struct, frozen=True):
-    """One condition of a fix: its kind, and the compared values."""
+    """One condition of a fix: its kind and the values that it compares."""
 
     kind: Literal["version", "in", "larger", "log", "finished", "rank unknown", "else"]
     left: str = ""
     right: str = ""
 
     def holds(self, environment: Mapping[str, str], evidence: Evidence | None) -> bool | None:
-        """Return whether the condition holds; ``None`` if unknown. The previous fixes decide ``else``."""
+        """Return whether the condition holds; ``None`` if unknown. Do not call it for ``else``."""
         if self.kind == "rank unknown":
-            return None  # `without_search` drops the fix once the rank is known
+            return None  # `without_search` removes the fix if the rank is known
         if self.kind == "version":
             from packaging.specifiers import SpecifierSet
 
@@ -75,7 +76,7 @@ class Condition(msgspec.Struct, frozen=True):
         return left is not None and right is not None and left > right
 
     def worded(self, fix: Text) -> Message:
-        """Return the fix with this condition in words."""
+        """Return a text that contains the fix and this condition."""
         if self.kind == "rank unknown":
             return message("diagnosis.fix-search", fix=fix)
         if self.kind == "version":
@@ -98,12 +99,12 @@ class Fix(msgspec.Struct, frozen=True):
 
     @property
     def otherwise(self) -> bool:
-        """True if the fix replaces the fixes with conditions right before it."""
+        """True if the fix is the alternative (``else``) to the conditional fixes before it."""
         return any(one.kind == "else" for one in self.conditions)
 
 
 def parse_fix(text: str) -> Fix:
-    """Split the leading conditions off a fix; raise ``ValueError`` if the braces contain none."""
+    """Parse a fix and its conditions; raise ``ValueError`` if the braces contain anything else."""
     found = _CONDITION.fullmatch(text)
     if found is None:
         return Fix(text)
@@ -149,7 +150,7 @@ def _listed(names: str) -> list[str]:
 
 
 def parse_amount(text: str) -> float | None:
-    """Return the value of a number with or without a unit of memory (``2.00 GiB``), or ``None``."""
+    """Parse a number with or without a unit of memory (``2.00 GiB``); return ``None`` for other text."""
     found = _AMOUNT.fullmatch(text.strip())
     if found is None:
         return None
@@ -160,13 +161,13 @@ def parse_amount(text: str) -> float | None:
 def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence | None = None) -> list[Text]:
     """Return the page's fixes for these package versions (``{"deepspeed": "0.16.4"}``), most likely first.
 
-    A fix whose conditions are known to fail is left out, and so are placeholders. A condition that cannot be
-    decided, because the log does not contain the version, is shown in words; without ``evidence`` of a run,
-    fixes that depend on one come last.
+    Fixes with a condition that fails and placeholders are omitted. A condition that cannot be evaluated, for
+    example because the log does not contain the version, is added to the text of the fix. Without
+    ``evidence``, fixes with conditions on the run come last.
     """
     fixes: list[Text] = []
     last: list[Text] = []
-    shown = False  # True if one of the conditional fixes right before is shown
+    shown = False  # True if one of the conditional fixes directly before this one is shown
     for english, chinese in zip_longest(page.sections.fixes, page.sections.zh_fixes):
         fix, other = parse_fix(english or chinese), parse_fix(chinese or english)
         if not without_placeholder(fix.text):
@@ -187,19 +188,19 @@ def fixes_for(page: RulePage, environment: Mapping[str, str], evidence: Evidence
 
 
 def without_search(fixes: Sequence[Text]) -> list[Text]:
-    """Return the fixes without those that only find the rank that the others wait for."""
+    """Remove the fixes that only help to find the rank that the others wait for."""
     return [fix for fix in fixes if not has(fix, *_SEARCHES)]
 
 
 def _version_of(package: str, environment: Mapping[str, str]) -> str | None:
-    from packaging.utils import canonicalize_name  # loading this takes longer than reading most pages
+    from packaging.utils import canonicalize_name  # imported here because it loads slowly
 
     name = canonicalize_name(package)
     return next((version for one, version in environment.items() if canonicalize_name(one) == name), None)
 
 
 def with_page_words(primary: Primary, page: RulePage) -> Primary:
-    """Return a primary cause stored by version 0.1 with its page's text in both languages."""
+    """Return a primary cause that version 0.1 stored, with its page's texts in both languages."""
     if not any(isinstance(text, str) for text in (primary.title, primary.why, *primary.fixes)):
         return primary
     words: list[Text] = [bilingual(page.title, page.title_zh), why_of(page), *fixes_for(page, {})]
@@ -237,12 +238,12 @@ TO_BE_WRITTEN = "To be written"
 
 
 def without_placeholder(text: str) -> str:
-    """Return the text; empty if it is still a draft's placeholder."""
+    """Return the text, or an empty string if the text is a placeholder."""
     return "" if text.startswith(TO_BE_WRITTEN) else text
 
 
 def why_of(page: RulePage) -> Text:
-    """Return the page's text about the cause, for a report; empty if it is not written yet."""
+    """Return the page's text about the cause; empty if the author has not replaced the placeholder."""
     why = without_placeholder(page.sections.why)
     return bilingual(why, without_placeholder(page.sections.zh_why)) if why else ""
 

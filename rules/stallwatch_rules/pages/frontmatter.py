@@ -27,15 +27,15 @@ _MISSING = lazy(r"missing required field `(?P<field>\w+)`")
 
 @dataclass(frozen=True)
 class FrontMatter:
-    """A page in two parts: the front matter (values, and YAML nodes that know their lines) and the body."""
+    """The parts of a page: the front matter (as values and as YAML nodes with line numbers) and the body."""
 
     values: Any
     node: yaml.Node | None
     body: str
-    body_line: int  #: 1-based line of the page on which the body starts
+    body_line: int  #: 1-based number of the line on which the body starts
 
     def line_of(self, *keys: str | int) -> int:
-        """Return the page's line of the value at ``keys``, or of the nearest enclosing value."""
+        """Return the line number of the value at ``keys``, or of the nearest enclosing value."""
         node, line = self.node, 1
         for key in keys:
             child = _child(node, key)
@@ -55,7 +55,7 @@ def _child(node: yaml.Node | None, key: str | int) -> yaml.Node | None:
 
 
 def split(text: str, path: str) -> FrontMatter:
-    """Split the page at its ``---`` lines and read the YAML between them; raises `PageError`."""
+    """Split the page at its ``---`` lines and parse the YAML between them; raise `PageError` for errors."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     remedy = "start the page with a line '---', the front matter, and another line '---'"
     if lines[0].rstrip() != "---":
@@ -93,7 +93,7 @@ def _refuse_duplicates(node: yaml.Node | None, path: str) -> None:
 
 
 def convert(matter: FrontMatter, kind: type[T], path: str) -> T:
-    """Return the values as a record of this kind; raise `PageError` with one problem per key."""
+    """Convert the values to a record of this type; raise a `PageError` that lists one problem per key."""
     values: Any = matter.values
     if not isinstance(values, dict):
         remedy = "write 'key: value' lines, as CONTRIBUTING.md shows"

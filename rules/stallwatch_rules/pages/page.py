@@ -1,7 +1,7 @@
-"""Read a rule page: a Markdown file that is a rule's pattern, documentation, test and runbook at once.
+"""Read a rule page: a Markdown file with the patterns, documentation, tests and runbook of a rule.
 
-A page is YAML front matter between ``---`` lines, followed by a Markdown body. ``parse_page`` turns the text
-into a ``RulePage`` or raises ``PageError``, which contains file, line and remedy.
+A page consists of YAML front matter between ``---`` lines and a Markdown body. ``parse_page`` converts the
+text to a ``RulePage``, or raises a ``PageError`` with file, line and remedy.
 """
 
 from __future__ import annotations
@@ -96,26 +96,26 @@ class EmittedBy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RaisedIn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Code whose exceptions belong to this page, regardless of their messages; see ``failures.raised``."""
+    """Code in a library: exceptions from it belong to the page; see ``failures.raised``."""
 
-    file: str = ""  #: path in its package, or a folder that ends with a slash; empty for any file
+    file: str = ""  #: path of a file in its package, or of a folder (with a final slash); empty for any file
     functions: list[str] = []  #: functions of the file; empty for any function
-    exceptions: list[str] = []  #: class names, with their modules if needed; empty for any class
+    exceptions: list[str] = []  #: class names, optionally with their modules; empty for any class
     message: str = ""  #: a pattern that must be found in the exception's message
-    #: True if exceptions from functions that this code calls count, too; otherwise, only those that it raises
+    #: True if the exceptions of functions that this code calls count, too
     below: bool = False
 
 
 class ExceptionOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Words that exceptions share, and the frames that distinguish them; see ``diagnosis.unrelated``."""
+    """Stack frames that distinguish exceptions with the same text; see ``diagnosis.unrelated``."""
 
-    words: str  #: a pattern of the exception: "KeyError: 'optimizer'$"
+    words: str  #: a pattern that the exception's text matches: "KeyError: 'optimizer'$"
     calls: str = ""  #: a pattern that one of the frames must match, such as "torch/serialization.py in load"
     never: str = ""  #: a pattern that no frame may match
 
 
 class Sections(msgspec.Struct, frozen=True):
-    """The body of a page, as Markdown with each paragraph on one line; ``fixes`` keep their conditions."""
+    """The body of a page as Markdown, with each paragraph on one line; ``fixes`` include their conditions."""
 
     what: str
     why: str
@@ -127,13 +127,13 @@ class Sections(msgspec.Struct, frozen=True):
 
 
 class _Front(msgspec.Struct, frozen=True, kw_only=True):
-    """The common part of the front matter of a page and of an extension."""
+    """The keys that the front matter of a page and that of an extension have in common."""
 
-    patterns: list[str]  #: any of them fires the rule; empty for a judged rule, inferred from the run
+    patterns: list[str]  #: the rule fires if any of them matches; empty if the rule is inferred from the run
     fragments: dict[str, str] = {}  #: name → text that replaces ``${name}`` in the page's patterns
-    unless: list[str] = []  #: the rule does not fire if one of these matches the line
+    unless: list[str] = []  #: the rule does not fire on a line that one of these patterns matches
     emitted_by: list[EmittedBy] = []
-    raised_in: list[RaisedIn] = []  #: places whose exceptions belong to the page if no pattern matches them
+    raised_in: list[RaisedIn] = []  #: code with exceptions that belong to the page if no pattern matches
 
 
 class _PageFront(_Front, frozen=True, kw_only=True):
@@ -146,9 +146,9 @@ class _PageFront(_Front, frozen=True, kw_only=True):
     status: Status
     since: str
     tags: list[Tag] = []
-    requires: list[str] = []  #: if not empty, one of these must match a line of the same source and rank
+    requires: list[str] = []  #: one of these patterns must match a line of the same source and rank
     explains: list[str] = []  #: IDs of the rules that are consequences of this rule
-    said_by: list[ExceptionOrigin] = []  #: the exceptions that count, if others share their words
+    said_by: list[ExceptionOrigin] = []  #: restricts exceptions with common texts to certain stack frames
     probe: str | None = None
     references: list[str] = []
 
@@ -158,14 +158,14 @@ class _ExtensionFront(_Front, frozen=True, kw_only=True):
 
 
 class Extension(_ExtensionFront, frozen=True, kw_only=True):
-    """A page of a pack that adds to another page: patterns, and samples of their matches."""
+    """A page in a pack that adds patterns and samples to another page."""
 
     path: str
     fires: list[str]  #: samples (one or several lines each) that must fire the rule
     quiet: list[str]  #: samples that must not fire the rule
-    fires_at: list[int] = []  #: the page's line of each sample's fence
+    fires_at: list[int] = []  #: line number of each sample's opening fence
     quiet_at: list[int] = []
-    long_at: list[int] = []  #: lines of patterns longer than ``LONGEST`` in the page
+    long_at: list[int] = []  #: numbers of the lines with patterns longer than ``LONGEST``
 
 
 class RulePage(_PageFront, frozen=True, kw_only=True):
@@ -178,25 +178,24 @@ class RulePage(_PageFront, frozen=True, kw_only=True):
     fires_at: list[int] = []
     quiet_at: list[int] = []
     long_at: list[int] = []
-    extensions: list[Extension] = []  #: extensions from packs; their patterns are among the page's
+    extensions: list[Extension] = []  #: extensions from packs; ``patterns`` includes their patterns
 
     @property
     def parts(self) -> list[RulePage | Extension]:
-        """The page itself, and the extensions of packs."""
+        """The page itself and its extensions."""
         return [self, *self.extensions]
 
     @property
     def judged(self) -> bool:
-        """True if this rule is inferred from the run, because no line shows it."""
+        """True if the rule has no patterns, so that an assessor infers it from facts about the run."""
         return not self.patterns
 
 
 def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage:
-    """Read one page; the raised ``PageError`` contains every problem found (see ``PageError.every``).
+    """Read one page, or raise a ``PageError`` that contains all problems (see ``PageError.every``).
 
-    ``quick`` skips compiling each pattern with hyperscan, for a caller that compiles the patterns of all
-    pages at once. Without ``chinese``, the Chinese title and section may be missing; the English text
-    replaces them.
+    With ``quick``, patterns are not compiled with hyperscan; this is for callers that compile the patterns of
+    all pages together. Without ``chinese``, the English text replaces a missing Chinese title or section.
     """
     page = parse(text, path, quick=quick, chinese=chinese)
     if isinstance(page, Extension):
@@ -205,8 +204,8 @@ def parse_page(text: str, path: str, *, quick: bool = False, chinese: bool = Tru
 
 
 def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) -> RulePage | Extension:
-    """Read a page, or one that extends another page; see ``parse_page`` for arguments and errors."""
-    from stallwatch_rules.pages import frontmatter  # YAML is not needed if pages are cached
+    """Read a page or an extension of a page; see ``parse_page`` for arguments and errors."""
+    from stallwatch_rules.pages import frontmatter  # this import loads YAML, which cached pages do not need
 
     matter = frontmatter.split(text, path)
     extends = isinstance(matter.values, dict) and "extends" in matter.values
@@ -250,7 +249,7 @@ def parse(text: str, path: str, *, quick: bool = False, chinese: bool = True) ->
 
 
 def extended(page: RulePage, extension: Extension) -> RulePage:
-    """Return the page with the additions of an extension."""
+    """Return the page with the patterns and origins that an extension adds."""
     return msgspec.structs.replace(
         page,
         patterns=[*page.patterns, *extension.patterns],
@@ -262,7 +261,7 @@ def extended(page: RulePage, extension: Extension) -> RulePage:
 
 
 def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[PageError]:
-    """Yield problems that types cannot express: names that differ from the file's place, missing text."""
+    """Yield problems that types cannot express, such as an ID that differs from the file's name."""
 
     def at(message: str, remedy: str, *keys: str | int) -> PageError:
         return PageError(path, matter.line_of(*keys), message, remedy)
@@ -302,7 +301,7 @@ def _front_problems(front: _Front, matter: FrontMatter, path: str) -> Iterator[P
 def _expand_patterns(
     front: _Front, matter: FrontMatter, path: str, quick: bool, made: dict[str, list[Any]]
 ) -> Iterator[PageError]:
-    """Insert the fragments into all patterns, store them in `made`, and yield those that cannot be used."""
+    """Insert the fragments into all patterns, store the results in `made`, and yield problems."""
     for name in front.fragments.keys() & shared_fragments().keys():
         line = matter.line_of("fragments", name)
         yield PageError(path, line, f"all pages have a fragment ${{{name}}}", "choose another name")
@@ -337,7 +336,7 @@ def _expand_patterns(
 
 
 def _usable(pattern: str, own: Mapping[str, str], quick: bool) -> tuple[list[str], Fault | None]:
-    """Return the pattern's expansion, and the reason why it cannot be used, if any."""
+    """Return the expanded patterns, and the reason why one of them cannot be used, if any."""
     try:
         texts = expand(pattern, own)
     except FragmentError as error:

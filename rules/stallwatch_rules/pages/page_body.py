@@ -12,7 +12,7 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class PageError(ValueError):
-    """A problem of a rule page; ``every()`` also returns those found at the same time, in line order."""
+    """A problem in a rule page; ``every()`` also returns the other problems found with it."""
 
     def __init__(self, path: str, line: int, message: str, remedy: str) -> None:
         super().__init__(f"{path}:{line}: {message}; {remedy}")
@@ -24,13 +24,13 @@ class PageError(ValueError):
 
     @classmethod
     def of(cls, problems: Sequence[PageError]) -> PageError:
-        """Combine several problems into the first of them, to raise all at once."""
+        """Return the first problem with the others attached, so that all are raised together."""
         first = problems[0]
         first.others = list(problems[1:])
         return first
 
     def every(self) -> list[PageError]:
-        """Return this problem and the others found in the same reading."""
+        """Return this problem and those that were found with it."""
         return [self, *self.others]
 
 
@@ -60,14 +60,14 @@ _BULLET = lazy(r"\s*([-*+]|\d+[.)])\s")
 
 
 class Item(msgspec.Struct, frozen=True):
-    """One numbered fix, or one sample, and the page's line on which it starts."""
+    """One numbered fix or one sample, and the number of the line on which it starts."""
 
     text: str
     line: int
 
 
 class Body(msgspec.Struct):
-    """The sections' text (Markdown, every paragraph on one line) and the samples."""
+    """The text of the sections (Markdown with each paragraph on one line) and the samples."""
 
     what: str = ""
     why: str = ""
@@ -90,8 +90,7 @@ def read_body(
 ) -> tuple[Body, list[PageError]]:
     """Read the body, which starts on line ``first_line`` of the page; return its parts and its problems.
 
-    Without ``chinese``, the Chinese section may be missing as a whole; with ``samples_only``, all sections
-    may.
+    Without ``chinese``, the Chinese section is optional; with ``samples_only``, all sections are optional.
     """
     problems: list[PageError] = []
 
@@ -158,7 +157,7 @@ def _cut(text: str, first_line: int, body: Body, problem: _Report) -> dict[str, 
 
 
 class _Fenced(msgspec.Struct):
-    """A fenced block: its words, its lines, and the lines including the fences as in the page."""
+    """A fenced block: the words after its opening fence, its inner lines, and its lines with the fences."""
 
     line: int
     ticks: str
@@ -170,7 +169,7 @@ class _Fenced(msgspec.Struct):
 
 
 def _pieces(text: str, first_line: int) -> Iterator[_Fenced | tuple[int, str]]:
-    """Yield the body's lines, each fenced block in one piece."""
+    """Yield each fenced block as one item, and each other line as an item."""
     fence: _Fenced | None = None
     for number, line in enumerate(text.split("\n"), first_line):
         mark = _FENCE.fullmatch(line)
@@ -210,7 +209,7 @@ def _take_sample(block: _Fenced, body: Body, problem: _Report) -> bool:
 
 
 def _items(section: _Section, problem: _Report) -> list[Item]:
-    """Return the numbered list of a Fix section; report any other content."""
+    """Return the numbered items of a Fix section; report a problem if the section has other content."""
     found: list[tuple[int, list[str]]] = []
     fenced = False
     for number, line in section.lines:
@@ -238,7 +237,7 @@ def _unwrap(lines: list[str]) -> str:
     """Join the lines of each paragraph; keep blank lines, list items and fenced blocks as they are."""
     out: list[str] = []
     fenced = False
-    fresh = True  # True if the next line starts a new line
+    fresh = True  # True if the next line starts a new paragraph
     for line in lines:
         if _FENCE.fullmatch(line):
             fenced = not fenced
@@ -258,7 +257,7 @@ def _unwrap(lines: list[str]) -> str:
 
 
 def _join(left: str, right: str) -> str:
-    """Join two lines, with a space unless both ends are Chinese."""
+    """Join two lines, with a space unless both adjacent characters are Chinese."""
     wide = "\u3000" <= left[-1] <= "\u9fff" or left[-1] >= "\uff00"
     wide_right = "\u3000" <= right[0] <= "\u9fff" or right[0] >= "\uff00"
     return left + right if wide and wide_right else f"{left} {right}"

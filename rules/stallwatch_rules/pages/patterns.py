@@ -1,6 +1,6 @@
-"""Check a rule's regular expressions: linear time, one line, and fast to search for in gigabytes.
+"""Check that a rule's regular expressions need linear time, match within one line, and are fast to find.
 
-``${retry_words}`` on a page is replaced by a text that pages share. Fragments are defined in
+``${retry_words}`` in a pattern is a fragment, a part that several pages share. Fragments are defined in
 ``stallwatch_rules/fragments/*.yaml`` and inserted when a page is loaded, so only the loader handles them.
 """
 
@@ -50,9 +50,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def compile_re2(pattern: str, *, encoded: bool = True) -> Any:
-    """Return a google-re2 pattern over UTF-8 bytes (or text); raises ``re2.error``."""
+    """Compile a google-re2 pattern for UTF-8 bytes, or for text; raise ``re2.error`` if it is invalid."""
     options = re2.Options()
-    options.log_errors = False  # Stallwatch reports a rejected pattern itself, not the library on stderr
+    options.log_errors = False  # Stallwatch itself reports rejected patterns
     return re2.compile(pattern.encode() if encoded else pattern, options)
 
 
@@ -61,7 +61,7 @@ cached_re2 = functools.lru_cache(maxsize=8192)(compile_re2)  #: compiled pattern
 
 @functools.lru_cache(maxsize=4096)
 def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
-    """Return why this pattern cannot be used, or ``None``; ``quick`` skips hyperscan (2 ms a pattern)."""
+    """Return the reason why the pattern cannot be used, if any; ``quick`` skips hyperscan (2 ms)."""
     if "\n" in pattern:
         return Fault("matching is per line, so the pattern never fires", "give each line its own pattern")
     if _LEADING.match(pattern):
@@ -89,7 +89,7 @@ def pattern_fault(pattern: str, *, quick: bool = False) -> Fault | None:
 
 
 def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
-    """Return why hyperscan, if installed, cannot use these patterns together, or ``None``."""
+    """Return the reason why hyperscan cannot compile these patterns together, or ``None``."""
     if hyperscan is None or not patterns:
         return None
     try:
@@ -103,10 +103,11 @@ def hyperscan_fault(patterns: tuple[str, ...]) -> Fault | None:
 
 @functools.lru_cache(maxsize=8)
 def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], ...] = ()) -> Any:
-    """Return one block-mode database for the patterns, ids by position; raises ``hyperscan.error``.
+    """Return one block-mode database for the patterns, whose IDs are their positions.
 
-    ``texts`` are fixed texts to search for as well, each with whether its case is ignored (in ASCII); their
-    ids follow those of the patterns. One pass for both is a third faster than one for each.
+    ``texts`` are additional fixed texts, each with a flag for ignoring (ASCII) case; their IDs follow those
+    of the patterns. One pass for patterns and texts is a third faster than two passes. Raise
+    ``hyperscan.error`` if an expression cannot be compiled.
     """
     expressions = [widened_pattern(pattern).encode() for pattern in patterns]
     flags = [hyperscan_flags()] * len(patterns)
@@ -119,15 +120,16 @@ def compile_hyperscan(patterns: tuple[str, ...], texts: tuple[tuple[str, bool], 
 
 
 def hyperscan_flags() -> int:
-    """Return the flags of patterns.
+    """Return the flags for compiling patterns.
 
-    MULTILINE lets ``^`` and ``$`` match the ends of each joined line; without UTF8 a dot is one byte.
+    With MULTILINE, ``^`` and ``$`` match at the start and end of each line. Without UTF8, a dot would match
+    a single byte.
     """
     return int(hyperscan.HS_FLAG_MULTILINE | hyperscan.HS_FLAG_UTF8)
 
 
 TOKEN = lazy(
-    r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, named or numbered characters, escapes
+    r"\\Q.*?(?:\\E|$)|\\[pPx]\{[^}]*\}|\\."  # quoted text, character properties and codes, escapes
     r"|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*\]"  # character classes
     r"|\{(?P<least>\d{1,8})(?P<range>,(?P<most>\d{0,8}))?\}|(?P<start>\^)|(?P<end>\$)"
 )
@@ -135,13 +137,13 @@ _TAIL = lazy(r"(?P<atom>\\[dwSD]|\[(?:\\.|[^\]\\])+\]|(?<!\\)\.)(?P<repeat>[+*])
 COUNTED = 16  #: maximum upper bound of a repetition that is kept for hyperscan; a larger one is removed
 
 
-@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue needs each pattern several times
+@functools.lru_cache(maxsize=8192)  # compiling or loading a catalogue uses each pattern several times
 def widened_pattern(pattern: str) -> str:
-    r"""Return a pattern for hyperscan that matches wherever `pattern` does, and perhaps elsewhere.
+    r"""Return a pattern for hyperscan that matches all lines that `pattern` matches, and possibly others.
 
-    Counting is expensive: hyperscan compiles ``.{0,200}`` in seconds, ``.*`` in no time. It also reports
-    every end of a match, one callback each, so ``loss (\d+)`` becomes ``loss (\d)``, which is found once on
-    the same lines.
+    Counted repetitions are expensive: hyperscan needs seconds to compile ``.{0,200}``, but almost no time for
+    ``.*``. Hyperscan also makes one callback for each possible end of a match. So ``loss (\d+)`` becomes
+    ``loss (\d)``, which matches the same lines with a single end.
     """
     return _TAIL.sub(_trim, TOKEN.sub(_uncount, pattern))
 
@@ -162,19 +164,19 @@ def _trim(tail: re.Match[str]) -> str:
 FOLDER = files("stallwatch_rules") / "fragments"
 
 _USE = lazy(r"(?<!\\)\$\{(?P<name>[^{}]*)\}(?P<repeated>(?=[*+?{]))?")
-_DEEPEST = 4  #: maximum nesting of fragments: a fragment that is nested deeper contains itself
+_DEEPEST = 4  #: maximum nesting of fragments; deeper nesting means that a fragment contains itself
 
 
 class Fragment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a pattern: one text, or a list of alternatives."""
+    """A shared part of patterns: one pattern or a list of alternatives."""
 
-    about: str  #: the text that it matches, in one line
+    about: str  #: one-line description of the text that the fragment matches
     pattern: str = ""
     any_of: list[str] = []
 
 
 class FragmentError(ValueError):
-    """A pattern whose fragments cannot be inserted."""
+    """An unknown fragment in a pattern, or a fragment that contains itself."""
 
     def __init__(self, message: str, remedy: str) -> None:
         super().__init__(message)
@@ -196,8 +198,8 @@ def shared_fragments() -> Mapping[str, Fragment]:
 def expand(pattern: str, own: Mapping[str, str]) -> list[str]:
     """Return the pattern with its fragments inserted; raise ``FragmentError`` if one is unknown.
 
-    ``own`` are the page's own fragments, by name. A pattern that consists only of a fragment with
-    alternatives becomes one pattern for each alternative.
+    ``own`` contains the fragments that the page defines, by name. A pattern that consists only of a fragment
+    with alternatives becomes one pattern for each alternative.
     """
     known = {**shared_fragments(), **{name: Fragment("", text) for name, text in own.items()}}
     alone = _USE.fullmatch(pattern)

@@ -1,1 +1,1 @@
-"""Measure how far a run came, how fast it advanced, and how its metrics developed."""
+"""Measure how many steps a run completed, how fast it advanced, and how its metrics developed."""

@@ -1,11 +1,12 @@
-"""Recognize the activity of a rank between steps by its last lines: loading, compiling, saving.
+"""Recognize the activity of a rank between steps (loading, compiling, saving) from its last lines.
 
-Programs rarely print that such an activity is complete, so the rank's next line ends it, unless the line is a
-detail of the activity: an indented line, another bar, a compiler's output.
-``activities.json`` lists the words: of a line that begins an activity, or of a bar that is drawn during it
-(datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers 5:
-``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch: ``cpp_extension.py``).
-The activity of the run as a whole is its phase: ``phases.py``.
+Programs rarely print that such an activity is complete. So the rank's next line ends the activity, unless the
+line is a detail of the activity: an indented line, another bar, a compiler's output.
+
+``activities.json`` contains words of the lines with which activities begin, and of the bars that are drawn
+during activities (datasets 4.4.1: ``builder.py``, ``arrow_dataset.py``; trl 0.24: the trainers; transformers
+5: ``core_model_loading.py``; vllm: ``model_loader``; Megatron-LM: ``training.py``; torch:
+``cpp_extension.py``). ``phases.py`` determines the phase, which is the activity of the run as a whole.
 """
 
 from __future__ import annotations
@@ -42,14 +43,14 @@ class Activity(msgspec.Struct):
     """The latest activity of one stream."""
 
     kind: str  #: part of the key of the activity's message: ``activity.<kind>``
-    what: str  #: the part of the data that the line names
+    what: str  #: the data split that the line names; empty if it names none
     first: Line
     last: Line
     after: Line | None = None  #: the first later line that is not a detail of the activity
 
     @property
     def seconds(self) -> float | None:
-        """The duration according to the bar's own clock or to the times of the lines, whichever is longer."""
+        """The duration that the bar prints, or that between the times of the lines, whichever is longer."""
         found = _ELAPSED.search(self.last.text[:MAX_TEXT])
         shown = duration(found[1]) if found is not None else None
         known = self.first.time is not None and self.last.time is not None
@@ -58,7 +59,7 @@ class Activity(msgspec.Struct):
 
 
 def follow(before: Activity | None, line: Line) -> Activity | None:
-    """Return the activity after a line that may show one; ``None`` if the line shows its end."""
+    """Return the activity after a line, given the activity before the line; ``None`` if there is none."""
     text = line.text[:MAX_TEXT]
     found = _named(text)
     if found is None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from stallwatch_rules.lines import stamps
 from stallwatch_rules.records import Phase, Sample
 
-KEPT = 4096  #: maximum number of durations kept per phase; older ones are poor evidence of the current state
-_SURE_DROP = 8  # minimum drop, in usual steps, that shows a restart by itself
-_LOW_STEPS = 3  # number of low steps in a row that show a restart: a smaller drop may be a slower rank's line
+KEPT = 4096  #: maximum number of durations kept per phase; older durations say little about the current state
+_SURE_DROP = 8  # minimum drop, in multiples of the smallest rise, that alone shows a restart
+_LOW_STEPS = 3  # lower steps in a row that show a restart; fewer can be the lines of a slower rank
 
 
 @dataclass(slots=True, eq=False)
@@ -24,17 +24,17 @@ class Counter:
 
     counts_steps: bool  #: True if the counter counts steps; False if it only shows signs of life
     attempt: int = 1
-    rounds: bool = False  #: True if it counts epochs, episodes or games: steps if no finer unit is counted
+    rounds: bool = False  #: True if it counts epochs, episodes or games (steps if no finer unit is counted)
     nested: bool = False  #: True if it belongs to an evaluation, such as a bar inside the training's bar
-    evaluates: bool = False  #: True if it certainly belongs to an evaluation, because the log announced one
+    evaluates: bool = False  #: True if it belongs to an evaluation that the log announced
     first: int | None = None  #: first step of this attempt, as printed
     last: int | None = None
     total: int | None = None
     bar: bool = False
-    waited: float = 0.0  #: seconds, by the trainer's own clock, for which its bar stayed at the last step
+    waited: float = 0.0  #: seconds at the last step, by the clock in the trainer's bar
     rises: int = 0
     stride: int = 1  #: number of steps in the last rise of this attempt
-    gaps: int = 0  #: number of gaps in this counter's lines before the last line that was read
+    gaps: int = 0  #: number of gaps (skipped lines) before the last line of this counter
     durations: dict[Phase, deque[float]] = field(default_factory=dict)  #: phase → seconds between rises
     step_seconds: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     _rose_at: float | None = None  # the trainer's clock at the last step
@@ -49,9 +49,9 @@ class Counter:
 
     @property
     def complete(self) -> bool:
-        """True if the counter reached its total, or the last index of a count from zero.
+        """True if the counter reached its total, or one less if it counts from zero.
 
-        If the steps of epochs are added up, the total is that of one epoch.
+        If the steps of epochs are added up, the total is the number of steps in one epoch.
         """
         if self._ended:
             return True
@@ -62,12 +62,12 @@ class Counter:
 
     @property
     def endless(self) -> bool:
-        """True if the counter counts epochs, or steps within epochs, and the number of epochs is unknown."""
+        """True if the counter counts epochs or steps within epochs, and the total of epochs is unknown."""
         return (self.rounds and self.total is None) or (self._offset > 0 and self._epochs is None)
 
     @property
     def falls_short(self) -> bool:
-        """True if even the next line of the counter would not be its last."""
+        """True if at least two more lines of the counter are expected."""
         if self.complete or self.last is None:
             return False
         if self.total:
@@ -96,7 +96,7 @@ class Counter:
         if self.last is None:
             self.first, self.bar, self._from_epoch = sample.step, sample.from_bar, epoch
         if epoch is not None and (rose or not sample.from_bar):
-            self._epoch = epoch  # a bar may show the next epoch before it is cleared
+            self._epoch = epoch  # a bar can show the next epoch before it is cleared
         self._epochs = sample.values.get("epochs", self._epochs)
         self._ended = self._ends(sample)
         elapsed = sample.values.get("elapsed_seconds")
@@ -110,12 +110,12 @@ class Counter:
         return rose
 
     def _whole_epoch(self, step: int, values: Mapping[str, float]) -> bool:
-        """Return whether the sample ends a later epoch whose other samples were not shown."""
+        """Return whether the sample is the end of a later epoch, the only one of that epoch in the log."""
         known = "epoch" in values and self._epoch is not None and values["epoch"] > self._epoch
         return known and step == self.last and values.get("epoch_steps") == step - self._offset
 
     def _ends(self, sample: Sample) -> bool:
-        """Return whether the sample is the last of the last epoch, if steps and epochs are counted."""
+        """Return whether the sample is the end of the last epoch, for a counter of steps and epochs."""
         values = sample.values
         length, epochs = values.get("epoch_steps"), values.get("epochs")
         if not length or not epochs or sample.step is None or sample.step < length:
@@ -123,7 +123,7 @@ class Counter:
         return values.get("epoch", 0.0) >= epochs - (self._from_epoch == 0)
 
     def goes_back(self, sample: Sample) -> bool:
-        """Return whether a sample of this counter comes before the counter's last step."""
+        """Return whether the sample's step is before the counter's last step."""
         if sample.step is None or self.last is None:
             return False
         epoch = sample.values.get("epoch")
@@ -132,7 +132,7 @@ class Counter:
         return sample.step < self.last - self._offset
 
     def resume(self, gaps: int) -> None:
-        """Discard the start of the current duration if lines were skipped since the last sample."""
+        """Discard the start time of the current duration if lines were skipped since the last sample."""
         if gaps != self.gaps:
             self.gaps, self._since = gaps, None
 
@@ -147,10 +147,10 @@ class Counter:
         return len(self._low) >= _LOW_STEPS
 
     def _next_epoch(self, step: int, epoch: float | None, length: float | None) -> bool:
-        """Return whether a counter that fell counts the steps of each epoch.
+        """Return whether a counter fell because a new epoch began.
 
-        Such a counter names a later epoch, or is known to restart after `length` steps (0: an unknown
-        number).
+        This is the case if the line shows a later epoch, or if each epoch has `length` steps (0: an unknown
+        number) and the counter restarts after them.
         """
         assert self.last is not None
         if epoch is not None and self._epoch is not None and epoch >= self._epoch + 1:
@@ -175,7 +175,7 @@ class Counter:
         self.rises += 1
         elapsed = sample.values.get("elapsed_seconds")
         if self._since is None and sample.time is None and elapsed is None and not sample.from_bar:
-            printed = sample.values.get("step_seconds")  # no clock measures the duration of this step
+            printed = sample.values.get("step_seconds")  # without a clock, the printed duration is used
             if printed is not None and phase == "train":
                 self.step_seconds.append(printed)
         if self._since is not None:
@@ -186,7 +186,7 @@ class Counter:
                 if printed is not None and phase == "train":
                     self.step_seconds.append(printed)
                 if sample.time is not None and sample.time == time_then and elapsed == elapsed_then:
-                    return  # the clock has not advanced: measure from its last change
+                    return  # the clock has not advanced, so durations are measured from its last change
             else:
                 durations = self.durations.get(phase)
                 if durations is None:
@@ -200,10 +200,11 @@ class Counter:
 def _seconds(
     time_then: float | None, time: float | None, elapsed_then: float | None, elapsed: float | None
 ) -> float | None:
-    """Return the time between two rises by the lines' times, or by the trainer's own clock (whole seconds).
+    """Return the seconds between two rises, from the times of the lines or from the trainer's clock.
 
-    The lines' times are finer, but if most lines have none, a time may be that of an earlier line. In that
-    case the trainer's clock shows less, and is used.
+    The times of lines are finer than the trainer's clock, which shows whole seconds. But if few lines have
+    times, a line can have the time of an earlier line. Then the difference is larger than the trainer's, and
+    the trainer's is used.
     """
     by_lines = stamps.elapsed(time_then, time) if time is not None and time_then is not None else 0.0
     if elapsed is None or elapsed_then is None or elapsed < elapsed_then:

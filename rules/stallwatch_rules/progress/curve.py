@@ -1,4 +1,4 @@
-"""Keep the losses, gradient norms and other metrics of a stream over time, and chart series of a run.
+"""Keep the losses, gradient norms and other metrics of each stream, and derive the series for charts.
 
 The memory is bounded: all of the latest points are kept, and an evenly spread share of the older points, so
 that a curve keeps its shape in a long run.
@@ -17,28 +17,28 @@ from stallwatch_rules.records import Sample, Series
 if TYPE_CHECKING:
     from stallwatch_rules.stream import StreamReading
 
-LATEST = 256  #: number of latest points that are all kept
-OLDER = 1000  #: number of older points that are kept
+LATEST = 256  #: number of latest points that are always kept
+OLDER = 1000  #: maximum number of older points
 MAX_SERIES = 8
 ANEW = 2.0  #: a first loss above this multiple of the last loss belongs to another training run
-FIRST_EPOCH = 1.0  #: maximum epoch of another training run's first loss: after a resume, it is higher
-#: Metrics that are kept separately from a ``Point``, which holds the metrics of the training.
+FIRST_EPOCH = 1.0  #: maximum epoch of another training run's first loss (higher after a resume)
+#: Metrics that are kept in tracks of their own; a ``Point`` contains the other metrics.
 TRACKED = frozenset(
     ("reward", "reward_std", "advantage_min", "advantage_max", "entropy", "kl", "eval_loss", "eval_accuracy")
 )
-METRICS = TRACKED | {"loss", "grad_norm"}  #: each sample of a curve or a track contains one or more of these
+METRICS = TRACKED | {"loss", "grad_norm"}  #: each sample in a curve or track contains at least one of these
 
 _T = TypeVar("_T")
 
 
 class BoundedSeries(Generic[_T]):
-    """A sequence of all of the latest entries and an evenly spread share of the older entries."""
+    """A sequence with a bounded size: all of the latest entries, and every n-th of the older entries."""
 
     def __init__(self) -> None:
         self._older: list[_T] = []
         self.latest: deque[_T] = deque()
         self._added = 0
-        self._width = 1  # older entries are kept if their number is a multiple of this
+        self._width = 1  # one of this many older entries is kept
 
     def __iter__(self) -> Iterator[_T]:
         yield from self._older
@@ -76,17 +76,17 @@ class Point(NamedTuple):
 
     @property
     def is_nan(self) -> bool:
-        """True if the loss or the gradient norm is NaN; fp16 training may print an infinite norm."""
+        """True if the loss or the gradient norm is NaN. (An infinite norm can occur in fp16 training.)"""
         return any(value is not None and math.isnan(value) for value in (self.loss, self.grad_norm))
 
 
 class Curve:
-    """The metrics lines of one series, in their order."""
+    """The points of one series of metrics lines, in order."""
 
     def __init__(self, series: str) -> None:
         self.series = series
         self.seen = 0
-        self.rewarded = False  #: True if the lines contain rewards: losses of zero are normal in that case
+        self.rewarded = False  #: True if the lines contain rewards; then losses of zero are normal
         self._kept = BoundedSeries[Point]()
         self._epoch: float | None = None
 
@@ -97,15 +97,15 @@ class Curve:
 
     @property
     def exact(self) -> bool:
-        """True if numbers are printed in full; text lines round, so a small rate looks like zero."""
+        """True if numbers are printed in full. Text lines contain rounded numbers, for example 0 for 1e-5."""
         return self.series == "dict"
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Add a sample of this series as a point; a step that is printed again is ignored.
+        """Add a sample of this series as a point, unless its step is printed again.
 
-        If the epochs and the loss begin again, another training run begins (a fold, a round, a second start
-        in the same file): its losses are compared only with each other. A loss that continues comes from the
-        same weights.
+        If the epochs start again and the loss jumps up, another training begins (a fold, a round, a second
+        start in the same file), and the earlier points are cleared. If only the epochs start again, the same
+        weights are trained further.
         """
         values = sample.values
         epoch, loss = values.get("epoch"), values.get("loss")
@@ -133,7 +133,7 @@ class Curve:
         self.seen += 1
 
     def _begins_anew(self, epoch: float, loss: float) -> bool:
-        """Return whether the epochs went back to the first, and this loss is far above the last one."""
+        """Return whether the epochs went back to the start, and the loss is far above the last loss."""
         if self._epoch is None or epoch > FIRST_EPOCH or epoch >= self._epoch / 2:
             return False
         losses = (point.loss for point in reversed(self._kept.latest) if point.loss is not None)
@@ -163,7 +163,7 @@ class Track:
         return list(self._kept)
 
     def see(self, sample: Sample, value: float, mark: int) -> None:
-        """Add a value unless its step is printed again; clear the older values if the steps begin again."""
+        """Add a value unless its step is printed again; clear the older values if the steps start again."""
         if sample.series != self._series:
             return
         step = float(sample.step) if sample.step is not None else sample.values.get("epoch")
@@ -178,14 +178,14 @@ class Track:
 
 
 class Curves:
-    """The curves of one source and rank, by series, and its other metrics, by name."""
+    """The curves (by series) and the other metrics (by name) of one source and rank."""
 
     def __init__(self) -> None:
         self.by_series: dict[str, Curve] = {}
         self.tracks: dict[str, Track] = {}
 
     def see(self, sample: Sample, mark: int) -> None:
-        """Add the metrics of a sample; only a loss or a gradient norm adds to a curve."""
+        """Add the metrics of a sample; a curve gets a point only for a loss or a gradient norm."""
         for name in TRACKED & sample.values.keys():
             track = self.tracks.get(name)
             if track is None:
@@ -207,7 +207,7 @@ class Curves:
 
 
 def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> tuple[Curve, int] | None:
-    """Return the curve with the most points, and the index of its stream; the lowest rank's if equal."""
+    """Return the curve with the most points (of these, the lowest rank's), and the index of its stream."""
     found = [
         (-curve.seen, key[1] is None, key[1] or 0, key[0], place, curve)
         for place, (key, curves) in enumerate(streams)
@@ -218,7 +218,7 @@ def leading_curve(streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> t
 
 
 def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Curves]]) -> Sequence[Reading]:
-    """Return a metric's values from the stream that printed most of them; the lowest rank's if equal."""
+    """Return a metric's values from the stream with the most values; of these, from the lowest rank."""
     found = (
         (-track.seen, key[1] is None, key[1] or 0, key[0], track)
         for key, curves in streams
@@ -228,14 +228,14 @@ def leading_track(name: str, streams: Iterable[tuple[tuple[str, int | None], Cur
     return best[4].readings if best is not None else ()
 
 
-MOST_POINTS = 400  #: maximum number of points of one series: the width of a chart
-MOST_RANKS = 16  #: maximum number of ranks with their own pace
+MOST_POINTS = 400  #: maximum number of points of one series, enough for the width of a chart
+MOST_RANKS = 16  #: maximum number of ranks for which the seconds per step are charted
 _LEAST_POINTS = 2
 _NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale")
 
 
 def series_of(streams: Mapping[tuple[str, int | None], StreamReading]) -> list[Series]:
-    """Return the metrics of the stream that prints most of them, and the pace of each of the first 16 ranks.
+    """Return the metrics of the stream with the most points, and the seconds per step of 16 ranks at most.
 
     The result does not depend on the order of the streams.
     """

@@ -13,7 +13,7 @@ from stallwatch_rules.text.lazy import lazy
 #: steps were completed before it, and none after it. "left": a process ended successfully, as all do at the
 #: end of a run. "restarted": the workers are started again.
 Sign = Phase | Literal["announced", "finished", "ended", "left", "restarted"]
-ANNOUNCES = "***"  #: part of each line that announces an evaluation
+ANNOUNCES = "***"  #: text in all lines that announce an evaluation
 
 # The start of a program's own words, after any prefix of its logger.
 _LOGGED = r"(?:^|[\]:|>-] ?|\b(?:DEBUG|INFO|WARNING) +(?:[\w./]+:\d+:? )?)"
@@ -115,7 +115,7 @@ _LONGEST_END = 200  # maximum number of characters of a line that programs print
 
 
 def _seems_over(text: str) -> bool:
-    """Return whether a line is of a kind that programs print at their end, and maybe at other times."""
+    """Return whether programs print such a line when they end, though not necessarily only then."""
     if len(text) > _LONGEST_END:
         return False
     lower, tried = text.lower(), None
@@ -130,12 +130,12 @@ def _seems_over(text: str) -> bool:
 
 
 def is_unnamed_completion(text: str) -> bool:
-    """Return whether a line reports that something is done without naming it."""
+    """Return whether a line reports that something is complete, but not what."""
     return _MERELY.match(text) is not None
 
 
 def announces_end(text: str) -> bool:
-    """Return whether a line at a run's end names the training, or an end before the total."""
+    """Return whether a line at a run's end mentions the training, or an end before the planned total."""
     lower = text.lower()
     return any(pattern.search(lower) is not None for pattern in (_STOPPED, _ABROAD, _RAN))
 
@@ -171,7 +171,7 @@ _SIGNS: tuple[tuple[str, re.Pattern[str], Sign], ...] = (
         ),
         "finished",
     ),
-    # Lightning (lightning 2.6.6, pytorch/loops/fit_loop.py); without batches, no training took place.
+    # Lightning 2.6.6 (pytorch/loops/fit_loop.py). If it stops because it has no batches, nothing was trained.
     (
         "rainer.fit",
         re.compile(
@@ -201,7 +201,7 @@ SIGN_WORDS: tuple[str, ...] = (*(word for word, _, _ in _SIGNS), *_END_WORDS)
 
 
 def phase_sign(text: str) -> Sign | None:
-    """Return the sign in a line: the run's phase, its end or a restart; ``None`` without a sign."""
+    """Return the phase, end or restart that a line shows, or ``None``."""
     if len(text) > 2000:
         return None
     for word, pattern, sign in _SIGNS:
@@ -210,7 +210,7 @@ def phase_sign(text: str) -> Sign | None:
     return "ended" if _seems_over(text) else None
 
 
-WORDS = ("HTTP/", "throughput")  #: words of which each line about a server's work contains at least one
+WORDS = ("HTTP/", "throughput")  #: each line about a server's work contains at least one of these words
 
 #: The access log's format of uvicorn 0.54.0 (``config.py``). A request that only reads or sets a server's
 #: state does not count: a server whose engine hangs also answers ``GET /health``.
@@ -224,7 +224,7 @@ _GENERATED = lazy(r"(?:Avg generation throughput: |gen throughput \(token/s\): )
 
 
 def is_answer(text: str) -> bool:
-    """Return whether the line reports an answered request, or generated tokens."""
+    """Return whether the line reports a completed request or generated tokens."""
     return ("HTTP/" in text and _ANSWERED.search(text) is not None) or (
         "throughput" in text and _GENERATED.search(text) is not None
     )

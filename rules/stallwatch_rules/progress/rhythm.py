@@ -1,4 +1,4 @@
-"""Measure how long a run has been silent, by the clock, and determine which silence is too long."""
+"""Measure how long a run has been silent, and determine whether the silence is too long."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from stallwatch_rules.records import Line
 from stallwatch_rules.stream import ACTIVITY_SECONDS, StreamReading
 from stallwatch_rules.text.display import latest
 
-ALIVE = 5  #: minimum number of lines after a silence that show that the run was working without messages
-NOTIFIED = 3.0  #: a wait up to this multiple of the printed step time is not a stall if few waits are known
-LONGEST_WAIT = 1200.0  #: maximum seconds that a bar may stay at a step: saves and evaluations take a while
+ALIVE = 5  #: minimum number of lines after a silence which show that the run worked during the silence
+NOTIFIED = 3.0  #: if few waits are known, a wait of up to this multiple of the step time is not a stall
+LONGEST_WAIT = 1200.0  #: maximum seconds that a bar can stay at a step, for example during a save
 FIRST_LINES = 3  #: number of first lines of a log that a program prints at its start
-MID_RUN = 10  #: a first step beyond this multiple of the step distance was not the run's first
-ZONES = 1800.0  #: unit, in seconds, of the differences between time zones
+MID_RUN = 10  #: a log whose first step exceeds this multiple of the step distance begins in mid-run
+ZONES = 1800.0  #: smallest difference between time zones, in seconds
 BY_CHANCE = 300.0  #: maximum deviation, in seconds, of two clocks' difference from a multiple of ``ZONES``
 
 
 class ExternalEnd(NamedTuple):
-    """The moment at which a run was ended from outside."""
+    """The time at which something outside the run ended it."""
 
     time: float
-    #: the time is from the clock of the process that ended the run, maybe in another time zone
+    #: True if the time is from the clock of the process that ended the run, which can be in another time zone
     other_clock: bool
 
 
@@ -57,7 +57,7 @@ def read_clock(
     stopped: float | None = None,
     ended: ExternalEnd | None = None,
 ) -> RunClock:
-    """Return the clock of a run. A live watch passes ``now``; otherwise the log's end counts.
+    """Return the times of a run's latest events up to ``now``, or up to the end of a complete log.
 
     Lines in the log after ``ended`` are not signs of life. The time that a rank waits after a user
     ``stopped`` the run does not count as silence.
@@ -98,7 +98,7 @@ def read_clock(
 
 
 def learnt_threshold(tracker: ProgressTracker) -> float:
-    """Return the threshold that a line-by-line watch of the log has learned by the end of the log."""
+    """Return the stall threshold at the end of a log, which is learned from the waits in the log."""
     thresholds, phase = StallThresholds(), tracker.phase
     thresholds.log_only = True
     thresholds.replay({"train": tracker.durations("train"), phase: tracker.durations(phase)}, tracker.stride)
@@ -132,10 +132,10 @@ def begins_in_mid_run(tracker: ProgressTracker) -> bool:
 
 
 def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
-    """Return the seconds of the log beyond the durations of its steps, if only other lines have times.
+    """Return the log's time span minus the durations of its steps, for logs in which steps have no times.
 
-    ``None`` except for an evaluation in the middle of a run: work before the first step of a log may take
-    hours.
+    The result is ``None`` unless the log begins in the middle of a run and ends with an evaluation, because
+    work before the first step of a run can take hours.
     """
     firsts = [stream.first_time for stream in streams.values() if stream.first_time is not None]
     ends = [stream.last_time for stream in streams.values() if stream.last_time is not None]
@@ -145,18 +145,18 @@ def _unaccounted(streams: Streams, tracker: ProgressTracker) -> float | None:
 
 
 def _last_sign(stream: StreamReading) -> float | None:
-    """Return the latest time at which the stream's last step may have been completed.
+    """Return the latest possible time at which the stream's last step was completed.
 
-    If the step's line has no time, the next line with a time came after it.
+    If the step's line has no time, this is the time of the next line that has one.
     """
     done = stream.when(stream.last_advance)
     return done if done is not None else stream.after_time
 
 
 def _starts_again(stream: StreamReading, since: float, threshold: float) -> bool:
-    """Return whether one of the log's first lines repeats after a silence, because the program was restarted.
+    """Return whether one of the log's first lines recurs after a silence, which shows a restart.
 
-    A program that hangs does not restart by itself, and no line shows how the earlier start ended.
+    A program that hangs does not restart by itself, so the silence after the earlier start is not a stall.
     """
     first = (one for one in stream.templates.entries.values() if one.index < FIRST_LINES and one.count > 1)
     again = (stream.when(one.last) for one in first)
@@ -171,9 +171,10 @@ def _falls_silent(
     alive: int,
     between: Callable[[float, float], float],
 ) -> bool:
-    """Return whether the log has a gap longer than the threshold, and only few lines after it.
+    """Return whether the log has a gap longer than the threshold, with only a few lines after it.
 
-    Many lines follow a silent evaluation or a slow save. Few follow a hang, unless a user ended the run.
+    After a silent evaluation or a slow save, many lines follow. After a hang, few lines follow, unless a user
+    ended the run.
     """
     moments = {sign * ACTIVITY_SECONDS: count for sign, count in signs.items()}
     marks = [start, *sorted(moment for moment in moments if start < moment < end), end]

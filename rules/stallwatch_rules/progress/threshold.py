@@ -1,11 +1,12 @@
-"""Learn how long a run may be quiet before it is stalled, from its own waits, phase by phase.
+"""Learn for each phase how long a run can be quiet before it counts as stalled, from its previous waits.
 
-Live watching and reading a complete log use the same `StallThresholds`, which turns waits into a threshold in
-seconds. The threshold is three times the 99th percentile if all steps take about the same time. If they vary
-by nature (sequence lengths, samples, shared storage), a longer wait is eventually normal, so the
-observed tail is extrapolated to one step in ten million. If the tail is inconclusive, the threshold is that
-of a run with too few known steps. While few steps are known, the upper confidence limit of the percentile
-replaces it. Decisions 14 and 19 give the cost of this method, and `make bench-stall` measures it.
+A wait is the time between two signs of life. Live watching and reading a complete log use the same
+`StallThresholds`, which derives a threshold in seconds from the waits. If all steps take about the same time,
+the threshold is three times the 99th percentile. If the durations vary (because of sequence lengths, samples
+or shared storage), a longer wait eventually occurs in a healthy run. So the tail of the observed waits is
+extrapolated to one step in ten million. While few steps are known, an upper confidence limit of the
+percentile is used instead. Decisions 14 and 19 describe the cost of this method, and `make bench-stall`
+measures it.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from typing import Any, NamedTuple
 
 from stallwatch_rules.records import Phase
 
-_LIKE = 0.1  # maximum relative difference between lengths of rounds that are alike, also for the next round
-_LEAST = 5  # minimum length of a round in steps: in a shorter round, every step would be near a pause
+_LIKE = 0.1  # maximum relative difference between the lengths of similar rounds
+_LEAST = 5  # minimum length of a round in steps, so that most steps are not near a pause
 
 
 class TrainingRounds:
-    """Counter of signs of training between pauses that a log shows only at their end, such as evaluations.
+    """Counter of signs of training between pauses, to predict pauses that a log shows only at their end.
 
-    The lengths of the first few rounds predict little: the last evaluation of a run may use all the data. If
-    pauses come after equally many steps, the beginning of the next one is predictable; otherwise no
-    prediction is made.
+    If two consecutive pauses (such as evaluations) came after about the same number of signs, the next pause
+    is expected after that number. Otherwise nothing is predicted. The durations of earlier pauses predict
+    little, because the last evaluation of a run can use all the data.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class TrainingRounds:
         self._signs += 1
 
     def paused(self, *, announced: bool) -> None:
-        """Record a pause of the training; the beginning of an `announced` pause needs no prediction."""
+        """Record a pause of the training; an `announced` pause is not used for predictions."""
         if announced:
             self._ended.clear()
         else:
@@ -49,7 +50,7 @@ class TrainingRounds:
 
     @property
     def due(self) -> bool:
-        """True if the next pause may have begun."""
+        """True if the next pause is expected about now."""
         if len(self._ended) < 2:
             return False
         least, most = min(self._ended), max(self._ended)
@@ -57,43 +58,43 @@ class TrainingRounds:
         return alike and least * (1 - _LIKE) <= self._signs <= most * (1 + _LIKE)
 
 
-#: Patience with a phase at the start, in multiples of `Limits.start`. Large models load for an hour, most
-#: logs do not show a sign of life during evaluations and saves, and rollouts may take 69 minutes. Three
-#: silent hours were observed from a trainer's last line to the end of its launcher.
+#: Initial allowance for the waits of a phase, in multiples of `Limits.start`. Large models load for an hour,
+#: most logs do not show a sign of life during evaluations and saves, and rollouts can take 69 minutes. Three
+#: silent hours were observed between a trainer's last line and the end of its launcher.
 PATIENCE: Mapping[Phase, float] = {"init": 2, "eval": 4, "save": 2, "rollout": 4, "idle": 8}
 ANNOUNCED: tuple[Phase, ...] = ("eval", "save", "rollout", "weight-sync")  #: phases during which steps pause
 ENOUGH = 5  #: number of waits after which the threshold of a phase is learned
-_WARM_UP = 2  # number of steps after the first one that may still compile, allocate and record
-_MOST_STEPS = 4  # maximum factor by which a wait for several steps may be longer
-_UNSEEN_PATIENCE = 4  # factor of the patience with a log's first interval: it may contain a hidden rollout
-_BRIEF = 2.8  # patience in floors while a log has shown few steps, so that a stall is reported within 90 s
-REMEMBERED = 2000  #: maximum number of waits that are kept: a run whose rhythm changes is learned again
-KNOWN_TAIL = 600  #: minimum number of waits of which the slowest show how slow rare waits are
-RARE = 1e-7  #: maximum share of steps that may be mistaken for a stall
-_SLOW = 0.99  # percentile, as a share of the steps, that the plain rule multiplies
+_WARM_UP = 2  # number of steps after the first one that can be slow (compilation, allocation, CUDA graphs)
+_MOST_STEPS = 4  # maximum factor of the initial allowance if the log shows only every n-th step
+_UNSEEN_PATIENCE = 4  # factor of the allowance for a log's first interval, which can contain a hidden rollout
+_BRIEF = 2.8  # minimum threshold, in floors, while a log has few steps: stalls are reported within 90 s
+REMEMBERED = 2000  #: maximum number of waits that are kept, so that thresholds adapt to changes
+KNOWN_TAIL = 600  #: minimum number of waits from which the durations of rare waits can be extrapolated
+RARE = 1e-7  #: maximum share of steps that are mistaken for a stall
+_SLOW = 0.99  # percentile on which the threshold is based, as a share of the steps
 _SURE = 0.95  # confidence of the estimated percentile while few steps are known
-_QUICK = 0.1  # minimum wait that estimates use, as a share of the mean: quicker steps count as this share
-_SKEWED = 0.7  # maximum skew to the slow side of logarithms that count as normal: more skew is a Pareto tail
-_EVEN = 0.1  # maximum standard deviation of the logarithms of steps that are even
+_QUICK = 0.1  # minimum wait in estimates, as a share of the mean; shorter waits are raised to it
+_SKEWED = 0.7  # maximum skewness of logarithms with a normal distribution; above it, a power law is assumed
+_EVEN = 0.1  # maximum standard deviation of the logarithms of nearly equal durations
 _DOUBT_OF_TAIL = 2.0  # number of standard errors that are added to an estimate of the tail
 _SHARE_OF_TAIL = 20  # divisor of the number of waits: the slowest twentieth is the tail
 _LEAST_TAIL = 10
-_ONCE_MORE = 2.0  # factor by which an operation that took long once may take longer the next time
-_BENEFIT = 2.0  # factor of the plain rule if steps vary and fewer than KNOWN_TAIL are known
-_SURVIVED = 1.5  # factor by which a pause that ended by itself may be longer if it recurs
-_HABIT = 3  # number of times that a pause must end by itself, to count as usual in this run
+_ONCE_MORE = 2.0  # factor by which the longest wait so far can be exceeded
+_BENEFIT = 2.0  # additional factor for varying steps, if fewer than KNOWN_TAIL are known
+_SURVIVED = 1.5  # factor by which a pause that ended by itself can be longer the next time
+_HABIT = 3  # number of pauses that must end by themselves before such pauses count as normal
 _HABITS_KEPT = 20
 
 
 class QuietTimes(Sequence[float]):
-    """The latest quiet times in ascending order, which insertions preserve."""
+    """The latest quiet times (durations without a sign of life), in ascending order."""
 
     def __init__(self) -> None:
         self._latest: deque[float] = deque()
         self._ordered: list[float] = []
 
     def append(self, seconds: float) -> None:
-        """Add a quiet time, and drop the oldest one if there are too many."""
+        """Add a quiet time, and drop the oldest if there are too many."""
         seconds = max(seconds, 1e-3)
         self._latest.append(seconds)
         insort(self._ordered, seconds)
@@ -124,7 +125,7 @@ class Limits(NamedTuple):
 
 
 class PhaseWaits:
-    """The quiet times of one phase: between its signs of life, and before another phase began."""
+    """The quiet times of one phase: between its signs of life, and before the start of another phase."""
 
     def __init__(self) -> None:
         self.within, self.ends = QuietTimes(), QuietTimes()
@@ -140,7 +141,7 @@ class PhaseWaits:
             self._paused.clear()
 
     def paused(self, seconds: float) -> None:
-        """Record a stall that ended by itself, which is part of the rhythm only if it recurs often."""
+        """Record a stall that ended by itself. It counts as normal only if it recurs."""
         self._since_pause = 0
         self._paused.append(seconds)
         if len(self._paused) >= _HABIT:
@@ -158,15 +159,15 @@ class PhaseWaits:
         return max(self._paused, default=0.0)
 
     def survived(self, most: float) -> float:
-        """Return how long a pause like those that ended by themselves may last, at most `most` seconds."""
+        """Return the allowed duration of a pause after pauses that ended by themselves, at most `most`."""
         return min(most, _SURVIVED * self.longest_pause)
 
     def threshold(self, *, floor: float, cap: float, factor: float, steps: bool) -> float:
-        """Return the seconds of quiet above which the phase is stalled; 0 before the first wait.
+        """Return the number of quiet seconds above which the phase is stalled; 0 before the first wait.
 
-        A threshold inferred only from the spread of the waits is `cap` at most. `steps` means that the phase
-        consists of steps: it ends for many reasons, and the quiet times before its ends do not have one
-        distribution.
+        If the threshold is only an estimate from the spread of the waits, it is at most `cap`. For a phase of
+        `steps`, no such estimate is made from the waits before another phase, because a phase of steps ends
+        for many reasons and these waits have no common distribution.
         """
         return max(
             threshold_after(self.within, cap=cap, factor=factor, floor=floor),
@@ -184,15 +185,15 @@ class StallThresholds:
     def __init__(self, limits: Limits = _DEFAULTS) -> None:
         self._limits = limits
         self.log_only = False  #: True if only a log shows progress, which may omit activities
-        self._stride = 1  # steps from one sign of progress to the next: a log may show every tenth step
+        self._stride = 1  # steps between two signs of progress (10 if a log shows every tenth step)
         self._warm_up = _WARM_UP
         self._warmed = 0.0  # the longest wait of the warm-up
         self._trained = 0.0  # total observed seconds between steps in this run
         self._waits: dict[Phase, PhaseWaits] = {}
         self._known: dict[Phase, float] = {}
-        self._suspected = limits.floor  # threshold of training by its steps alone
+        self._suspected = limits.floor  # threshold of training, from the durations of its steps only
         self._learning: set[Phase] = set()  # phases whose threshold is not learned from their waits yet
-        self._usual: dict[Phase, float] = {}  # phase → its threshold without survived pauses
+        self._usual: dict[Phase, float] = {}  # phase → threshold without the allowance for earlier pauses
         self._outdated: set[Phase] = {"init", "train"}
         self._rounds = TrainingRounds()
 
@@ -210,8 +211,8 @@ class StallThresholds:
     ) -> None:
         """Record that the run was quiet in `phase` for `waited` seconds, and is now in `following`.
 
-        A wait `after_evaluation` is for the metrics of the evaluation. `learn` is false for a wait that does
-        not belong to the phase.
+        In a wait `after_evaluation`, the run computes the metrics of the evaluation. `learn` is false if the
+        wait is not typical of the phase.
         """
         due = self._rounds.due
         if following == "train":
@@ -221,7 +222,7 @@ class StallThresholds:
         if self._rounds.due != due:
             self._outdated.add("train")
         if learn and waited > 0:
-            if after_evaluation and self.steps_known:  # for example, a wait for metrics, before the next step
+            if after_evaluation and self.steps_known:  # the run waited for the metrics before the next step
                 self.of("eval").learn(waited, over=True)
                 self._outdated.add("eval")
             else:
@@ -230,13 +231,13 @@ class StallThresholds:
             self._outdated.add(following)
 
     def step_by(self, steps: int) -> None:
-        """Set the number of steps from one sign of progress to the next."""
+        """Set the number of steps between two signs of progress."""
         if steps != self._stride:
             self._stride = steps
             self._outdated.add("train")
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]]) -> None:
-        """Start with the waits of an earlier process of the run."""
+        """Start with the waits that an earlier process recorded for this run."""
         for phase, seconds in durations.items():
             waits = self.of(phase)
             (waits.within if phase == "train" else waits.ends).extend(seconds)
@@ -246,11 +247,11 @@ class StallThresholds:
             self._trained = sum(durations["train"])
 
     def replay(self, durations: Mapping[Phase, Sequence[float]], stride: int) -> None:
-        """Observe the waits of a completed run; a wait longer than its threshold was a stall."""
+        """Observe the waits of a complete log; each wait longer than its threshold counts as a stall."""
         for phase, seconds in durations.items():
             self._outdated.add(phase)
             for waited in seconds:
-                # lower bound of the threshold, whatever was learned
+                # a lower bound of the threshold, which is faster to compute
                 least = max(self._limits.floor, self.of(phase).longest)
                 stalled = waited > least and waited > self.alone[phase]
                 self.observe(waited, phase, "train", stalled=stalled)
@@ -266,37 +267,37 @@ class StallThresholds:
 
     @property
     def steps_known(self) -> bool:
-        """True if enough steps were observed to know the length of a step."""
+        """True if enough steps were observed to know how long a step takes."""
         return len(self.of("train").within) >= ENOUGH
 
     @property
     def alone(self) -> Mapping[Phase, float]:
-        """The threshold of each phase so far, which applies while the ranks cannot be queried."""
+        """The current threshold of each phase, for use while the ranks cannot be queried."""
         self._update()
         return self._known
 
     def at_end(self, phase: Phase) -> float:
         """Return the threshold of a log that ended in this phase.
 
-        While too little is known, a live watch allows a longer wait, because the next line may still come. In
-        a complete log, no further line comes.
+        While too little is known, a live watch allows a longer wait, because a further line can arrive. A
+        complete log has no further line.
         """
         self._update()
         return self._threshold(phase, ended=True)
 
     @property
     def suspected(self) -> float:
-        """The threshold of training by its steps alone."""
+        """The threshold of training that is learned only from the durations of its steps."""
         self._update()
         return self._suspected
 
     def learning(self, phase: Phase) -> bool:
-        """Return whether too little was observed, so that the initial allowance is the threshold."""
+        """Return whether too few waits were observed, so that the threshold is the initial allowance."""
         return phase in self._learning
 
     def _update(self) -> None:
-        # The update is deferred until a query, because thousands of steps may arrive at once. "train" comes
-        # first, because the other phases use its limit.
+        # The update is deferred until a query, because thousands of steps can arrive together. "train" is
+        # updated first, because the thresholds of other phases depend on it.
         for phase in sorted(self._outdated, key=lambda phase: phase != "train"):
             self._known[phase] = self._threshold(phase)
             if phase == "train":
@@ -318,8 +319,8 @@ class StallThresholds:
         elif stalled and not (phase == "train" and following in ANNOUNCED):
             waits.paused(waited)
         elif phase == following and waited > self._usual.get(phase, math.inf):
-            waits.paused(waited)  # the pause is not reported a second time, but is not usual either
-        else:  # the wait ended the phase, or was a silent evaluation that is reported only at its end
+            waits.paused(waited)  # the pause was not reported as a stall again, but is not normal either
+        else:  # the phase ended, or an evaluation that the log shows only at its end
             waits.learn(waited, over=phase != following)
 
     def _threshold(self, phase: Phase, *, ended: bool = False) -> float:
@@ -328,7 +329,7 @@ class StallThresholds:
         if phase == "train":
             start *= min(_MOST_STEPS, self._stride)
             known = len(waits.within) >= ENOUGH
-            # The first sign came after as many steps as the next: a log may print one line in half an hour.
+            # The interval before the first sign counts, because it has as many steps as later intervals.
             usual = max(self.of("init").longest, self._warmed, waits.longest)
             if self.log_only:
                 start *= 1 if self._warmed or waits.longest else _UNSEEN_PATIENCE
@@ -336,15 +337,15 @@ class StallThresholds:
         else:
             known = len(waits.ends) >= ENOUGH
             usual = waits.longest
-            # A phase with signs of life need not end to be known. Loading has none: its signs are the
-            # launches of ranks in several attempts.
+            # The waits between signs of life suffice to know a phase. This does not apply to "init", in
+            # which the signs of life are the launches of ranks in several attempts.
             if phase != "init" and len(waits.within) >= ENOUGH:
                 start = start_seconds
         brief = self.log_only and phase == "train" and self._trained < floor and not ended
         if brief:
-            # The first evaluation may be quiet, and its frequency and length are not known yet.
+            # The first evaluation can be quiet, and its frequency and duration are not known yet.
             floor *= _BRIEF
-        # A log rarely reports the end of an evaluation, so the quiet time may belong to steps.
+        # A log rarely reports the end of an evaluation, so the run can already train again.
         steps = 0.0
         if self.log_only and phase in ANNOUNCED:
             steps = self._threshold("train", ended=True) if ended else self._known.get("train", 0.0)
@@ -352,7 +353,7 @@ class StallThresholds:
         allowed = max(start_seconds if ended else start, factor * usual)  # allowance while little is known
         own = max(learned, floor if known else allowed)
         if self.log_only and phase == "train" and self._rounds.due:
-            # The run may be in an evaluation, whose waits then count as if it were announced.
+            # The run is probably in an evaluation, so the threshold of evaluations applies, too.
             steps = min(start_seconds, self._threshold("eval"))
         threshold = max(own, steps, waits.survived(start))
         if ended:
@@ -365,7 +366,7 @@ class StallThresholds:
 
 
 def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
-    """Return the threshold in seconds from these steps alone, whatever else the run does."""
+    """Return the threshold in seconds that follows only from these durations of steps."""
     waits, (floor, start, factor) = PhaseWaits(), limits
     waits.within.extend(durations)
     learned = waits.threshold(floor=floor, cap=start, factor=factor, steps=True)
@@ -373,14 +374,14 @@ def limit_of_steps(durations: Sequence[float], limits: Limits) -> float:
 
 
 def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor: float) -> float:
-    """Return the threshold after these waits; a limit inferred only from their spread is `cap` at most.
+    """Return the threshold after these waits; an estimate from their spread is limited to `cap`.
 
-    With few waits, the limit is at most twice the plain rule, with a 99th percentile that is not too low: an
-    estimate must not hide a hang for half an hour.
+    With few waits, the estimate is twice the usual multiple of an upper limit of the 99th percentile, and not
+    more, so that it cannot hide a hang for half an hour.
     """
     if not waits:
         return 0.0
-    waits = sorted(waits)  # sorting is cheap if the waits are in order
+    waits = sorted(waits)  # fast if the waits are already in order
     longest = waits[-1]
     if len(waits) < ENOUGH:
         return factor * longest
@@ -389,24 +390,25 @@ def threshold_after(waits: Sequence[float], *, cap: float, factor: float, floor:
         varied = longest_rare_wait(waits)
     else:
         varied = _BENEFIT * factor * upper_percentile_limit(waits)
-        if varied > floor:  # if steps are so fast that the limit is below the floor, the floor is enough
+        if varied > floor:  # if the limit of fast steps is below the floor, the floor is sufficient
             varied = max(varied, _BENEFIT * floor)
     return max(plain, _ONCE_MORE * longest, min(cap, varied))
 
 
 def upper_percentile_limit(waits: Sequence[float]) -> float:
-    """Return an upper limit (95 % confidence) of the 99th percentile for few waits; 0 if they are even.
+    """Return an upper limit (95 % confidence) of the 99th percentile of few waits; 0 for nearly equal waits.
 
-    The 99th percentile of 20 steps is the slowest of them, and one further step in 21 is slower. So the
-    percentile is inferred from all steps, as if their logarithms were normal: the usual approximation of a
-    one-sided tolerance limit (G. J. Hahn, W. Q. Meeker, Statistical Intervals, 1991). If the logarithms are
-    skewed to the slow side, the tail is a power: Hill's estimator of the slower half (B. M. Hill, A Simple
-    General Approach to Inference About the Tail of a Distribution, Annals of Statistics 3, 1975).
+    The 99th percentile of 20 steps is the slowest of these steps, but one in 21 further steps is slower. So
+    the percentile is estimated from all steps. Normally distributed logarithms are assumed, and the usual
+    approximation of a one-sided tolerance limit is applied (G. J. Hahn, W. Q. Meeker, Statistical Intervals,
+    1991). If the logarithms are skewed to the slow side, a power law is assumed, with Hill's estimator for
+    the slower half (B. M. Hill, A Simple General Approach to Inference About the Tail of a Distribution,
+    Annals of Statistics 3, 1975).
     """
     ordered = sorted(waits)
     if _even(ordered, both_ends=True):
         return 0.0
-    # The quickest steps do not predict the slowest: a data loader returns ready batches at once.
+    # The quickest steps say nothing about the slowest, for example if a batch was loaded in advance.
     least = _QUICK * sum(ordered) / len(ordered)
     logs = [math.log(max(wait, least)) for wait in ordered]
     count, mean = len(logs), sum(logs) / len(logs)
@@ -422,15 +424,16 @@ def upper_percentile_limit(waits: Sequence[float]) -> float:
 
 
 def longest_rare_wait(waits: Sequence[float]) -> float:
-    """Return how long a rare wait may take, by the slowest of many waits, or the slowest if they are even."""
+    """Estimate the longest rare wait from the slowest of many waits, unless they are nearly equal."""
     ordered = sorted(waits)
     return ordered[-1] if _even(ordered) else _beyond_tail(ordered)
 
 
 def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
-    """Return whether the slowest wait is as near to the middle as in as many nearly constant steps.
+    """Return whether the waits are nearly equal, judging by the ratio of the slowest wait to the median.
 
-    A few waits may look even by chance, but rarely at `both_ends`.
+    With `both_ends`, the ratio of the median to the quickest wait must be small, too, because the slowest of
+    a few waits can be near the median by chance.
     """
     usual = math.exp(_EVEN * NormalDist().inv_cdf(1 - 1 / (len(ordered) + 1)))
     middle = ordered[len(ordered) // 2]
@@ -438,19 +441,19 @@ def _even(ordered: Sequence[float], *, both_ends: bool = False) -> bool:
 
 
 def _beyond_tail(ordered: Sequence[float]) -> float:
-    """Return the length of a rare wait for any distribution, by the moment estimator of its tail.
+    """Estimate the longest rare wait with the moment estimator of the tail, which suits any distribution.
 
-    A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for the Index of an Extreme-Value
-    Distribution, Annals of Statistics 17 (1989). Twice its standard error is added: a false stall is worse
-    than a late report.
+    See A. L. M. Dekkers, J. H. J. Einmahl, L. de Haan, A Moment Estimator for the Index of an Extreme-Value
+    Distribution, Annals of Statistics 17 (1989). Twice the standard error is added, because a false stall is
+    worse than a late report.
     """
     count = max(_LEAST_TAIL, len(ordered) // _SHARE_OF_TAIL)
     edge = ordered[-count - 1]
     above = [math.log(wait / edge) for wait in ordered[-count:]]
     first, second = sum(above) / count, sum(log * log for log in above) / count
-    if second <= first * first or first <= 0:  # all waits are alike
+    if second <= first * first or first <= 0:  # all waits are nearly equal
         return ordered[-1]
-    bounded = 1 - 0.5 / (1 - first * first / second)  # the estimate is below zero if the tail is bounded
+    bounded = 1 - 0.5 / (1 - first * first / second)  # negative if the tail is bounded
     index = max(first + bounded + _DOUBT_OF_TAIL / math.sqrt(count), 1e-6)
     scale = edge * first * (1 - min(0.0, bounded))
     times = count / (len(ordered) * RARE)

@@ -1,6 +1,6 @@
-"""Record how one stream of lines advanced: its steps, times and restarts, and the matches between steps.
+"""Record the steps, times and restarts of one stream of lines, and the matches of rules between steps.
 
-The memory is bounded: when a stream has many steps, adjacent intervals are joined in pairs.
+Memory use is bounded: if a stream has many steps, adjacent intervals are joined in pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stallwatch_rules.records import EVALUATION, Line, Sample
 
 
 class Restart(msgspec.Struct, frozen=True):
-    """A restart of workers, as one source shows it."""
+    """A restart of workers that a source shows."""
 
     line: Line  #: the launcher's last line before the restart
     local_ranks: tuple[int, ...]  #: local ranks, on their node, of the workers that failed
@@ -33,8 +33,8 @@ def next_restart(line: Line, restarts: Iterable[Restart]) -> Restart | None:
 MAX_INTERVALS = 1000
 MAX_TIMES = 1000
 MAX_SERIES = 8
-CLOCK_STEP = 60.0  #: maximum seconds that a clock may go back without having been set
-HELD_BACK = 400  #: upper bound of the number of lines that a buffer (8 KiB) holds back until a program ends
+CLOCK_STEP = 60.0  #: maximum seconds by which times can decrease although the clock was not set back
+HELD_BACK = 400  #: upper bound of the number of lines in a buffer (8 KiB) that is written at a program's end
 
 
 class Interval(msgspec.Struct):
@@ -46,7 +46,7 @@ class Interval(msgspec.Struct):
     seconds: float | None  #: duration of the interval; ``None`` if the log does not show it
     hits: dict[str, int] = {}  #: rule → number of matches in the interval
     number: int = 0  #: number of the last step's line in its source
-    rate: float | None = None  #: tokens per second of the last step, if not a mean of many steps
+    rate: float | None = None  #: tokens per second of the last step only, if known
 
     @property
     def pace(self) -> float | None:
@@ -64,12 +64,12 @@ class Interval(msgspec.Struct):
 
 
 class Timeline:
-    """The rises of one step counter in one stream, in their order."""
+    """The intervals between the steps of one counter in one stream, in order."""
 
     def __init__(self) -> None:
         self.source = ""  #: source of the last sample
         self.rank: int | None = None  #: rank that the last sample's line names
-        self.advances = 0  #: number of successive steps, or of logged losses without step numbers
+        self.advances = 0  #: number of completed steps, or of logged losses without step numbers
         self.total: int | None = None
         self.nested = False  #: True if the counter belongs to a bar inside the training's bar
         self.intervals: list[Interval] = []
@@ -78,19 +78,19 @@ class Timeline:
         self.last_step: int | None = None
         self.last_time: float | None = None  #: completion time of the last step
         self.backs: list[int] = []  #: numbers of the lines at which the steps went back
-        self.left_out = 0  #: number of unread samples without a step number before the next sample
+        self.left_out = 0  #: number of skipped samples without a step number before the next sample
         # time of a line, and the number of advances at that time
         self._time_anchor: tuple[float, int] | None = None
         # time of the trainer's clock, and the number of advances at that time
         self._clock_anchor: tuple[float, int] | None = None
-        self._width = 1  # number of steps up to which intervals are joined
+        self._width = 1  # intervals are joined up to this number of steps
 
     def hit(self, rule: str, count: int = 1) -> None:
-        """Count matches of a rule whose harm depends on progress."""
+        """Count matches of a rule with an impact that depends on progress."""
         self.open_hits[rule] = self.open_hits.get(rule, 0) + count
 
     def see(self, sample: Sample, line: Line | None = None) -> None:
-        """Read a sample of this counter, and its line if it has one."""
+        """Read a sample of this counter, and its line if it is known."""
         steps = 1
         if sample.step is None:
             steps += self.left_out
@@ -104,7 +104,7 @@ class Timeline:
                 self.first_step = sample.step
             elif sample.step > self.last_step:
                 steps = sample.step - self.last_step
-            elif sample.step < self.last_step / 2:  # the counter begins again: another epoch, or a restart
+            elif sample.step < self.last_step / 2:  # another epoch or a restart resets the counter
                 self._time_anchor = self._clock_anchor = None
             else:
                 return
@@ -126,17 +126,17 @@ class Timeline:
             self.backs.append(number)
 
     def _pace(self, sample: Sample) -> float | None:
-        """Return the seconds per step, from the lines' times, from the trainer's clock, or as printed.
+        """Return the seconds per step from the times of lines, from the trainer's clock, or as printed.
 
-        Lines without their own time repeat the last time, and clocks count whole seconds. So the time
-        since the last change is spread over the steps since that change.
+        Lines without a timestamp have the time of the line before, and clocks show whole seconds. So the time
+        since the last change is divided by the number of steps since that change.
         """
         pace, self._time_anchor = _spread(self._time_anchor, sample.time, self.advances)
         elapsed = sample.values.get("elapsed_seconds")
         by_clock, self._clock_anchor = _spread(self._clock_anchor, elapsed, self.advances)
         if pace is None:
             pace = by_clock
-        if pace is None and not sample.from_bar:  # the rate in a bar is smoothed over previous steps
+        if pace is None and not sample.from_bar:  # a bar's rate is smoothed over previous steps
             pace = sample.values.get("step_seconds")
         return pace
 
@@ -153,10 +153,10 @@ class Timeline:
 
 
 def _of_one_step(line: Line | None) -> bool:
-    """Return whether the line's tokens per second are those of the step itself.
+    """Return whether the line shows the tokens per second of a single step.
 
-    verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``); in other programs,
-    the number may be a mean since the start.
+    verl divides the step's tokens by its seconds (``verl/trainer/ppo/metric_utils.py``). In other programs,
+    the number can be a mean since the start.
     """
     return line is not None and "perf/throughput" in line.text
 
@@ -174,11 +174,11 @@ def _spread(
 
 
 class StreamTimelines:
-    """The timelines of one source and rank, one per counter: a log may count its steps in several ways."""
+    """The timelines of one source and rank, one per counter, because a log can have several step counters."""
 
     def __init__(self) -> None:
         self.by_series: dict[str, Timeline] = {}
-        self.positions: Mapping[str, int] = {}  #: number of steps of each counter; replaced at each step
+        self.positions: Mapping[str, int] = {}  #: number of steps of each counter; a new mapping at each step
         self.hit_times: dict[str, list[float]] = {}
         self._unplaced: dict[str, int] = {}  # rule → number of matches before the first sample of any counter
 
@@ -189,7 +189,7 @@ class StreamTimelines:
         return main.advances if main is not None else 0
 
     def hit(self, rule: str, line: Line, count: int = 1) -> None:
-        """Count matches of a rule whose harm depends on progress; this line is the last of them."""
+        """Count matches of a rule with an impact that depends on progress; `line` has the last match."""
         self._unplaced[rule] = self._unplaced.get(rule, 0) + count
         for timeline in self.by_series.values():
             timeline.hit(rule, count)
@@ -200,12 +200,12 @@ class StreamTimelines:
                 del times[1:MAX_TIMES:2]
 
     def trained_since(self, at: Mapping[str, int]) -> int:
-        """Return the number of steps since the counters were at ``at``, by the counters that existed then."""
+        """Return the number of steps since the counters were at ``at``, which omits later counters."""
         known = ((timeline, at.get(name)) for name, timeline in self.by_series.items() if not timeline.nested)
         return max((one.advances - then for one, then in known if then is not None), default=0)
 
     def see(self, sample: Sample, line: Line | None = None, *, nested: bool = False) -> None:
-        """Read a sample, and its line if it has one; ``nested``: the sample is from a bar inside another."""
+        """Read a sample, and its line if known; ``nested`` samples are from a bar inside another one."""
         if sample.series in ("", EVALUATION):
             return
         timeline = self.by_series.get(sample.series)
@@ -220,16 +220,16 @@ class StreamTimelines:
             self.positions = {**self.positions, sample.series: timeline.advances}
 
     def leave_out(self, losses: int) -> None:
-        """Count `losses` without a step number that were not read."""
+        """Record that a number of `losses` without step numbers were skipped."""
         timeline = self.by_series.get("dict")
         if timeline is not None and timeline.last_step is None:
             timeline.left_out += losses
 
     @property
     def main(self) -> Timeline | None:
-        """The counter with the most steps; a bar shorter than the longest one is an evaluation's."""
+        """The counter with the most steps, except bars shorter than the longest one (evaluations)."""
         longest = 0
-        # loops without temporary lists, since this property is read at every loss
+        # no temporary lists, because this property is read for each loss
         for timeline in self.by_series.values():
             if timeline.total is not None and timeline.total > longest:
                 longest = timeline.total
@@ -244,7 +244,7 @@ class StreamTimelines:
 
 
 def longest_timeline(streams: Mapping[tuple[str, int | None], StreamTimelines]) -> Timeline | None:
-    """Return the timeline with the most steps of all streams; the lowest rank's if equal."""
+    """Return the timeline with the most steps of all streams; of these, that of the lowest rank."""
     ordered = sorted(
         streams.items(), key=lambda item: (-item[1].advances, item[0][1] is None, item[0][1] or 0, item[0][0])
     )
@@ -262,8 +262,8 @@ class StepClock:
         self._intervals = intervals
         times = [i.time for i in intervals if i.time is not None]
         if any(later < earlier - CLOCK_STEP for earlier, later in pairwise(times)):
-            intervals = []  # the clock was set back, so it is unknown which steps came after a moment
-        # Losses without step numbers show how many steps were completed, but not which.
+            intervals = []  # the clock was set back, so the steps after a given time are unknown
+        # Losses without step numbers show the number of completed steps, but not the numbers of these steps.
         numbered = ((i, -1 if i.step is None else i.step) for i in intervals)
         timed = sorted((i.time, i.span, step) for i, step in numbered if i.time is not None)
         self._times = [time for time, _, _ in timed]
@@ -271,16 +271,16 @@ class StepClock:
         self._done = list(accumulate((span for _, span, _ in timed), initial=0))
 
     def after(self, time: float | None) -> int:
-        """Return the number of steps completed after a moment; 0 if the moment is not known."""
+        """Return the number of steps completed after a time; 0 if the time is unknown."""
         if time is None:
             return 0
         return self._done[-1] - self._done[bisect_right(self._times, time)]
 
     def below(self, line: Line, time: float) -> int | None:
-        """Return the number of steps below a line in its own source, if its clock is not the steps' clock.
+        """Return the number of steps below a line in its source, if line and steps have different clocks.
 
-        The clocks differ if a step above the line has a later time. Otherwise, and between two named ranks,
-        the result is ``None``: ranks write into one file in any order, and their clocks are alike.
+        The clocks differ if the last step above the line has a later time. Otherwise the result is ``None``,
+        and also if line and steps are from different ranks, because ranks write to a file in any order.
         """
         if not self._source or line.source != self._source:
             return None
@@ -294,9 +294,9 @@ class StepClock:
     def all_below(self, line: Line) -> int:
         """Return the number of steps in the file of a line without a rank, if all steps are below the line.
 
-        Lines that a launcher, or a command before the training, prints before all steps do not show the end
-        of these steps. Lines near the steps are an exception, because a launcher's buffer may hold lines back
-        until it ends.
+        Such a line is from a launcher or from a command before the training, so it does not concern the end
+        of the steps. If the last step is near the line, the result is 0, because the line can be from a
+        buffer that was written only when the launcher ended.
         """
         known = self._intervals
         if line.rank is not None or self._rank is None or line.source != self._source or not known:
@@ -306,23 +306,23 @@ class StepClock:
         return sum(interval.span for interval in known)
 
     def restarted(self, line: Line) -> int:
-        """Return the number of steps after the restart of workers that followed a line."""
+        """Return the number of steps after the first restart of workers below a line."""
         restart = next_restart(line, self._restarts)
         return restart.followed if restart is not None else 0
 
     def at_restart(self, line: Line) -> int | None:
-        """Return the run's last step before the restart after a line, for a rank without steps."""
+        """Return the run's last step before the first restart of workers below a line."""
         restart = next_restart(line, self._restarts)
         return restart.step if restart is not None else None
 
     def at(self, time: float | None) -> int | None:
-        """Return the last step completed by a moment; ``None`` before the first, or if it is not known."""
+        """Return the last step completed at a time; ``None`` before the first step, or if it is unknown."""
         index = bisect_right(self._times, time) if time is not None else 0
         return self._steps[index - 1] if index else None
 
 
 def counts_in_intervals(intervals: Sequence[Interval], times: Sequence[float]) -> list[int] | None:
-    """Return the number of moments in each interval, and after the last one; ``None`` without times."""
+    """Count the times in each interval and after the last one; ``None`` if intervals have no times."""
     ends = [interval.time for interval in intervals]
     if any(end is None for end in ends):
         return None

@@ -1,7 +1,7 @@
-"""Track how far a run came and how fast it advances, from the samples of all its ranks.
+"""Track the steps of a run and their durations from the samples of all its ranks.
 
 Each source and rank is followed separately, and the results are combined on demand, so the order of the
-ranks' lines does not matter.
+lines of different ranks does not matter.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _Stream:
         self.phase: Phase = "init"
         self.phase_time: float | None = None
         self.end: Finish | None = None  # evidence that the training is complete
-        self.rounds = 0  # number of rounds at ``end``: other counters may count the last round, too
+        self.rounds = 0  # number of rounds at ``end``, because other counters can report the last round later
         self.left = False  # True if a process of the stream ended successfully
         self.seeming_ends: set[str] = set()  # lines since the last step that only look like an end
-        self.passed: set[str] = set()  # seeming ends before earlier steps, which were not an end
+        self.passed: set[str] = set()  # lines that looked like an end, but were followed by steps
         self.last_loss: float | None = None
         self.loss_time: float | None = None
 
@@ -63,7 +63,7 @@ class _Stream:
         return max((c.last for c in self._counting(rounds) if c.last is not None), default=None)
 
     def furthest(self, *, rounds: bool) -> tuple[int, int]:
-        """Return the attempt and the step (or round) of the counter that came farthest."""
+        """Return the latest attempt of a counter, and the highest step (or round) in this attempt."""
         reached = ((c.attempt, c.last) for c in self._counting(rounds) if c.last is not None)
         return max(reached, default=(0, -1))
 
@@ -81,7 +81,7 @@ class _Stream:
             self.end = Finish("likely", line.source, line.number, line.text[:MAX_TEXT])
 
     def advance(self) -> None:
-        """Record that the training continued: earlier signs of its end were false."""
+        """Record that the training continued, so that earlier signs of its end were false."""
         self.left, self.end, self.rounds = False, None, 0
         if self.seeming_ends:
             if len(self.passed) < _MAX_PASSED:
@@ -105,9 +105,9 @@ class _Stream:
             if self.awaited:
                 self.awaited, counter.evaluates = False, True
             elif counter.evaluates and (sample.step or 0) < (counter.last or 0):
-                counter.evaluates = False  # the bar begins again without an announcement
-            # The training's bar is drawn first; a bar inside it, or a shorter later bar, belongs to an
-            # evaluation. Lightning 1 first draws another one, "Training: 0it", that never advances.
+                counter.evaluates = False  # the bar starts again, and no evaluation was announced
+            # The training's bar is drawn first. A bar inside it, or a shorter later bar, belongs to an
+            # evaluation. Lightning 1 draws an additional first bar, "Training: 0it", that never advances.
             if not counter.evaluates and (
                 main is None
                 or (main.complete and (sample.total_steps or 0) > (main.total or 0))
@@ -167,7 +167,7 @@ class ProgressTracker:
         elif sign is not None:
             stream.enter(sign, line.time)
         progressed = sample is not None and self._sampled(stream, sample, line)
-        # A bar's last drawing ends without a line break, so the announcement may follow in the same line.
+        # A bar's last state ends without a line break, so an announcement can follow on the same line.
         if (
             sample is not None
             and sample.from_bar
@@ -182,9 +182,9 @@ class ProgressTracker:
         return self._stream(line).counters.get(sample.series)
 
     def goes_back(self, sample: Sample) -> bool | None:
-        """Return whether the steps go back in this line, compared with those of all ranks and sources.
+        """Return whether the sample's step is lower than the last step of all ranks and sources.
 
-        ``None``: no steps came before.
+        Return ``None`` if no counter of this kind has a step yet.
         """
         counters = (stream.counters.get(sample.series) for stream in self._streams.values())
         known = [counter for counter in counters if counter is not None and counter.last is not None]
@@ -231,7 +231,7 @@ class ProgressTracker:
     def _rose(self, stream: _Stream, counter: Counter, sample: Sample) -> None:
         if counter.nested:
             stream.enter("eval", sample.time)
-        elif not (sample.from_bar and sample.step == 0):  # a bar's first drawing does not show a step yet
+        elif not (sample.from_bar and sample.step == 0):  # a bar's first state does not show a completed step
             stream.enter("train", sample.time)
             if not (counter.rounds and counter.last is not None and counter.last <= stream.rounds):
                 stream.advance()
@@ -244,7 +244,7 @@ class ProgressTracker:
                 rounds = max(rounds, at)
             else:
                 if steps[1] < 0:
-                    self.first_step = None  # the earlier numbers were rounds
+                    self.first_step = None  # the earlier numbers counted rounds
                 steps = max(steps, at)
             self._furthest = steps, rounds
             if counter.rounds == self.in_rounds and (self.first_step is None or last < self.first_step):
@@ -253,9 +253,9 @@ class ProgressTracker:
             self.last_progress_time = max(sample.time, self.last_progress_time or sample.time)
 
     def merge(self, other: ProgressTracker) -> None:
-        """Add another tracker's other sources, since several processes may read the files.
+        """Add the streams of another tracker, which has read other files, possibly in another process.
 
-        Raises `ValueError` if both trackers followed the same source and rank.
+        Raise `ValueError` if both trackers followed the same source and rank.
         """
         if not self._streams.keys().isdisjoint(other._streams):
             raise ValueError("both trackers followed the same source and rank")
@@ -273,7 +273,7 @@ class ProgressTracker:
 
     @property
     def trained(self) -> bool:
-        """True if a line showed training progress, not that of an evaluation or an unknown loop."""
+        """True if a line showed progress of the training, not only of an evaluation or an unknown loop."""
         return any(
             counter.rises and name not in (WEAK, EVALUATION)
             for stream in self._streams.values()
@@ -284,12 +284,12 @@ class ProgressTracker:
 
     @property
     def in_rounds(self) -> bool:
-        """True if only epochs, episodes or games are shown, which then count as the run's steps."""
+        """True if the log shows only epochs, episodes or games, which then count as the run's steps."""
         return self._furthest[0][1] < 0
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt: 1 plus the number of restarts of the steps from a lower number."""
+        """The number of the attempt: 1 plus the number of restarts of the steps at a lower number."""
         return self._furthest[self.in_rounds][0]
 
     @property
@@ -340,7 +340,7 @@ class ProgressTracker:
 
     @property
     def stride(self) -> int:
-        """The number of steps from one sign of progress to the next: a log may show every tenth step."""
+        """The number of steps between two signs of progress (10 if a log shows every tenth step)."""
         return max((c.stride for c in self._leading() if c.last == self.last_step), default=1)
 
     def durations(self, phase: Phase = "train") -> list[float]:
@@ -349,15 +349,15 @@ class ProgressTracker:
 
     @property
     def waited(self) -> float:
-        """The seconds, by its own clock, that a bar stayed at the last step; it is redrawn at exit."""
+        """The seconds that a bar stayed at the last step, by the bar's clock when it was redrawn at exit."""
         return max((c.waited for c in self._leading() if c.last == self.last_step), default=0.0)
 
     def step_seconds(self) -> list[float]:
-        """Return the seconds per step, oldest first: measured, or as printed if no times are known."""
+        """Return the seconds per step, oldest first, as measured or (without times) as printed."""
         return self._longest(lambda counter: counter.step_seconds if _counts(counter) else ())
 
     def _longest(self, times_of: Callable[[Counter], Collection[float]]) -> list[float]:
-        """Return the times of the counter with the most times; of the lowest rank if several have as many."""
+        """Return the durations of the counter with the most of them; of these, those of the lowest rank."""
         found = (
             (len(times), -(stream.rank or 0), stream.source, name, times)
             for stream in self._streams.values()
@@ -367,7 +367,7 @@ class ProgressTracker:
         return list(max(found, key=lambda entry: entry[:4], default=((),))[-1])
 
     def forget_paces(self) -> None:
-        """Clear the paces, because another training phase begins, whose paces are not comparable."""
+        """Clear the seconds per step, because those of the next training phase are not comparable."""
         for stream in self._streams.values():
             for counter in stream.counters.values():
                 counter.step_seconds.clear()
@@ -376,7 +376,7 @@ class ProgressTracker:
 
     @property
     def phase(self) -> Phase:
-        """The run's phase; a phase that a rank announced lasts until any rank has taken another step."""
+        """The run's phase; a phase that a rank announced lasts until any rank completes another step."""
         if not self.progressed:
             return "init"
         last = self.last_step
@@ -390,12 +390,12 @@ class ProgressTracker:
             elif stream.phase_time is not None and stream.phase_time >= (self.last_progress_time or math.inf):
                 return stream.phase
             elif last is None and self.last_progress_time is None and stream.counters:
-                return stream.phase  # without steps or times, the order of the stream's lines counts
+                return stream.phase  # without steps or times, the last phase in the stream applies
         return "train"
 
     @property
     def finish(self) -> Finish | None:
-        """The surest evidence that the training ended; a likely end counts only after completed steps."""
+        """The strongest evidence that training is complete; likely ends count only after completed steps."""
         found = [s.end for s in self._streams.values() if s.end is not None]
         found += [Finish("total", s.source) for s in self._streams.values() if self._reached(s)]
         found += [Finish("left", s.source) for s in self._streams.values() if s.left]
@@ -403,7 +403,7 @@ class ProgressTracker:
         return min(found, key=lambda end: (_SUREST.index(end.how), end.source, end.number), default=None)
 
     def _may_be_over(self, seeming_ends: Finish) -> bool:
-        """Return whether a likely end may be true: steps were completed, and no counter falls short."""
+        """Return whether a likely end is plausible: steps were completed, and no counter falls short."""
         counters = (c for s in self._streams.values() for c in s.counters.values() if _counts(c))
         return self.progressed and (
             announces_end(seeming_ends.text)
@@ -416,15 +416,15 @@ class ProgressTracker:
 
     @property
     def finished(self) -> bool:
-        """True if the log shows the end of the training, if only by a process that exited successfully."""
+        """True if the log shows that the training is complete, or that a process exited successfully."""
         return self.finish is not None
 
     @property
     def surely_finished(self) -> bool:
-        """True if the training certainly ended, not only by a line that looks like an end.
+        """True if the training is certainly complete; a line that only looks like an end is not sufficient.
 
-        A total may also be the end of an epoch: a counter may reach its total in each epoch without a known
-        last epoch, or not belong to the training.
+        A counter at its total is not sufficient either if the counter can start again with another epoch, or
+        if no loss shows that the counter belongs to a training.
         """
         finish = self.finish
         if finish is not None and finish.how == "total" and not finish.text:
@@ -435,7 +435,7 @@ class ProgressTracker:
 
     @property
     def shows_finish(self) -> bool:
-        """True if steps or messages of the training show its end."""
+        """True if steps or messages of the training show that it is complete."""
         finish = self.finish
         return finish is not None and finish.how != "left"
 

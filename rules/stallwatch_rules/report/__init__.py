@@ -1,1 +1,1 @@
-"""Write reports of a diagnosis for people and programs: for a terminal, an issue tracker, as JSON."""
+"""Write reports of a diagnosis: for a terminal, as Markdown, HTML and JSON, and as short summaries."""

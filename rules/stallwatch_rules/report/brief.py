@@ -1,4 +1,4 @@
-"""Write the shortest report: verdict, cause, one line of evidence, first fix; plain text, a fact per line."""
+"""Write the shortest report as plain text: verdict, cause, one line of evidence and the first fix."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _lines(shown: Shown, language: str) -> Iterator[str]:
 
 
 def _unknown(unknown: UnknownException, notes: Sequence[Text], language: str) -> Iterator[str]:
-    """Yield the place of an unknown exception, the user's own line that led to it, and the next step."""
+    """Yield the place of an unknown exception, the line of user code that led to it, and the next step."""
     yield f"  {phrases.exception_where(unknown, language)}"
     frame = own_frame(unknown.frames)
     if frame:

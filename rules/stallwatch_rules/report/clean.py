@@ -27,12 +27,12 @@ def clean_diagnosis(diagnosis: Diagnosis) -> Diagnosis:
 def cleaned_job(job: JobSummary) -> dict[str, Any]:
     """Return a job's summary as plain data that is safe to show anywhere."""
     clean: dict[str, Any] = clean_values(msgspec.to_builtins(job))
-    # The name is an argument for ``--job``, and may be the path of a folder.
+    # The name can be passed to ``--job``, and can be the path of a folder.
     return clean | {"name": clean_path(job.name), "files": [clean_path(file) for file in job.files]}
 
 
 def clean_path(path: str) -> str:
-    """Return a path that the reader gave and must find again: with the user's name, without secrets."""
+    """Remove secrets from a path, but keep the user's name so that the reader recognizes the path."""
     return without_controls(redact(path, homes=False))
 
 

@@ -12,9 +12,9 @@ from stallwatch_rules.report.phrases import word
 
 
 def explanation(diagnosis: Diagnosis, language: str = "en") -> Iterator[tuple[str, str]]:
-    """Yield (step, effect): a line per finding that an assessor changed, and one for its notes.
+    """Yield pairs (step, effect) for the findings that assessors changed, and for their notes.
 
-    After these come the root cause, with the findings that were passed over, and the verdict.
+    The last pairs explain the root cause, with the findings that were not chosen, and the verdict.
     """
     for contribution in diagnosis.explained:
         step = contribution.assessor
@@ -49,7 +49,7 @@ def _noted(noted: Noted, language: str) -> Iterator[str]:
 
 
 def _passed_over(passed: Sequence[PassedOver], language: str) -> Iterator[str]:
-    """Yield a line for each reason, with all findings that the reason applies to."""
+    """Yield a line for each reason, with all findings to which the reason applies."""
     for reason in get_args(PassedReason):
         rules = ", ".join(one.rule for one in passed if one.reason == reason)
         if rules:

@@ -1,4 +1,4 @@
-"""Write the report to share: one HTML file with its charts, which does not load other content or scripts."""
+"""Write a report that can be shared: one HTML file with charts, without scripts and external content."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CHARTS = ("loss", "grad_norm", "learning_rate", "loss_scale", "step_seconds")
 def to_html(
     diagnosis: Diagnosis, language: str = "en", *, context: str = "", jobs: Sequence[JobSummary] = ()
 ) -> str:
-    """Return the diagnosis as a whole page; `context` is the lines around the evidence, if available.
+    """Return the diagnosis as an HTML page; `context` contains the lines around the evidence, if available.
 
     If the diagnosis is that of one of several `jobs`, a table of them comes first.
     """
@@ -84,11 +84,11 @@ def _charts(diagnosis: Diagnosis, language: str) -> Iterator[tuple[str, Markup]]
         title = _title(name, series, language)
         by = series[0].by if series else "step"
         if drawn := line_chart(series, title, word(by, language), mark if by == "step" else None):
-            yield title, Markup(drawn)  # made from numbers and escaped words
+            yield title, Markup(drawn)  # safe: consists of numbers and escaped words
 
 
 def _title(name: str, series: list[Series], language: str) -> str:
-    """Return the chart's name, and the ranks whose lines it shows, if known."""
+    """Return the chart's title, with the ranks in the chart if they are known."""
     ranks = sorted({one.rank for one in series if one.rank is not None})
     shown_ranks = phrases.ranks_of(ranks, language)
     return f"{word(name, language)} ({shown_ranks})" if shown_ranks else word(name, language)

@@ -1,4 +1,4 @@
-"""Summarize several jobs, or starts of one job, in a short table that all reports share."""
+"""Summarize several jobs, or several starts of one job, in a short table for all reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER = "other"  #: name for files that do not belong to a known job
 
 @dataclass(frozen=True)
 class Row:
-    """The line of a job or a start in the table."""
+    """A row of the table, for a job or a start."""
 
     cells: list[str]  #: name, verdict, cause, last step and more
     verdict: Verdict
@@ -31,7 +31,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The lines of the table, and the text above and below."""
+    """The rows of the table, with its column titles and a summary."""
 
     heads: list[str]
     rows: list[Row]
@@ -40,7 +40,7 @@ class Table:
 
 
 def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS) -> Table:
-    """Return the table of jobs, in the order given."""
+    """Return the table of jobs, in the order of the argument."""
     heads = [
         word(key, language)
         for key in ("job", "verdict", "primary", "last-step", "last-written", "files-head")
@@ -60,7 +60,7 @@ def table(jobs: Sequence[JobSummary], language: str = "en", most: int = MAX_JOBS
 
 
 def starts_table(starts: Sequence[Start], language: str = "en", most: int = MAX_JOBS) -> Table:
-    """Return the table of the starts in a log, in the order given: the newest first."""
+    """Return the table of the starts in a log, in the order of the argument (newest first)."""
     heads = [
         word(key, language)
         for key in ("start", "verdict", "primary", "last-step", "lines-head", "began-head")
@@ -99,7 +99,7 @@ def shown_name(job: JobSummary, language: str) -> str:
 
 
 def cause(job: JobSummary | Start, language: str) -> str:
-    """Return the rule of the cause, or the headline if there is none; empty for a run without a problem."""
+    """Return the rule of the cause, or else the headline; empty for a run without a problem."""
     rule = job.primary if isinstance(job, JobSummary) else job.rule
     if rule is not None:
         return rule

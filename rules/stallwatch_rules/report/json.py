@@ -58,7 +58,7 @@ def _schema_1(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
     del report["stats"]["unread_files"], report["stats"]["unread_bytes"]
     for finding in report["findings"]:
         if not finding["at_least"]:
-            del finding["at_least"]  # the report is unchanged if every line was read
+            del finding["at_least"]  # schema 1 has this key only if lines were skipped
     if jobs:
         report["jobs"] = [cleaned_job(rendered(job, language)) for job in jobs]
         for job, known in zip(report["jobs"], jobs, strict=True):
@@ -76,13 +76,13 @@ def _schema_2(diagnosis: Diagnosis, language: str, jobs: Sequence[JobSummary]) -
 
 
 def _paths(job: JobSummary) -> dict[str, Any]:
-    """Return the names and paths by which the reader finds the job again."""
+    """Return the unchanged name and paths of the job, so that the reader can find the job."""
     clean = cleaned_job(job)
     return {"name": clean["name"], "files": clean["files"]}
 
 
 def _plain(value: Any, hint: Any, language: str) -> Any:
-    """Return a value of this type as plain data of schema 2."""
+    """Convert a value with this type hint to plain data of schema 2."""
     if isinstance(value, Message) or hint == Text:
         return _text(value, language)
     if isinstance(value, msgspec.Struct):
@@ -104,7 +104,7 @@ def _hints(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def _text(text: Text, language: str) -> dict[str, Any] | None:
-    """Return a text with the id and the parameters of its message; a line of a log has none."""
+    """Return a text with the ID and the parameters of its message; lines of a log have no ID."""
     if not text:
         return None
     words = render(text, language)

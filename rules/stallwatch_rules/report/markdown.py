@@ -1,4 +1,4 @@
-"""Write the report for an issue tracker: Markdown without HTML, log text only inside code fences."""
+"""Write the report for an issue tracker: Markdown without HTML, with log text only inside code fences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MARKUP = lazy(r"([\\`*_\[\]<>|#~@])")
 
 
 def to_markdown(diagnosis: Diagnosis, language: str = "en", jobs: Sequence[JobSummary] = ()) -> str:
-    """Return the diagnosis as Markdown, below a table if it is that of one of several `jobs`."""
+    """Return the diagnosis as Markdown; a table comes first if the run is one of several `jobs`."""
     shown = phrases.shown(diagnosis, language)
     diagnosis = shown.diagnosis
     blocks = _jobs(jobs, language) if jobs else []
@@ -93,7 +93,7 @@ def _primary(shown: Shown, primary: Primary, language: str) -> Iterable[str]:
         yield fence(map(render, primary.evidence))
     if primary.why:
         yield f"### {word('why', language)}"
-        yield render(primary.why)  # the rule page's own Markdown
+        yield render(primary.why)  # Markdown from the rule page
     if primary.fixes:
         yield f"### {word('fixes', language)}"
         yield "\n".join(_numbered(number, render(fix)) for number, fix in enumerate(primary.fixes, 1))

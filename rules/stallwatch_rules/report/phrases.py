@@ -1,4 +1,4 @@
-"""Provide phrases that all reports share, as plain text without markup.
+"""Provide the phrases that all reports use, as plain text without markup.
 
 The verdict and the headline are messages, so that a job's line in a table can store them.
 """
@@ -31,7 +31,7 @@ from stallwatch_rules.text.digest import (
     span_of,
 )
 
-MAX_HOST_RUNS = 6  #: maximum number of ranges of consecutively numbered hosts that a line names
+MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
 MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 
 
@@ -69,7 +69,7 @@ def headline(diagnosis: Diagnosis) -> Text:
 
 
 def job_title(diagnosis: Diagnosis) -> Text:
-    """Return the headline for a job's line in a table in which the last step has its own column."""
+    """Return the headline for a table of jobs, without the last step, which has a separate column."""
     title = headline(diagnosis)
     in_mid_run = has(title, "report.mid-run-of.text", "report.mid-run-at.text")
     return message("report.unfinished.text") if in_mid_run else title
@@ -92,7 +92,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def where(diagnosis: Diagnosis, language: str) -> str:
-    """Return ranks, file and line, step and time of the primary cause, as far as known."""
+    """Return the known ones of ranks, file, line, step and time of the primary cause."""
     primary = diagnosis.primary
     if primary is None:
         return ""
@@ -110,14 +110,14 @@ def where(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _whose(primary: Primary, diagnosis: Diagnosis, language: str) -> str:
-    """Return the primary's rank, or all ranks with the same cause if no digest distinguishes them."""
+    """Return the rank of the primary cause, with the other ranks of its finding if none was singled out."""
     rank = f"{word('rank', language)} {primary.rank}"
     finding = next((finding for finding in diagnosis.findings if finding.rule == primary.rule), None)
     if finding is None or diagnosis.digest or primary.role != "cause" or len(finding.ranks) < 2:
         return rank
     first = finding.first
     if (first.rank, first.file, first.line) != (primary.rank, primary.file, primary.line):
-        return rank  # the rank was chosen among them: the last rank, or the rank that the others waited for
+        return rank  # one rank was singled out: the last rank, or the rank that the others waited for
     ranks = ranks_of(finding.ranks, language)
     if primary.rank == min(finding.ranks):
         return ranks
@@ -147,12 +147,12 @@ def ranks_of(ranks: Sequence[int], language: str) -> str:
 
 
 def counted_times(finding: Finding) -> str:
-    """Return how often a rule matched; ``≥ 1024`` if unread files match it, too."""
+    """Return how often a rule matched, for example ``≥ 1024`` if unread files contain matches, too."""
     return f"≥ {finding.count}" if finding.at_least else str(finding.count)
 
 
 def _on_hosts(ranks: Sequence[int], hosts: Mapping[int, str], language: str) -> str:
-    """Return a short form of ranks on many hosts; empty if they are on few hosts."""
+    """Return a short text for ranks on many hosts; empty for few hosts."""
     if len({hosts.get(rank) for rank in ranks}) <= FEW_HOSTS or any(rank not in hosts for rank in ranks):
         return ""
     return render(ranks_on(ranks, hosts), language)
@@ -191,7 +191,7 @@ def exception_line(unknown: UnknownException, language: str) -> str:
 
 
 def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> str:
-    """Return ``ValueError: message (train.py:8)`` for a title; shorten the message, never the place."""
+    """Return a title such as ``ValueError: message (train.py:8)``, in which a long message is shortened."""
     if unknown is None or not unknown.exception:
         return ""
     place = own_frame(unknown.frames).partition(" in ")[0].replace("\\", "/").rpartition("/")[2]
@@ -202,7 +202,7 @@ def exception_in_short(unknown: UnknownException | None, limit: int = 120) -> st
 
 
 def marked_frames(frames: Sequence[str]) -> list[str]:
-    """Return an exception's stack frames, with a mark before the innermost one in the user's own code."""
+    """Return an exception's stack frames, with a mark before the innermost frame of the user's code."""
     own = own_frame(frames)
     last = max((at for at, frame in enumerate(frames) if frame == own), default=-1)
     return [f"{'▶' if at == last else ' '} {frame}" for at, frame in enumerate(frames)]
@@ -217,7 +217,7 @@ def exception_where(unknown: UnknownException, language: str) -> str:
 
 
 def next_steps(unknown: UnknownException) -> list[Text]:
-    """Return what to do about an exception that no rule knows, most specific first."""
+    """Return suggestions for an exception that matches no rule, most specific first."""
     frame, near = own_frame(unknown.frames), unknown.nearest[:1]
     steps: list[Text] = [message("report.next-own-line", frame=frame)] if frame else []
     steps += [unknown.advice] if unknown.advice else []
@@ -225,7 +225,7 @@ def next_steps(unknown: UnknownException) -> list[Text]:
 
 
 def nearest_line(unknown: UnknownException, language: str) -> str:
-    """Return ``looks most like: cuda-oom``; empty if no page is near."""
+    """Return a text such as ``looks most like: cuda-oom``; empty if no rule is similar."""
     pages = ", ".join(page.rule for page in unknown.nearest)
     return f"{word('nearest', language)}: {pages}" if pages else ""
 
@@ -263,7 +263,7 @@ def _steps(progress: Progress, language: str) -> str:
 
 
 def hosts_line(diagnosis: Diagnosis, language: str) -> str:
-    """Return ``128: n0–n75 (ranks 0–607), …``, hosts without a log last; empty if the run has one host."""
+    """Return a text such as ``128: n0–n75 (ranks 0–607), …``; empty if the run has only one host."""
     if not diagnosis.hosts:
         return ""
     parts = []
@@ -296,7 +296,7 @@ def stats_line(diagnosis: Diagnosis, language: str) -> str:
 
 
 def _size(count: int) -> str:
-    size = float(min(count, 1 << 64))  # a stored record may contain any number
+    size = float(min(count, 1 << 64))  # a stored record can contain any number
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -311,28 +311,28 @@ def other_findings(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def primary_note(diagnosis: Diagnosis) -> Text:
-    """Return the evidence behind the primary's harm, if the harm was judged."""
+    """Return the evidence for the impact of the primary cause, if an assessor determined the impact."""
     primary = diagnosis.primary
     notes = (finding.note for finding in diagnosis.findings if primary and finding.rule == primary.rule)
     return next(notes, "")
 
 
 class Shown(NamedTuple):
-    """A diagnosis as all reports show it: cleaned, and with text in one language."""
+    """A diagnosis prepared for all reports: without secrets, and with text in one language."""
 
     diagnosis: Diagnosis  #: the diagnosis with all messages as text
     badge: str
     headline: str
-    note: str  #: the evidence behind the primary's harm
+    note: str  #: evidence for the impact of the primary cause
     where: str  #: place of the primary cause
     certainty: str  #: certainty of the primary cause
-    others: list[tuple[Finding, str]]  #: the other findings, each with its line
-    facts: list[tuple[str, str]]  #: heading and line of each known fact
+    others: list[tuple[Finding, str]]  #: the other findings, with the text that describes each finding
+    facts: list[tuple[str, str]]  #: heading and text of each known fact
     stats: str
 
 
 def shown(diagnosis: Diagnosis, language: str) -> Shown:
-    """Return the diagnosis with its text in one language."""
+    """Prepare the diagnosis for a report in one language."""
     diagnosis = clean_diagnosis(diagnosis)
     words = rendered(diagnosis, language)
     primary = words.primary

@@ -1,4 +1,4 @@
-"""Write all stacks of a stall to a text file: every thread, folded over ranks, the odd ranks first."""
+"""Write the stacks of all threads during a stall as text, grouped by rank, with deviating ranks first."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ORIGINS = {
 
 
 def listing(stacks: StallStacks, ranks: Sequence[RankAnswer], run: str = "") -> str:
-    """Return the text of all stacks; ranks whose threads are all at the same lines share one part."""
+    """Return the text of all stacks; ranks with all threads at the same lines share one section."""
     return "\n".join(_lines(stacks, ranks, run)) + "\n"
 
 
 def folded(stacks: StallStacks, language: str = "en") -> str:
-    """Return the stacks that an incident stores, one for each group of ranks, the odd groups first."""
+    """Return the stacks to store in an incident: one per group of ranks, with deviating groups first."""
     parts = []
     for group in sorted(stacks.groups, key=lambda one: one.ranks[0] not in stacks.odd):
         head = say(

@@ -15,9 +15,9 @@ _COLOURS = 8  #: number of colors: the classes .s0 … .s7 in the page's style
 
 
 def line_chart(series: Sequence[Series], title: str, x_name: str, mark: float | None = None) -> str:
-    """Return the series in one chart, their steps to the right; `mark` is a step to highlight with a line.
+    """Return a chart of the series, with steps on the x axis and a vertical line at the step `mark`.
 
-    Screen readers read the title. Values that are not numbers leave a gap with a mark at the bottom.
+    Screen readers read the title. NaN and infinite values leave a gap with a mark at the bottom.
     """
     xs = [step for one in series for step in one.steps]
     ys = [value for one in series for value in one.values if value is not None]
@@ -83,7 +83,7 @@ def _ticks(across: _Scale, upward: _Scale) -> str:
 
 
 def steps_between(low: float, high: float, about: int) -> list[float]:
-    """Return about `about` round numbers in a range: multiples of 1, 2 or 5 times a power of ten."""
+    """Return approximately `about` round numbers in a range: multiples of 1, 2 or 5 times a power of ten."""
     if not high > low:
         return [low]
     rough = (high - low) / about

@@ -13,7 +13,7 @@ Row = tuple[str, str, str, str]  #: file, verdict, headline, progress
 
 
 def rows(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> list[Row]:
-    """Return the table's rows, in the order given."""
+    """Return the table's rows, in the order of the argument."""
     return [_row(name, phrases.shown(diagnosis, language), language) for name, diagnosis in found]
 
 
@@ -24,7 +24,7 @@ def _row(name: str, shown: phrases.Shown, language: str) -> Row:
 
 
 def to_text(found: Sequence[tuple[str, Diagnosis]], language: str = "en") -> str:
-    """Return the table as text: the name and verdict of each file, and below it the rule and the headline."""
+    """Return the table as text; the rule and the headline are below the name and verdict of each file."""
     found_rows = rows(found, language)
     wide = max((len(name) for name, *_ in found_rows), default=0)
     lines = []

@@ -1,4 +1,4 @@
-"""Write the report for a terminal: the verdict first, readable at 80 columns and without color.
+"""Write the report for a terminal: it starts with the verdict, and is readable at 80 columns without color.
 
 Log text is shown as literal text, never interpreted as rich markup.
 """
@@ -60,9 +60,9 @@ def print_report(
 
 
 def print_jobs(jobs: Sequence[JobSummary], console: Console, language: str = "en", another: str = "") -> None:
-    """Print the table of several jobs, above the report of one of them."""
+    """Print a table of several jobs, which precedes the report of one job."""
     _print(render_jobs(jobs, language), console)
-    if another:  # the command is on one line of any length, so that it can be copied
+    if another:  # the command is not wrapped, so that it can be copied
         line = Text(word("jobs-another", language, command=another))
         console.print(line, highlight=False, emoji=False, soft_wrap=True)
     console.print()
@@ -85,7 +85,7 @@ def renderable(diagnosis: Diagnosis, language: str = "en", *, explain: bool = Fa
     parts: list[RenderableType] = [Text.assemble(badge, "  ", (shown.headline, "bold")), Text()]
     digest = _section("digest", [Text(f"- {line}") for line in words.digest], language)
     if words.primary is not None:
-        # In a run over several hosts, the rank that failed first and the ranks that followed come first.
+        # In a run over several hosts, the findings of the rank that failed first are at the top.
         first, digest = (digest, []) if words.hosts else ([], digest)
         parts += _primary(shown, words.primary, language, first)
     parts += digest
@@ -116,7 +116,7 @@ def _explanation(diagnosis: Diagnosis, language: str) -> RenderableType:
 
 
 def render_jobs(jobs: Sequence[JobSummary], language: str = "en") -> RenderableType:
-    """Return a table of several jobs, to be printed above the report of one of them."""
+    """Return a table of several jobs, which precedes the report of one job."""
     from stallwatch_rules.report import jobtable  # imported here, because it is rarely needed
 
     shown = jobtable.table(jobs, language)
@@ -158,7 +158,7 @@ def _primary(
         *first,
     ]
     evidence = [render(line) for line in primary.evidence]
-    if shown.diagnosis.hosts:  # equal lines of many ranks are shown once, so that the report fits on a screen
+    if shown.diagnosis.hosts:  # equal lines of several ranks are shown once, so that the report is short
         evidence = list({masked(line): line for line in reversed(evidence)}.values())[::-1]
     parts += _section("evidence", [Text(f"| {line}") for line in evidence], language)
     parts += _section("why", [Text(render(primary.why))] if primary.why else [], language)

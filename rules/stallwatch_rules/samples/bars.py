@@ -31,7 +31,7 @@ _SECONDS_A_STEP = ("s/it", "s/step", "s/steps", "s/batch", "s/iter")
 
 
 def _pace(rate: str, unit: str) -> float | None:
-    """Return the seconds per step, by a bar's rate; ``None`` if the unit is not a step."""
+    """Convert a bar's rate to seconds per step; return ``None`` if the unit is not a step."""
     value = number(rate)
     if unit in _SECONDS_A_STEP:
         return value
@@ -39,7 +39,7 @@ def _pace(rate: str, unit: str) -> float | None:
 
 
 class Bar:
-    """One drawing of a progress bar; ``label`` is the text before it, without the colon."""
+    """One printed state of a progress bar; ``label`` is the text before the bar, without the colon."""
 
     __slots__ = ("done", "elapsed", "label", "open", "postfix", "seconds", "total", "training")
 
@@ -49,7 +49,7 @@ class Bar:
         if self.label:
             self.label = self.label.rstrip(":").rstrip()
         self.done = int(done)
-        self.open = total is None or total == "?"  #: True if the length of the bar is not known
+        self.open = total is None or total == "?"  #: True if the total of the bar is unknown
         self.total = 0 if self.open else int(total)
         self.elapsed = duration(elapsed)
         unit = unit or "it/s"
@@ -62,12 +62,12 @@ class Bar:
         )
 
     def _names_a_loss(self) -> bool:
-        """Return whether a bar with another label (the job, the data) shows a training loss."""
+        """Return whether a bar with an unknown label (a job's name, a data set) shows a training loss."""
         return _WITH_LOSS.search(self.postfix) is not None and _OTHER_LABEL.search(self.label) is None
 
     @property
     def epoch(self) -> float | None:
-        """The epoch in the label, if any; such a bar starts again with each epoch."""
+        """The epoch in the label, if any; then each epoch has its own bar."""
         found = _EPOCH.search(self.label) if self.label else None
         return float(found[1]) if found else None
 
@@ -98,7 +98,7 @@ _WRITTEN = lazy(
 
 
 def from_bar(text: str) -> Found | None:
-    """Read one drawing of tqdm's bar; return its numbers, or ``None``."""
+    """Read one state of a tqdm bar; return its numbers, or ``None``."""
     if "|Loss: " in text:
         return _from_torchtune(text)
     bar = read_bar(text)
@@ -114,7 +114,7 @@ def from_bar(text: str) -> Found | None:
         values.setdefault("step_seconds", bar.seconds)
     if bar.elapsed is not None:
         values["elapsed_seconds"] = bar.elapsed
-    if bar.epoch is not None:  # the bar restarts with each epoch, so its total is not the run's
+    if bar.epoch is not None:  # each epoch has a new bar, so the bar's total is not that of the run
         values["epoch"] = bar.epoch
         return Found(bar.done, None, values, "bar epoch")
     if bar.open:
@@ -144,14 +144,14 @@ def _from_torchtune(text: str) -> Found | None:
 
 
 def may_be_counted(text: str) -> bool:
-    """Return whether ``from_counted_bar`` may find a bar: a cheap test that runs on most lines."""
+    """Return whether ``from_counted_bar`` can find a bar (a fast test for most lines)."""
     return " - " in text and "/" in text[:40] and "loss" in text
 
 
 def from_counted_bar(text: str) -> Found | None:
-    """Read a bar that Keras draws of an epoch's steps, which restarts with each epoch.
+    """Read a bar for the steps of an epoch, as Keras prints it; each epoch starts a new bar.
 
-    Only bars with a training loss count: downloads, evaluations and predictions have the same bar.
+    Only bars with a training loss are read, because downloads, evaluations and predictions have similar bars.
     """
     found = _COUNTED.match(text)
     if found is None or found["rest"] is None:
@@ -170,7 +170,7 @@ def from_counted_bar(text: str) -> Found | None:
 
 
 def from_written_bar(text: str) -> Found | None:
-    """Read a bar in the form that Levanter's logger writes; return its numbers, or ``None``."""
+    """Read a bar that Levanter's logger writes; return its numbers, or ``None``."""
     found = _WRITTEN.search(text)
     if found is None or (found.start() and text[found.start() - 1] not in " :"):
         return None
@@ -185,11 +185,11 @@ def from_written_bar(text: str) -> Found | None:
 
 
 def from_rich_bar(text: str) -> Found | None:
-    """Read one drawing of Lightning's RichProgressBar; return its numbers, or ``None``.
+    """Read one state of Lightning's RichProgressBar; return its numbers, or ``None``.
 
-    In a file, Lightning draws only the last state, 80 columns wide: the remaining time is then on the next
-    line. The epochs count from 0 and the last epoch is shown (lightning 2.6.6,
-    ``pytorch/callbacks/progress/rich_progress.py``), so that the steps of the previous epochs can be added.
+    In a file, Lightning writes only the last state, 80 columns wide, with the remaining time on the next
+    line. The bar shows the epoch, counted from 0, and the last epoch (lightning 2.6.6,
+    ``pytorch/callbacks/progress/rich_progress.py``), so the steps of the previous epochs can be added.
     """
     found = _RICH.match(text)
     if found is None:

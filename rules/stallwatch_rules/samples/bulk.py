@@ -1,7 +1,7 @@
-"""Read all samples of a log of ordinary lines into the same rows as ``RowReader``, but much faster.
+"""Read all samples of a log much faster than ``RowReader``, but into the same rows.
 
-A log has many lines and few templates: without their digits, most lines are known either as lines without
-content, or as lines of a template. Other lines are read one at a time.
+A log has many lines and few templates. Without its digits, a line usually equals an earlier line, which shows
+that the line contains no sample, or which template reads the line. Other lines are read one at a time.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _WORDS = (
     ),
     *("\u2501".encode(), "\u635f\u5931".encode(), "\u635f\u5931".encode("gbk")),
 )
-_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time: if a letter is before the hours, it is "T"
-# Lines that begin with a full timestamp, and name no rank, show their source's time. A journal's entry may
-# contain its own timestamp.
+_STAMP = lazy(rb"(?:^|[^A-SU-Za-z_])::")  # a time; the only possible letter before the hours is "T"
+# Lines without a rank that begin with a full timestamp show the time of their source. The text of a journal
+# entry can contain another timestamp.
 _CLOCK = lazy(rb"\[?--(?: |T(?!.*\]: ))::(?!.*(?:ank|ANK|\[default|\]<std|\[trainer|\[worker))")
-_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text was printed after a bar's end
-_WORTH_LEARNING = 6  # number of lines of a kind after which a template is learned
+_BEHIND_BAR = lazy(rb"(?<=it\]|/s\])(?=[!-~])(?=[^\]),])")  # text follows the end of a bar
+_WORTH_LEARNING = 6  # number of lines of a kind before a template is learned
 _MOST_TEMPLATES = 20_000
 _MOST_KEYS = 100_000
 _LONGEST_KEY = 1000  # maximum number of bytes of a key
@@ -47,18 +47,18 @@ _LONGEST_KEY = 1000  # maximum number of bytes of a key
 
 @dataclass
 class _Kind:
-    """Lines that differ only in their digits, and in the drawing of a bar."""
+    """A kind of lines, which differ only in their digits and in the filled part of a bar."""
 
     seen: int = 0
     template: LineTemplate | None = None
 
 
-_NOTHING, _INTERLEAVED = _Kind(), _Kind()  # lines without content; several lines in one
+_NOTHING, _INTERLEAVED = _Kind(), _Kind()  # lines without sample and time; several lines in one
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Disable the garbage collector: a block makes many objects, none of them in cycles."""
+    """Disable the garbage collector, because a block creates many objects but no reference cycles."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -69,7 +69,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class BulkReader:
-    """Reader of blocks of whole lines of one source, for lines that a ``LineReader`` finds ordinary."""
+    """Reader of blocks of complete lines of one source with ``LineReader.ordinary``."""
 
     def __init__(self, reader: LineReader, rows: RowReader) -> None:
         self._reader = reader
@@ -83,8 +83,8 @@ class BulkReader:
 
     @_uncollected()
     def read(self, data: bytes) -> None:
-        """Read a block of whole lines and add their rows."""
-        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # NULs and backspaces, as the line reader does
+        """Read a block of complete lines and add their rows."""
+        data = data.replace(b"\0", b"").replace(b"\b", b"\r")  # nulls and backspaces, as in the line reader
         lines, keys = data.split(b"\n"), data.translate(None, DIGITS).split(b"\n")
         lines.pop()
         known = self._keys.get
@@ -118,7 +118,7 @@ class BulkReader:
                     self._segment(number, part, part_key, self._keys.get(part_key))
                 if len(parts) > 1:
                     return
-                kind = _Kind()  # the bar's end contains a number: the line is read by itself
+                kind = _Kind()  # the bar's end contains a number, so the line is read separately
             template = kind.template or self._learnt(kind, raw, key)
         if template is not None and template.fleeting is not None and self._waiting:
             before, _, other = self._waiting[-1]
@@ -144,7 +144,7 @@ class BulkReader:
         reader, rows = self._reader, self._rows
         for number, raw, template in self._waiting:
             entry = next(entries[template]) if template is not None else None
-            if entry is None:  # the line is read by itself
+            if entry is None:  # the line is read separately
                 reader.number = number
                 rows.feed(reader.feed(raw + b"\n"))
             else:

@@ -17,7 +17,7 @@ _LOSSES = {"train_loss": "loss", "loss": "loss", "eval_loss": "eval_loss", "eval
 
 
 def from_mlperf(text: str) -> Found | None:
-    """Read a loss, or the statistics of an interval, from MLPerf's log; a record of samples has no step."""
+    """Read a loss or interval statistics from MLPerf's log; records that count samples have no step."""
     start = text.find(MARK)
     key = _MLPERF_KEY.search(text, start) if start >= 0 else None
     if key is None:
@@ -27,7 +27,7 @@ def from_mlperf(text: str) -> Found | None:
         return Found(None, None, {ours: number(key[2])}, EVALUATION)
     at = _MLPERF_STEP.search(text, key.end())
     step = int(at[1]) if at else None
-    # Losses and statistics may be counted in different ways, so each has its own counter.
+    # Losses and statistics can have different step numbers, so they have separate counters.
     if ours is not None:
         return Found(step, None, {ours: number(key[2])}, "loss mlperf")
     if key[1] != "tracked_stats" or step is None:
@@ -73,7 +73,7 @@ def from_dict(text: str) -> Found | None:
     values: dict[str, float] = {}
     for key, value in numbers.items():
         put(values, key, value)
-    if "train_runtime" in values:  # the run's summary, whose loss is the mean over the run
+    if "train_runtime" in values:  # the summary of the run, in which the loss is a mean over the run
         values.pop("loss", None)
     step, total = _step_of(numbers, words)
     if _METRIC_KEYS.isdisjoint(values) and not (step is not None and len(numbers) > 1 and values):
@@ -81,7 +81,7 @@ def from_dict(text: str) -> Found | None:
     elapsed = duration(words["elapsed_time"]) if "elapsed_time" in words else None
     if elapsed is not None:
         values["elapsed_seconds"] = elapsed
-    # LLaMA-Factory's tokens; in other programs, the unit is not known
+    # tokens per second in LLaMA-Factory
     if step is not None and "throughput" in numbers:
         values.setdefault("tokens_per_second", numbers["throughput"])
     return Found(step, total, values, "dict" if "loss" in values or step is not None else "")

@@ -19,7 +19,7 @@ class Found(NamedTuple):
 
 GIB = 1024.0**3
 MIB = 1024.0**2
-INVERSE = 0.0  #: factor of names that mean steps per second, for a field in seconds per step
+INVERSE = 0.0  #: marks a name for steps per second, which are converted to seconds per step
 
 _names = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes())
 
@@ -34,9 +34,9 @@ FIELDS: dict[str, tuple[str, float]] = {
 
 
 def put(values: dict[str, float], name: str, value: float) -> None:
-    """Add a trainer's number to the values under the field's name, if the trainer's name is known.
+    """Add a trainer's number to the values under the name of the corresponding field, if there is one.
 
-    The first value of each field stays, but a value named exactly like the field takes precedence.
+    The first value of each field is kept, except that a value with the field's exact name replaces it.
     """
     lower = name.lower()
     field = FIELDS.get(lower) or FIELDS.get(lower.removeprefix("train/"))

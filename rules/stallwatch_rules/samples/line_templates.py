@@ -1,4 +1,4 @@
-"""Read whole lines of a log by templates, into entries of the table of samples."""
+"""Read complete lines of a log with templates, into entries of the table of samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stallwatch_rules.samples.table import FIELDS, Entry, as_entry
 from stallwatch_rules.samples.templates import Outcome, learn, stamp_time
 from stallwatch_rules.text.lazy import lazy
 
-PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the drawing of a bar does not matter
+PICTURE = lazy(rb"%\|[\x80-\xff #\d]*\|")  #: the filled part of a bar, which is ignored
 EMPTY_PICTURE = b"%||"
 _ANY_PICTURE = rb"%\|[^|\n]*\|"
 _FRACTIONAL = lazy(rb"\[?(20\d\d-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{1,9})(?!\.?\d| ?[-+Z])")
@@ -26,19 +26,19 @@ _MISSING = repeat(None)
 
 @dataclass(frozen=True, eq=False)
 class LineTemplate:
-    """The rule by which to read whole lines that differ only in their digits."""
+    """A template that reads complete lines that differ only in their digits."""
 
     pattern: re.Pattern[bytes]  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
     constants: Outcome
     sampled: bool  #: True if the lines contain a sample
-    timed: bool  #: True if the lines have their own time
-    #: if not ``None``: of consecutive lines with an equal value, only the last counts (the drawings of a bar
-    #: in one line, the times of a rank)
+    timed: bool  #: True if the lines contain their time
+    #: if not ``None``, only the last of consecutive lines with the same value of this field is read (states
+    #: of a bar in one line, times of a rank)
     fleeting: object
 
     def read(self, raws: Sequence[bytes]) -> list[Entry | None]:
-        """Read lines, each by itself; ``None`` for a line with a number in an unknown form."""
+        """Return the entry of each line; ``None`` for a line with a number in a different form."""
         found = list(map(self.pattern.fullmatch, raws))
         if all(found):
             return self._entries(found)
@@ -63,7 +63,7 @@ class LineTemplate:
 
 
 def clock(rank: int | None) -> LineTemplate:
-    """Return the template of all lines of a source with a full timestamp and without a sample."""
+    """Return the template for all lines with a full timestamp and without a sample."""
     pattern = re.compile(rb"(?s)(.{,48}).*")
     return LineTemplate(
         pattern, [("time", _leading_time)], {**_NOTHING, "rank": rank}, False, True, (False, rank)
@@ -71,10 +71,10 @@ def clock(rank: int | None) -> LineTemplate:
 
 
 def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
-    """Learn a template from one of its lines, in a source of this rank; ``None`` if there is none."""
+    """Learn a template from a line in a source of this rank; return ``None`` if that is impossible."""
     raw = PICTURE.sub(EMPTY_PICTURE, raw)
     if len(raw) > MAX_LINE or _outcome(raw, rank) != _outcome(raw, rank, _SOME_TIME):
-        return None  # the time depends on neighboring lines
+        return None  # the line's time depends on neighboring lines
     template = learn(raw, lambda line: _outcome(line, rank))
     if template is None:
         return None
@@ -89,7 +89,7 @@ def learn_line(raw: bytes, rank: int | None) -> LineTemplate | None:
 
 
 def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome | None:
-    """Read a line by itself; ``None`` if the reader splits it into several lines."""
+    """Read a line separately; return ``None`` if the reader splits the line into several lines."""
     reader = LineReader("", rank).alone(near)
     lines = reader.feed(raw + b"\n") + reader.finish()
     if len(lines) != 1:
@@ -105,6 +105,6 @@ def _outcome(raw: bytes, rank: int | None, near: float | None = None) -> Outcome
 
 
 def _leading_time(text: bytes) -> float | None:
-    """Return the time at a line's start, quickly if its fraction ends the timestamp."""
+    """Return the time at a line's start, on a fast path for a timestamp that ends with a fraction."""
     found = _FRACTIONAL.match(text)
     return stamp_time(found[1]) if found else time_of_line(text.decode("utf-8", "replace"))

@@ -52,7 +52,7 @@ _UNITS = {"gib": GIB, "gb": GIB, "g": GIB, "mib": MIB, "mb": MIB, "": MIB}
 
 
 _QUANTITIES: tuple[tuple[str, tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]], ...] = (
-    # the field, and the patterns for its number if one of the words is in the line; the first match counts
+    # field, words of which the line must contain one, and patterns for the number (the first match applies)
     ("tokens_per_second", ((("tok", "tps", "tgs", "throughput"), _TOKENS), ((" tok",), _TOKENS_COUNTED))),
     ("samples_per_second", ((("samples",), _SAMPLES), ((" samples/s",), _SAMPLES_COUNTED))),
     ("reward", ((("reward", "/score/mean"), _REWARD),)),
@@ -73,7 +73,7 @@ _WORDS_OF = tuple(
 
 
 def rates(lower: str, values: dict[str, float]) -> None:
-    """Add the quantities in a lower-case text, except loss and learning rate, to the values."""
+    """Add the quantities in a lowercase text, except the loss and the learning rate, to the values."""
     for every, field, finders in _WORDS_OF:
         for word in every:
             if word in lower:
@@ -113,9 +113,9 @@ def _memory(lower: str, values: dict[str, float]) -> None:
 GIB = 1024.0**3
 
 _LOSSES = ("loss", "loss_step", "loss train")
-_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # words of which each name of a metric contains one
-# The expressions below search lower case. A pattern that begins with letters is fast; the text before it is
-# examined only at a match.
+_WORDS = ("loss", "norm", "lr", "learning", "skipped")  # each name of a metric contains one of these words
+# The following expressions search lowercase text. They begin with letters, because that is fast; the text
+# before these letters is examined only at a match.
 _KEYED = lazy(
     r"(loss(?:_step| train)?|norm|lr|learning[ _]rate|skipped|loss[ _]scale)\b"
     r"(?:(?<=loss)['\"](?=:))?\s{0,4}(?:[:=：]\s{0,4})?\[?(?:np\.float\d\d\(|tensor\(\[{0,2})?("
@@ -128,7 +128,7 @@ _OTHER_NORM = lazy(r"(?:key|head|layer|weight|param(?:eter)?|update|activation|e
 _WORD_BEFORE = lazy(r"(?<![\w/])[a-z]{2,12} \Z")  # "val" in "val loss"
 _TIMED = lazy(
     r"(?:elapsed[ _]time[ _]per[ _]iteration|iter time|train_step_timing|time_per_step|per_step_time"
-    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last alternative is MaxText's, right after its step
+    r"|step[_ ]time|timing_s/step|^, seconds)"  # the last alternative is for MaxText, directly after the step
     r"(?: in s|[ _]?\(?(ms|s)\)?)?\s{0,3}[:=]\s{0,3}(" + NUMBER + r")(k\b)?\s?(ms|s)?"
 )
 _SINCE_START = lazy(r"\btrain_time[:=]\s?(" + NUMBER + r")(ms|s)\b")
@@ -155,7 +155,7 @@ _METRICS = {
 
 
 def metrics_by_field(text: str) -> dict[str, float]:
-    """Return the metrics that the text names, by field; the first value of each counts."""
+    """Return the metrics in a text by field, with the first value of each field."""
     values: dict[str, float] = {}
     if not text:
         return values
@@ -179,7 +179,7 @@ def metrics_by_field(text: str) -> dict[str, float]:
 
 
 def _name_before(lower: str, found: re.Match[str]) -> str | None:
-    """Return the part of a metric's name before the matched word; ``None`` for another metric."""
+    """Return the part of a name before the matched word; ``None`` if the name is that of another metric."""
     start = found.start()
     last = lower[start - 1] if start else " "
     if not (last.isalnum() or last in "_/."):
@@ -195,7 +195,7 @@ def _name_before(lower: str, found: re.Match[str]) -> str | None:
 
 
 def _is_other(lower: str, start: int, before: str) -> bool:
-    """Return whether a loss is not the training loss, by its name or the word before it."""
+    """Return whether the name of a loss, or the word before it, shows that it is not the training loss."""
     start -= len(before)
     word = None
     if start and lower[start - 1] == " ":
@@ -203,7 +203,7 @@ def _is_other(lower: str, start: int, before: str) -> bool:
     return _names_other(word[0] if word else "", before + "loss")
 
 
-@lru_cache(maxsize=1024)  # a log prints few names repeatedly
+@lru_cache(maxsize=1024)  # a log contains few different names
 def _names_other(word: str, name: str) -> bool:
     return _OTHER_LOSS.search(f"{word} {name}".replace("_", " ").replace("/", " ")) is not None
 
@@ -216,7 +216,7 @@ _MEMORY_USAGE = lazy(r"MA (?<!\wMA )(" + NUMBER + r") GB\s+Max_MA (" + NUMBER + 
 
 
 def memory(text: str) -> dict[str, float]:
-    """Return allocated and peak device memory from a line of DeepSpeed; empty if there is none."""
+    """Return the allocated and the peak device memory that a line of DeepSpeed contains, if any."""
     found = _ALLOCATED.search(text) if "MemAllocated" in text else None
     if found is None and "Max_MA" in text:
         found = _MEMORY_USAGE.search(text)

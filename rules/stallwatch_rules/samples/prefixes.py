@@ -1,4 +1,4 @@
-"""Recognize text that may precede the metrics of a line: a logger's prefix, but no source code or prose."""
+"""Recognize text that can precede the metrics in a line: a logger's prefix, but not source code or prose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CODE = lazy(r"""["'`{};#\\]|\((?!\d|train\))|\b(?:return|def|for|if|self)\b""")
 _NAME = r"(?:eval(?:uat(?:e|ion|ing))?|val(?:id(?:at(?:e|ion|ing))?)?)"
 _EVALUATION = lazy(
     rf"\[\s?{_NAME}\s?\]|(?:^|\|)\s{{0,3}}{_NAME}\s{{0,3}}\||(?:^|\]\s{{0,3}}){_NAME}:\s{{0,3}}$"
-    # form of timm and DETR
+    # format of timm and DETR
     rf"|(?:^|[\]:-]\s{{1,3}})(?:test|{_NAME}):\s{{1,3}}\[\s{{0,9}}0{{1,9}}/0{{1,9}}\]",
     re.IGNORECASE,
 )
@@ -52,27 +52,27 @@ _ZEROED = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def with_zeroed_digits(text: str) -> str:
-    """Return the text with all digits replaced by zeros; bytes make this ten times as fast."""
+    """Replace all digits in the text by zeros. (Doing so in bytes is ten times as fast.)"""
     return text.encode("utf-8", "surrogatepass").translate(_ZEROED).decode("utf-8", "surrogatepass")
 
 
 def may_precede(before: str) -> bool:
-    """Return whether this text may precede a metric, with any digits in it."""
+    """Return whether a metric can follow this text; the values of digits are ignored."""
     return not before or (len(before) <= 200 and _may_precede_zeroed(with_zeroed_digits(before)))
 
 
 def evaluates(before: str) -> bool:
-    """Return whether this text before a metric marks an evaluation, with any digits in it."""
+    """Return whether this text before a metric shows that the metric is from an evaluation."""
     return bool(before) and _evaluates_zeroed(with_zeroed_digits(before[-200:]))
 
 
 def evaluates_mean(before: str) -> bool:
-    """Return whether the text before a mean over many batches without steps marks an evaluation."""
+    """Return whether the text before a mean over many batches shows that the mean is from an evaluation."""
     return _EVALUATED.search(before) is not None and _TRAINING.search(before) is None
 
 
 def is_aggregate(before: str) -> bool:
-    """Return whether the text before a loss without a step refers to several steps, or to an old step."""
+    """Return whether the text before a loss shows that the loss is not that of the current step."""
     return bool(before) and _SUMS_UP.search(before) is not None
 
 

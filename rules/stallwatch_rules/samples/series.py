@@ -1,18 +1,18 @@
-"""Learn series of unknown formats: numbers that recur at one place of one template and advance are steps.
+"""Learn the step counters of metrics lines with unknown formats.
 
-A line's template is the line without its numbers (``text.masking.template_key``). One of its numbers is the
-counter: it is an integer that rises from line to line, and a word next to it names it, or it comes first. The
-number of lines needed for certainty depends on the words (``series.json`` lists them):
-* a counter by its name, in a line that mentions a loss, a score or the like: one line;
-* a counter by its name among other decimals, or alone in its line, as in ``Epoch 3/20`` or a table of names
-  and values, if lines in between mention losses or scores; columns under names of which the first is a
-  counter's: two lines;
-* a first number without a name before losses or scores: three lines at even distances;
-* columns without names, or unknown words: twelve lines at even distances, in which another number falls or
-  rises overall, as a loss does.
-Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and so on do
-not belong to training, except in the first case. A template that does not become a series is not examined
-again.
+A line's template is the line without its numbers (``text.masking.template_key``). One of the numbers can be a
+counter: an integer that rises from line to line, and that has a name or is the first number. The lines of a
+template with a counter are a series. The number of lines that are needed to accept a series depends on their
+words, which ``series.json`` lists:
+* one line, if the counter has a known name and the line mentions a loss, a score or a similar metric;
+* two lines, if the counter has a known name and is among decimals, or is alone in its line (as in
+  ``Epoch 3/20``, or in a table of names and values) and lines in between mention losses or scores;
+* two lines, for columns with titles of which the first is the name of a counter;
+* three lines with equal differences, if the first number has no name and losses or scores follow;
+* twelve lines with equal differences, for columns without titles or for unknown words, if another number
+  falls or rises overall, as a loss does.
+Numbers with a unit of time or size are not losses. Lines about loading, ranks, layers, requests and similar
+subjects do not belong to training, except in the first case. A rejected template is not examined again.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ SERIES = "series"  #: first word of the names of learned series
 ROUNDS = "series rounds"  #: prefix of the names of series that count epochs, episodes or games, not steps
 ROWS = "series rows"  #: prefix of the names of series without a word for the counted unit
 WEAK = (
-    #: name of series without a word for the counted unit, in logs that never mention training: such a series
-    #: may be unrelated to training
+    #: name of a series without a word for the counted unit, in a log that never mentions training; such a
+    #: series can be unrelated to training
     f"{ROWS} alone"
 )
 COARSE = (ROUNDS, ROWS)  #: prefixes of series that count as the run's steps if no other series does
 MAX_TEXT = 400  #: maximum number of characters of a row of a series
-_MOST_KINDS = 256  # maximum number of templates of one source and rank that are followed or examined at once
-_MOST_NONE = 1024  # maximum number of hashes of templates that are not series, and of those with one line
+_MOST_KINDS = 256  # maximum number of templates of one source and rank that are followed or examined
+_MOST_NONE = 1024  # maximum number of stored hashes of rejected templates, and of templates with one line
 _MOST_BELOW = 64  # maximum number of series below headings
 _PATIENCE = 64  # number of lines after which a template that is not a series yet is rejected
 _FEW, _SOME, _MANY = 2, 3, 12  # numbers of lines needed to accept a series, by how conclusive their words are
 # minimum difference of falls and rises among pairs of values, as a share of the pairs, in a trend
 _TREND = 0.5
-_NEAR = 3  # maximum number of lines from the names of columns to the first row
+_NEAR = 3  # maximum number of lines between the titles of columns and the first row
 _SHORT = 80  # maximum number of characters of a line that contains only a counter
 
 # A date, a clock, a path, an address or a hash, whose digits are not numbers.
@@ -91,7 +91,7 @@ _NO_HEADING = lazy(
 
 
 class _Kind:
-    """The lines of one template."""
+    """A template: its counter, and the state of its lines."""
 
     __slots__ = (
         "alone", "at", "evaluates", "falls", "fields", "last", "lines", "metric", "names", "needed",
@@ -102,12 +102,12 @@ class _Kind:
     def __init__(self) -> None:
         self.lines = 0
         self.numbers: tuple[Number, ...] = ()
-        self.metric = False  #: True if the lines contain a loss, a score or the like
+        self.metric = False  #: True if the lines contain a loss, a score or a similar metric
         self.at: int | None = None  #: index of the possible counter
         self.total: int | None = None  #: index of the counter's total
-        self.outer: int | None = None  #: index of the epoch counter, if the counter counts within an epoch
+        self.outer: int | None = None  #: index of the epoch counter, if steps are counted within epochs
         self.outer_total: int | None = None
-        self.needed = 0  #: number of lines needed to accept the template as a series; 0 if it is none
+        self.needed = 0  #: number of lines needed to accept the template as a series; 0 if it is rejected
         self.plain = False  #: True if the lines do not contain times or paths
         self.alone = False  #: True if the lines show only the position of the training
         self.rounds = False  #: True if the counter counts epochs, episodes or games
@@ -116,14 +116,14 @@ class _Kind:
         self.last: int | None = None  #: the last count of the series
         self.falls = 0  #: number of lines with a lower count than the line before
         self.repeats = 0  #: number of lines with the same count as the line before
-        self.series = ""  #: name of the series, once it is accepted
+        self.series = ""  #: name of the accepted series
         self.names: list[str] | None = None  #: names of the columns
         self.fields: list[tuple[str, int]] | None = None  #: fields of the numbers, with their indexes
         self.weak = False  #: True if no word in the lines marks them as training output
 
 
 class _Heading(NamedTuple):
-    """A line that begins an epoch."""
+    """A line that announces an epoch, with the number of the epoch."""
 
     epoch: float
     epochs: float | None
@@ -131,7 +131,7 @@ class _Heading(NamedTuple):
 
 
 class _Below:
-    """The counts of one series below headings."""
+    """The last count of a series below a heading."""
 
     __slots__ = ("continues", "heading", "last")
 
@@ -151,32 +151,32 @@ class _Stream:
     def __init__(self) -> None:
         self.kinds: dict[bytes, _Kind] = {}  #: template → its kind, oldest first
         self.none: dict[int, bool] = {}  #: hash of a rejected template → whether it contains a metric
-        self.once: set[int] = set()  #: hashes of templates that occurred once, after many others
+        self.once: set[int] = set()  #: hashes of templates that occurred once, after ``_MOST_KINDS`` others
         self.tried = 0  #: number of examined templates
         self.trains = False  #: True if a line mentions training
         self.heading: _Heading | None = None  #: the last heading of the stream
         self.below: dict[str, _Below] = {}  #: name of a series below headings → its counts
         self.head: list[str] | None = None  #: names of columns, the first of which is a counter's
         self.head_at = 0  #: number of the line with the names in ``head``
-        self.metric_at = 0  #: number of the last line with a loss, a score or the like
-        self.block: Sample | None = None  #: the latest counter on a separate line
-        self.based = False  #: True if counters on separate lines begin at zero
-        self.closed = False  #: True if a measure followed the latest counter
-        self.metrics: dict[int, int] = {}  #: hash of a template → number of measures since the first counter
+        self.metric_at = 0  #: number of the last line with a loss, a score or a similar metric
+        self.block: Sample | None = None  #: the latest sample of a counter that is alone in its line
+        self.based = False  #: True if counters that are alone in their lines begin at zero
+        self.closed = False  #: True if a metric followed the latest counter
+        self.metrics: dict[int, int] = {}  #: hash of a template → number of metrics since the first counter
 
 
 Learning = dict[int | None, _Stream]  #: the learned state of one source, by rank
 
 
 class SeriesReader:
-    """Reader of samples of known formats, and of series that it learns; one per run."""
+    """Reader of the samples of one run, in known formats and in series that it learns."""
 
     def __init__(self) -> None:
         self.learnt = False  #: True if any line was a row of a learned series
         self._sources: dict[str, Learning] = {}
 
     def read(self, line: Line) -> Sample | None:
-        """Return the sample of a line, if any; lines of one source and rank must come in order."""
+        """Return the sample of a line, if any. The lines of each source and rank must be read in order."""
         sample = extract(line)
         learning = self._sources.get(line.source)
         if learning is None:
@@ -214,7 +214,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         return None
     if not may_count(text):
         return None
-    bare = text.rstrip("* ") if text[-1] in "* " else text  # a star marks the best value so far
+    bare = text.rstrip("* ") if text[-1] in "* " else text  # a star can mark the best value so far
     key = template_key(bare.encode("utf-8", "surrogatepass"))
     kind = stream.kinds.get(key)
     if kind is None:
@@ -238,7 +238,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
     count = int(numbers[kind.at])
     if not kind.series:
         if kind.alone and kind.rows and stream.metric_at <= kind.rows[-1][-1]:
-            kind.rows.clear()  # restart the rows, because no value was measured between two counts
+            kind.rows.clear()  # there was no metric between two counts
         kind.rows.append([*numbers, float(line.number)])
         if kind.alone and _series_name(kind).startswith(ROUNDS) and _NO_HEADING.search(text) is None:
             epochs = numbers[kind.total] if kind.total is not None else None
@@ -254,7 +254,7 @@ def _learnt(stream: _Stream, line: Line, sample: Sample | None) -> Sample | None
         and not kind.numbers[kind.at].counts
         and kind.falls > max(1, kind.lines / _PATIENCE)
     ):
-        kind.needed = 0  # the template is a short list that is printed repeatedly
+        kind.needed = 0  # the lines are a short list that is printed repeatedly
         return None
     found = _sample(kind, numbers, line, sample)
     if kind.alone and found.series.startswith(ROUNDS):
@@ -293,7 +293,7 @@ def _new_kind(stream: _Stream, key: bytes, line: Line) -> _Kind | None:
 
 
 def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
-    """Remember that a template is not a series."""
+    """Store that a template is not a series."""
     if len(stream.none) >= _MOST_NONE:
         stream.none.clear()
         stream.metrics.clear()
@@ -301,15 +301,15 @@ def _remember(stream: _Stream, key: bytes, kind: _Kind) -> None:
 
 
 def _of_none(stream: _Stream, key: bytes, line: Line, sample: Sample | None) -> Sample | None:
-    """Record a line with a loss, a score or a similar number that is not a row of a series."""
+    """Record a line with a loss, a score or a similar metric that does not belong to a series."""
     stream.metric_at = line.number
     return None if stream.block is None else _measured(stream, hash(key), line, sample)
 
 
 def _below(stream: _Stream, sample: Sample) -> Sample:
-    """Return a sample with the epoch of the heading above it.
+    """Return a sample with the epoch of the last heading.
 
-    The sample's total is that of the epoch, unless the counts continue below the next heading.
+    The sample's total is that of the epoch, unless the counter continues after the next heading.
     """
     heading, step = stream.heading, sample.step
     if heading is None or step is None or sample.series == EVALUATION:
@@ -330,7 +330,7 @@ def _below(stream: _Stream, sample: Sample) -> Sample:
 
 
 def _decided(kind: _Kind, *, trains: bool) -> bool:
-    """Return whether the last line shows that a template is a series."""
+    """Return whether the last line is sufficient evidence that its template is a series."""
     rows, at = kind.rows, kind.at
     assert at is not None
     counts = [row[at] for row in rows]
@@ -361,7 +361,7 @@ def _decided(kind: _Kind, *, trains: bool) -> bool:
 
 
 def _counts_within(kind: _Kind) -> bool:
-    """Return whether the next number rises, and the first one counts epochs: ``[1, 2000] loss: 2.2``."""
+    """Return whether the first number counts epochs and the next one steps, as in ``[1, 2000] loss: 2.2``."""
     at, numbers = kind.at, kind.numbers
     assert at is not None
     if kind.outer is not None or kind.total is not None or numbers[at].counts or at + 2 >= len(numbers):
@@ -386,7 +386,7 @@ def _series_name(kind: _Kind) -> str:
 
 
 def _trends(kind: _Kind) -> bool:
-    """Return whether a number other than the counter falls or rises overall, and is not a sum."""
+    """Return whether a decimal falls or rises overall; a decimal that always rises can be a sum."""
     for place, number in enumerate(kind.numbers):
         if place in (kind.at, kind.total) or number.unit or number.inside or is_of("others", number.words):
             continue
@@ -431,14 +431,14 @@ def _sample(kind: _Kind, numbers: list[float], line: Line, sample: Sample | None
 
 
 def _values(kind: _Kind, numbers: list[float], text: str) -> dict[str, float]:
-    """Return the measures of a row, by field."""
+    """Return the metrics of a row by field."""
     if kind.fields is None:
         kind.fields = _fields_of(kind, numbers, text)
     return {name: numbers[place] for name, place in kind.fields}
 
 
 def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, int]]:
-    """Return the fields of the row's numbers, by the columns' names or the line's known formats."""
+    """Return the fields of the row's numbers, from the names of columns or from known names in the line."""
     if kind.names is not None:
         known = [FIELDS.get(name.lower()) for name in kind.names]
         named = {
@@ -455,7 +455,7 @@ def _fields_of(kind: _Kind, numbers: list[float], text: str) -> list[tuple[str, 
 
 
 def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Sample:
-    """Return a sample with the epoch of the counter above it, which has its own line."""
+    """Return the sample with an epoch, and with the total of epochs if known."""
     if epoch is None:
         return sample
     more = {"epoch": float(epoch)}
@@ -465,7 +465,7 @@ def _in_epoch(epoch: float | None, epochs: float | None, sample: Sample) -> Samp
 
 
 def _measured(stream: _Stream, key: int, line: Line, sample: Sample | None) -> Sample | None:
-    """End the last epoch at a line with a loss or a score but no count; return its sample."""
+    """Return a sample for the end of the last epoch, at a line with a metric but without a counter."""
     block = stream.block
     assert block is not None
     seen = stream.metrics.get(key, 0)
@@ -532,7 +532,7 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
     kind.metric = kind.metric and bool(measured or len(numbers) == 1)
     decimals = [one for one in measured if not one.whole]
     if not _BATCHES.isdisjoint(numbers[kind.at].words) and not (kind.metric and measured):
-        return kind  # other things come in batches, too
+        return kind  # without a metric, the batches need not belong to training
     if counters:
         if kind.metric and measured:
             kind.needed = 1 if numbers[kind.at].counts and may_precede(before) else _SOME
@@ -560,18 +560,18 @@ def _kind_of(text: str, head: list[str] | None) -> _Kind:
 
 
 def _weak(words: Sequence[str], counter: Number) -> bool:
-    """Return whether a line measures only what games and videos also have: ``Round 3: player A score 9``."""
+    """Return whether a line has only scores, which games also have: ``Round 3: player A score 9``."""
     measures = WORDS["metrics"].intersection(words)
     return bool(measures) and measures <= _SCORES and _PLAYS.isdisjoint(counter.words)
 
 
 def _may_stand_alone(text: str, number: Number) -> bool:
-    """Return whether a line may contain only a counter: short, and not ``'epochs': 500`` of a setting."""
+    """Return whether the counter can be alone in its line: the line is short, and not a setting."""
     return len(text) <= _SHORT and "epochs" not in number.words
 
 
 def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> None:
-    """Find the counter's total, and a counter within it: ``Epoch 3 [10/625]``, ``[3/5][0/190]``."""
+    """Find the counter's total, and a counter within the epoch: ``Epoch 3 [10/625]``, ``[3/5][0/190]``."""
     at = kind.at
     assert at is not None
     kind.total = _total_of(kind, text, spans, at)
@@ -588,7 +588,7 @@ def _find_inner(kind: _Kind, text: str, spans: Sequence[tuple[int, int]]) -> Non
 
 
 def _total_of(kind: _Kind, text: str, spans: Sequence[tuple[int, int]], place: int) -> int | None:
-    """Return the index of the number that is the total of another number; ``None`` if there is none."""
+    """Return the index of a number's total, as in ``3/20``; ``None`` if the line has none."""
     after = place + 1
     if (
         after < len(spans)

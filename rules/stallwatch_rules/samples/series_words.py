@@ -1,4 +1,4 @@
-"""Classify the numbers of a line by their names: which number counts steps, and which are measures.
+"""Classify the numbers of a line as counters and metrics by their names.
 
 The words, in several languages, are in ``series.json``.
 """
@@ -41,13 +41,13 @@ _UNIT = lazy(
 
 
 def parts(text: str) -> list[str]:
-    """Return the words of a text in lower case; names such as ``AverageEpRet`` and ``val_loss`` are split."""
+    """Return the words of a text in lowercase; names such as ``AverageEpRet`` and ``val_loss`` are split."""
     words, split = _WORD.findall(text.lower()), _CAMEL.sub(" ", text)
     return words if split == text else words + _WORD.findall(split.lower())
 
 
 def is_of(kind: str, words: Sequence[str]) -> bool:
-    """Return whether one of the words belongs to a kind of words of ``series.json``."""
+    """Return whether one of the words is in this list of ``series.json``."""
     known, script = WORDS[kind], _SCRIPTS.get(kind)
     return any(
         word in known or (script is not None and not word.isascii() and script.search(word) is not None)
@@ -56,7 +56,7 @@ def is_of(kind: str, words: Sequence[str]) -> bool:
 
 
 def may_count(text: str) -> bool:
-    """Return whether a line may be a row of a series: by its words, if it has any in ASCII."""
+    """Return whether a line can be a row of a series, judging by its words if the line is ASCII text."""
     if not text.isascii():
         return True
     raw = text.encode()
@@ -74,7 +74,7 @@ def may_count(text: str) -> bool:
 
 
 def counted_by(words: Sequence[str]) -> str:
-    """Return the unit that a number of this name counts: ``steps``, ``rounds``, or an empty string."""
+    """Return the unit that a number with this name counts: ``steps``, ``rounds``, or an empty string."""
     if not _MEASURES.isdisjoint(words) or not WORDS["sizes"].isdisjoint(words):
         return ""  # the number is an episode's length, or the mean reward of episodes
     if is_of("steps", words):
@@ -83,10 +83,10 @@ def counted_by(words: Sequence[str]) -> str:
 
 
 class Number(NamedTuple):
-    """One number of a template, in the first of its lines."""
+    """One number in the first line of a template."""
 
     words: tuple[str, ...]  #: words of the number's name
-    counts: str  #: the counted unit, by the name
+    counts: str  #: the unit that the number counts, according to its name
     whole: bool
     unit: bool  #: True if the number has a unit: a time, a size, a rate
     inside: bool  #: True if the number is part of a word
@@ -94,7 +94,7 @@ class Number(NamedTuple):
 
 
 def number_at(text: str, spans: Sequence[tuple[int, int]], place: int) -> Number:
-    """Return the number at one of the places of a line, with its name."""
+    """Return the number with this index in a line, with its name."""
     start, end = spans[place]
     gap = text[spans[place - 1][1] if place else 0 : start].rstrip(_BEHIND_NAME)
     name = gap[gap.rfind(" ") + 1 :]

@@ -1,13 +1,14 @@
-"""Turn samples into rows of a table: one for each line that contains numbers, in the order of the lines.
+"""Convert samples to rows of a table, in the order of the lines.
 
-A progress bar is drawn repeatedly in one physical line. Of the drawings that show only the position of the
-bar, the last one of the line makes a row; each drawing with a loss is a row. A loss without a step takes the
-step of the training's bar beside it; if the bar is in the same line, loss and bar make one row.
-transformers' Trainer prints ``{'loss': …}`` without a step and draws a tqdm bar of its steps around it
-(transformers 4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the line, in
-the same line or just above, shows the step, unless it is shorter than an earlier bar: in that case it belongs
-to an evaluation inside the training. An evaluation's bar may also be the longer one: a bar as long as the bar
-beside the first loss always belongs to the training.
+A progress bar is redrawn repeatedly in one physical line. Each state of the bar with a loss becomes a row; of
+the states without a loss, only the last one in the line becomes a row. A loss without a step number gets the
+step of the training's progress bar in the same line or just above; if the bar is in the same line, loss and
+bar become one row.
+
+transformers' Trainer prints ``{'loss': …}`` without a step number, between states of a tqdm bar (transformers
+4.57, ``trainer_callback.py``: ``ProgressCallback.on_log``). The last bar before the loss shows the step,
+unless the bar belongs to an evaluation. A bar whose total is less than that of an earlier bar belongs to an
+evaluation, unless its total equals that of the bar at the first loss.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NEAR = 2  #: maximum number of lines between the bar and the loss
 
 
 class DrawnBar(NamedTuple):
-    """The last drawing of a bar in a line."""
+    """The last state of a progress bar in a line."""
 
     line: int
     step: int
@@ -33,15 +34,15 @@ class DrawnBar(NamedTuple):
 
 
 class BarSteps:
-    """The bars of one source, by the rank that draws them."""
+    """The progress bars of one source, by rank."""
 
     def __init__(self) -> None:
         self.last: dict[int | None, DrawnBar] = {}
         self.longest: dict[int | None, int] = {}
-        self.trained: dict[int | None, int] = {}  #: rank → total of the bar beside the first loss
+        self.trained: dict[int | None, int] = {}  #: rank → total of the bar at the first loss
 
     def see(self, rank: int | None, bar: DrawnBar) -> None:
-        """Record the last drawing of a bar in its line."""
+        """Record the last state of a bar in its line."""
         self.last[rank] = bar
         self.longest[rank] = max(bar.total, self.longest.get(rank, 0))
 
@@ -93,18 +94,18 @@ _SKIPPED = ("skipped_steps", "skipped_iterations")
 
 
 class Entry(msgspec.Struct, gc=False):
-    """A sample in the table's form: the values of its row that the line itself shows."""
+    """The values of a row that a sample contains."""
 
     rank: int | None
     time: float | None
     step: int | None
     total_steps: int | None
-    bare: bool  #: True for a drawing that shows only the bar's position
+    bare: bool  #: True for a state of a bar without metrics
     fields: tuple[float | None, ...]  #: the values of FIELDS, in order
 
 
 def as_entry(sample: Sample | None) -> Entry | None:
-    """Return the sample with its values by the table's names; ``None`` if it does not make a row."""
+    """Convert a sample to the fields of the table; return ``None`` if it does not become a row."""
     if sample is None:
         return None
     values = {name: value for name, value in sample.values.items() if name in _FIELDS}
@@ -124,24 +125,24 @@ def as_entry(sample: Sample | None) -> Entry | None:
 
 
 def _lacks_step(entry: Entry) -> bool:
-    """Return whether the entry has the training's loss, but no step."""
+    """Return whether the entry has a training loss, but no step."""
     return entry.step is None and entry.fields[_LOSS] is not None
 
 
 class RowReader:
-    """Reader that makes rows of the samples of one source, in the order of their lines."""
+    """Reader that converts the samples of one source to rows, in the order of the lines."""
 
     def __init__(self, source: str, series: SeriesReader | None = None) -> None:
         self._source = source
         self._sample_of = extract if series is None else series.read
         self._rows: list[Row] = []
         self._number = 0  # number of the last sample's line
-        self._bar: Entry | None = None  # the last bare drawing so far in the line with ``_number``
+        self._bar: Entry | None = None  # the last ``bare`` entry of the line with ``_number``
         self._held: list[Entry] = []  # entries from the first one without a step to the end of its line
         self._bars = BarSteps()
 
     def feed(self, lines: Iterable[Line]) -> None:
-        """Read the samples of further lines."""
+        """Read the samples of more lines."""
         for line in lines:
             entry = as_entry(self._sample_of(line))
             if entry is not None:
@@ -163,7 +164,7 @@ class RowReader:
             self._rows.append(self._row(entry))
 
     def known(self) -> list[Row]:
-        """Return the rows since the last call, except those of the last line, which may continue."""
+        """Return the rows since the last call, except those of the last line, which can continue."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -182,7 +183,7 @@ class RowReader:
             beside = self._bars.at(entry.rank, self._number) if _lacks_step(entry) else None
             if beside is not None:
                 entry.step, entry.total_steps = beside.step, beside.total
-                if beside.line == self._number and drawn is not None:  # bar and loss make one row
+                if beside.line == self._number and drawn is not None:  # bar and loss become one row
                     pairs = zip(entry.fields, drawn.fields, strict=True)
                     entry.fields = tuple([other if own is None else own for own, other in pairs])
                     bar = None

@@ -1,7 +1,7 @@
-"""Read lines that differ only in their digits by templates: the mapping of numbers to values is learned once.
+"""Read lines that differ only in their digits with templates, which map the numbers of a line to its values.
 
-A template is learned from one line by changing its numbers one at a time and reading the line again. Each
-value must be one number times a factor; lines with other values have no template and are read one by one.
+A template is learned from one line: each of its numbers is changed in turn, and the line is read again. Each
+value must be a number of the line times a factor. Other lines have no template and are read one by one.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _FACTORS = (_INVERSE, 1.0, -1.0, 1e-3, GIB, MIB)
 _COUNTS = ("rank", "step", "total_steps")
 _MOST_TOKENS = 60
 _LONGEST = 1000  # maximum number of bytes of a text that is read by a template
-_WORTH_LEARNING = 32  # texts of a kind until its template is learned, which costs as much as reading 40
+_WORTH_LEARNING = 32  # texts before a template is learned, which takes as long as reading 40 texts
 _MOST_KINDS = 1024
 
-Outcome = dict[str, Any]  #: what was read from a line, by name: numbers, and what no number changes
+Outcome = dict[str, Any]  #: values of a line by name
 _Tokens = Sequence[re.Match[bytes]]
 
 
 class Template(NamedTuple):
-    """The rule by which to read lines that differ only in their digits."""
+    """A template that reads lines that differ only in their digits."""
 
     pattern: bytes  #: expression for the whole line, with a group for each needed number
     groups: list[tuple[str, Callable[[bytes], float | None]]]  #: name and conversion of each group
@@ -42,15 +42,15 @@ class Template(NamedTuple):
 
 
 class TemplateReader:
-    """Cache of a function that reads a text: texts of a known template are not parsed again."""
+    """Wrapper of a function that reads texts; texts with a known template are read faster."""
 
     def __init__(self, read: Callable[[str], Found | None]) -> None:
         self._read = read
         self._seen: dict[bytes, int] = {}  # text without digits → number of texts with numbers so far
-        self._known: dict[bytes, tuple[Any, ...]] = {}  # text without digits → what its template needs
+        self._known: dict[bytes, tuple[Any, ...]] = {}  # text without digits → parts of its template
 
     def __call__(self, text: str) -> Found | None:
-        """Return what the function returns for this text."""
+        """Return the same result as the wrapped function."""
         raw = text.encode("utf-8", "surrogatepass")
         key = raw.translate(None, DIGITS)
         known = self._known.get(key)
@@ -86,9 +86,9 @@ class TemplateReader:
 
 
 def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | None:
-    """Learn a template from a line and the function that reads it; ``None`` if there is none.
+    """Learn a template from a line and the function that reads lines; return ``None`` if that is impossible.
 
-    If the outcome has a time, that is a timestamp in the line; any other number is one of the line's numbers.
+    A time in the result must be a timestamp in the line; any other number must be derived from one number.
     """
     tokens = list(_TOKEN.finditer(raw))
     base = read(raw) if len(tokens) <= _MOST_TOKENS else None
@@ -96,7 +96,7 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
         return None
     changed: list[Outcome] = []
     for token in tokens:
-        if _number(token[0]) == _moved(raw, token):  # it is too small or too large to show what depends on it
+        if _number(token[0]) == _moved(raw, token):  # the number is too small or too large to change
             return None
         other = read(_changed_in(raw, token))
         if other is None or other.keys() != base.keys():
@@ -120,7 +120,7 @@ def learn(raw: bytes, read: Callable[[bytes], Outcome | None]) -> Template | Non
             return None
         wanted[first] = name, factor
     template = Template(*_expression(raw, tokens, wanted, stamp), base)
-    return template if re.fullmatch(template.pattern, raw) else None  # not if a number is too long
+    return template if re.fullmatch(template.pattern, raw) else None  # fails if a number is too long
 
 
 def _expression(
@@ -150,7 +150,7 @@ def _expression(
 def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
     """Return the line with a different last digit in this number.
 
-    The digit is not in the exponent, and rounding does not remove it.
+    An exponent and digits beyond the precision of floats remain unchanged.
     """
     mantissa = token.start() + min(12, len(re.split(rb"[eE]", token[0])[0]))
     at = max(found.end() for found in _NUMERALS.finditer(raw, token.start(), mantissa)) - 1
@@ -159,7 +159,7 @@ def _changed_in(raw: bytes, token: re.Match[bytes]) -> bytes:
 
 
 def _moved(raw: bytes, token: re.Match[bytes]) -> float | None:
-    """Return the number in the changed line; ``None`` if the change makes it no number."""
+    """Return the number in the changed line; ``None`` if the changed text is not a number."""
     moved = _TOKEN.match(_changed_in(raw, token), token.start())
     return None if moved is None else _number(moved[0])
 
@@ -170,7 +170,7 @@ def _same(value: float | None, two: float | None) -> bool:
 
 
 def _factor(raw: bytes, token: re.Match[bytes], value: float | None, other: float | None) -> float | None:
-    """Return the factor from number to value that holds in the line and in the changed line, or ``None``."""
+    """Return the factor from number to value, if it is the same in the line and in the changed line."""
     moved = _moved(raw, token)
     if value is None or other is None or moved is None:
         return None
@@ -186,14 +186,14 @@ def _number(text: bytes) -> float:
 
 
 def _times(number: float, factor: float) -> float:
-    """Return the value of a number, computed exactly as in the reading of single lines."""
+    """Multiply a number by a factor, with the same operations as the reader of single lines."""
     if factor == _INVERSE:
         return 1 / number
     return number / 1000 if factor == 1e-3 else number * factor
 
 
 def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], float | None]:
-    """Return the converter for numbers of the same form."""
+    """Return a converter for numbers of the same form."""
     if b"," in like:
         plain = _conversion(like.replace(b",", b""), name, factor)
         return lambda text: plain(text.replace(b",", b""))
@@ -211,7 +211,7 @@ def _conversion(like: bytes, name: str, factor: float) -> Callable[[bytes], floa
 
 
 def _shape_of(token: bytes) -> bytes:
-    """Return the expression for numbers of the same form."""
+    """Return a regular expression for numbers of the same form."""
     first, *others = (re.escape(part) for part in _NUMERALS.split(token))
     # a number may have any number of digits after the decimal point
     return first + _RUN + (rb"\d+" + _AT_ONCE).join(others)
@@ -220,7 +220,7 @@ def _shape_of(token: bytes) -> bytes:
 def _is_stamp(
     raw: bytes, tokens: _Tokens, stamp: list[int], time: float | None, changed: Sequence[Outcome]
 ) -> bool:
-    """Return whether the line's time is that of the text from the first to the last of these numbers."""
+    """Return whether the line's time is the timestamp from the first to the last of these numbers."""
     start, end = tokens[stamp[0]].start(), tokens[stamp[-1]].end()
     if stamp != list(range(stamp[0], stamp[-1] + 1)) or stamp_time(raw[start:end]) != time:
         return False
@@ -235,7 +235,7 @@ def _second(text: bytes) -> float | None:
 
 
 def stamp_time(text: bytes) -> float | None:
-    """Return the time of a timestamp by itself; the seconds, which many lines share, are cached."""
+    """Return the time of a timestamp; times without fractions are cached, because many lines share them."""
     if len(text) > 20 and text[19] in b".," and text[20:].isdigit():
         second = _second(text[:19])
         return None if second is None else second + int(text[20:]) / 10 ** (len(text) - 20)

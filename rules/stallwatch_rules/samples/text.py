@@ -23,10 +23,10 @@ _RESCALED = lazy(r"(?:Reducing|Increasing) dynamic loss scale from \S+ to (" + N
 
 
 def from_loss_scaler(text: str) -> Found | None:
-    """Read the lines of DeepSpeed's dynamic loss scalers; a skipped step is counted once.
+    """Read the lines of DeepSpeed's dynamic loss scalers; each skipped step is counted once.
 
-    ZeRO prints ``OVERFLOW!``; the optimizers without ZeRO print ``Grad overflow on iteration …`` and repeat
-    it in other words.
+    ZeRO prints ``OVERFLOW!``. The optimizers without ZeRO print ``Grad overflow on iteration …``, and then a
+    differently worded line about the same overflow.
     """
     values: dict[str, float] = {}
     if "OVERFLOW!" in text or "Grad overflow on iteration" in text:
@@ -47,7 +47,7 @@ def from_loss_scaler(text: str) -> Found | None:
 _ZH_COUNT = r"(\d{1,15}(?:,\d{3}){0,4}(?:\s?/\s?\d{1,15}(?:,\d{3}){0,4})?)"
 _ZH_STEP = lazy(
     r"第\s?" + _ZH_COUNT + r"\s?(?:个?(?:训练|迭代))?(步|轮)(?!\w)"
-)  # the number is between two words
+)  # the number is between two characters
 _ZH_LEAD = lazy(
     r"(?:正在)?训练(?:中|进度)?\s?[：:]\s{0,4}(?=第\s?\d)"
 )  # text before the step, without information
@@ -79,7 +79,7 @@ _ZH_PROSE = lazy(r"(?<=[\u4e00-\u9fff])(?<!训练)(?<!平均)(?<!当前)\s{1,4}l
 
 
 def in_english(text: str) -> str:
-    """Return the line with its counters and metrics named in English, and with prose unchanged."""
+    """Translate the names of counters and metrics in a Chinese line into English."""
     if _ZH_PROSE.search(text):
         return text
     text = _ZH_LEAD.sub("", text, count=1)
@@ -89,8 +89,8 @@ def in_english(text: str) -> str:
 
 
 _INTEGER = r"\d{1,15}(?:,\d{3}){0,4}"
-_STEP_WORDS = ("step", "iter", "num_updates")  # words of which the name of each counter contains one
-_STEP_NAME = 10  # maximum number of characters of a counter's name before its word in ``_STEP_WORDS``
+_STEP_WORDS = ("step", "iter", "num_updates")  # each name of a counter contains one of these words
+_STEP_NAME = 10  # maximum number of characters before that word in a counter's name
 _STEP = lazy(
     r"(?:(?:global|train(?:ing)?|optimi[sz]er)[ _]?steps?|steps?"
     r"|iterations?|iters?(?:\(train\))?|num_updates)"
@@ -99,16 +99,16 @@ _STEP = lazy(
     + r")(?:\s{0,4}/\s{0,9}("
     + _INTEGER
     + r"))?(?![\w%]|[.:]\d)"
-)  # expression for lower-case text; the name is not part of a longer name
+)  # for lowercase text; ``_find_step`` rejects parts of longer names
 _DEEPSPEED_TIMER = lazy(r"epoch=\d+/micro_step=\d+/global_step=(\d{1,15})")
 _ITEM_OF_EPOCH = lazy(
     r"(?:Epoch(?:\(train\))?|Train: data epoch):? {1,2}\[(\d{1,9})(?:/\d{1,9})?\]\s{0,4}"
     r"\[\s*(\d{1,15})/\s*(\d{1,15})\]"
-)  # form of mmengine, DETR, LAVIS and DINO
+)  # format of mmengine, DETR, LAVIS and DINO
 _ITEM_OF_EPOCHS = lazy(
     r"Epoch:?\s?\[(\d{1,9})/(\d{1,9})\]\((\d{1,15})/(\d{1,15})\)"
-)  # MiniMind: epochs from 1 to the last one
-# Counters within an epoch: of batches with their total, and of items in PyTorch's MNIST example.
+)  # format of MiniMind, which counts epochs from 1
+# Counters within an epoch: batches with their total, and items in PyTorch's MNIST example.
 _BATCH = lazy(
     r"\bbatch(?:es)?\s{0,4}[:=#]?\s{0,4}\[?\s{0,4}(?P<done>"
     + _INTEGER
@@ -126,14 +126,14 @@ _LOSS_FIRST = lazy(
     r"(?:(?:batch|current|(?P<mean>average|avg|mean)|eval(?:uation)?|val(?:id(?:ation)?)?|test|dev)[ _])?"
     r"(?:train(?:ing)?[ _])?(?:\w{1,12}_)?loss\s?[:=：]"
 )
-_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore's form, after its step
+_LOSS_IS = lazy(r", loss is (" + NUMBER + r")$")  # MindSpore's format, after its step
 _OLMO = lazy(r"\s{4}train/(?:CrossEntropyLoss|CE loss)=(" + NUMBER + r")$")  # a line of OLMo's record
 # "loss 2.0 lr 1e-5 " before "step 3", with only spaces and commas between the numbers.
 _LOSS_THEN_STEP = lazy(
     r"(?:train(?:ing)?[ _])?\b(?:[a-z]{1,12}_)?loss\s?[:=]?\s?" + NUMBER
     + r"(?:[,;| ]{1,3}[a-z_]{2,20}\s?[:=]?\s?" + NUMBER + r"){0,6}[,;| ]{1,4}(?:at )?$"
 )  # fmt: skip
-_LOSS_BEFORE = 200  # maximum number of characters before the step that are searched with ``_LOSS_THEN_STEP``
+_LOSS_BEFORE = 200  # maximum number of searched characters before the step, for ``_LOSS_THEN_STEP``
 _LOSS_NAME = 30  # maximum number of characters before "loss" in a match of ``_LOSS_FIRST``
 _DONE_IN = lazy(
     r"[\s:,|-]{0,4}(?:done|finished|completed|took)(?: in)? (" + NUMBER + r") ?s(?:ec(?:onds?)?)?\b[\s.]*$"
@@ -149,7 +149,7 @@ _MINDFORMERS = lazy(r"\{ ?(?=Epoch:\[)")
 
 
 def from_text(text: str) -> Found | None:
-    """Return the numbers of a line that begins with a step, or with a loss."""
+    """Return the numbers of a line that begins with a step or a loss."""
     timer = _DEEPSPEED_TIMER.search(text) if "/micro_step=" in text else None
     if timer:
         values = memory(text)
@@ -163,7 +163,7 @@ def from_text(text: str) -> Found | None:
     found = _find_step(lower)
     before = text[: _metrics_start(lower, found.start())] if found is not None else ""
     if found is not None and found[2] and "loss" in lower:
-        before = before.lstrip()  # "3/100" after an indentation is not source code
+        before = before.lstrip()  # indented "3/100" is not source code
     if found is None or not may_precede(before):
         item = _from_epoch_item(text) if "poch" in text else None
         return item or _from_epoch_part(text, lower) or _from_loss_first(text, lower)
@@ -174,10 +174,10 @@ def from_text(text: str) -> Found | None:
     stated = _LOSS_IS.match(lower, found.end()) if ", loss is " in lower else None
     if stated is not None:
         values["loss"] = number(stated[1])
-    if "loss" not in values and "loss" in lower[: found.start()]:  # the step may follow the loss
+    if "loss" not in values and "loss" in lower[: found.start()]:  # the step can follow the loss
         values = {**metrics_by_field(text[: found.start()]), **values}
     if "steps" in found[0] and total is None and values.keys() == {"learning_rate"}:
-        return None  # an argument list with the planned number of steps
+        return None  # the line lists arguments, among them the planned number of steps
     done = _DONE_IN.match(rest) if total is not None else None
     if done is not None:
         values["step_seconds"] = number(done[1])
@@ -190,7 +190,7 @@ def from_text(text: str) -> Found | None:
             return Found(step, total or None, values, "")
     rates(lower[found.end() :], values)
     epoch = _EPOCH_BEFORE.search(text, 0, found.start()) if "epoch" in lower else None
-    if epoch:  # the step may be counted within the epoch: then its total is not the run's
+    if epoch:  # the step can be counted within the epoch, so its total need not be that of the run
         values.setdefault("epoch", float(epoch[1]))
         total = None
     series = _series(with_zeroed_digits(text[: found.start(1)]))
@@ -198,10 +198,10 @@ def from_text(text: str) -> Found | None:
 
 
 def _whose(found: Found, before: str) -> Found:
-    """Return the numbers after this text, assigned to the evaluation if the text marks one.
+    """Return the numbers after this text, as those of an evaluation if the text mentions one.
 
-    An evaluation's loss is never the training loss, regardless of its name. Batches of an evaluation show
-    that the run continues, but are not steps of the run.
+    An evaluation's loss is not a training loss, whatever its name. Batches of an evaluation show that the run
+    continues, but are not steps of the run.
     """
     if not evaluates(before):
         return found
@@ -211,7 +211,7 @@ def _whose(found: Found, before: str) -> Found:
 
 
 def _metrics_start(lower: str, step: int) -> int:
-    """Return the offset at which a line's metrics begin: at its step, or at the loss right before it."""
+    """Return the offset of a line's metrics, which begin with the step or with a loss directly before it."""
     before = _LOSS_THEN_STEP.search(lower, max(0, step - _LOSS_BEFORE), step) if "loss" in lower else None
     return before.start() if before is not None else step
 
@@ -246,8 +246,8 @@ def from_short(text: str) -> Found | None:
 
 
 def _from_epoch_item(text: str) -> Found | None:
-    """Read lines that count the batches of an epoch; the steps of previous epochs are added."""
-    of_all = "](" in text  # the number of epochs is shown, too, and thus the run's last step
+    """Read lines that count the batches of an epoch, and add the steps of previous epochs."""
+    of_all = "](" in text  # the line also shows the number of epochs, and therefore the run's last step
     found = (_ITEM_OF_EPOCHS if of_all else _ITEM_OF_EPOCH).search(text)
     if found is None or not may_precede(text[: found.start()]):
         return None
@@ -267,7 +267,7 @@ def _from_epoch_item(text: str) -> Found | None:
 
 
 def _from_epoch_part(text: str, lower: str) -> Found | None:
-    """Read lines that show a loss and the progress within an epoch: their totals are not the run's."""
+    """Read lines with a loss and the progress within an epoch; their totals are not those of the run."""
     found = _BATCH.search(lower) if "batch" in lower else None
     if found is None and "[" in lower and ("epoch" in lower or "train:" in lower):
         found = _SHARE_OF_EPOCH.search(lower)
@@ -304,7 +304,7 @@ def _from_loss_first(text: str, lower: str) -> Found | None:
         return _whose(Found(None, None, values, "loss"), before)
     if evaluates_mean(before):
         return Found(None, None, {"eval_loss": values["loss"]}, EVALUATION)
-    named = lower[: found.end()]  # a mean over a part of the training; other means may be of a benchmark
+    named = lower[: found.end()]  # other means can be results of a benchmark
     return Found(None, None, values, "loss mean") if "epoch" in named or "train" in named else None
 
 

@@ -1,7 +1,7 @@
-"""Cut a source's bytes into chunks at fixed offsets, in whatever portions the bytes arrive.
+"""Split the bytes of a source into chunks at fixed offsets, regardless of the portions that arrive.
 
-Which lines of a source are read is decided chunk by chunk, so that the decision depends only on the source's
-bytes, and not on the portions in which they arrived.
+The lines to read are selected for each chunk, so that the selection depends only on the bytes of the source,
+and not on the portions in which they arrive.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _LINE_END = lazy(rb"[\r\n]")
 
 
 class Chunk(NamedTuple):
-    """Consecutive whole segments, each ended by a line feed or a carriage return."""
+    """Consecutive complete segments, each of which ends with a line feed or a carriage return."""
 
     data: bytes
     start: int  #: offset in the source
-    place: int  #: number of the chunk in the source's grid, in which chunks may be missing
+    place: int  #: number of the chunk, from its offset in the source; numbers can be missing
     torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
 
 
 class ChunkCutter:
-    """Cutter of a source's bytes at the first line feed at or after each multiple of ``size``.
+    """Splitter of a source's bytes at the first line feed at or after each multiple of ``size``.
 
-    If there is none for ``MAX_LINE`` bytes, the cut is at a carriage return or, failing that, at that limit:
-    the line reader drops the rest of such a line anyway.
+    If the next ``MAX_LINE`` bytes contain no line feed, the chunk ends at a carriage return, or else after
+    these bytes, because the line reader drops the rest of such a line anyway.
     """
 
     def __init__(self, size: int) -> None:
@@ -60,19 +60,19 @@ class ChunkCutter:
     def _cut(self, data: bytes) -> Chunk:
         chunk = Chunk(data, self._start, self._start // self._size, self._torn)
         self._start += len(data)
-        # A hole of NULs, as in a truncated log, is followed by a new line.
+        # A new line follows a hole of null bytes, as in a truncated log.
         self._torn = data[-1:] not in (b"\n", b"\r", b"\0")
         return chunk
 
 
 def chunk_end(data: bytes, boundary: int) -> int | None:
-    """Return the end of the chunk that reaches at least to ``boundary``; ``None`` if bytes are missing."""
+    """Return the end of a chunk of at least ``boundary`` bytes; ``None`` if more bytes are needed."""
     feed = data.find(b"\n", boundary - 1, boundary + MAX_LINE) + 1
     return feed or (line_end(data, boundary) if len(data) >= boundary + MAX_LINE else None)
 
 
 def line_end(data: bytes, boundary: int) -> int | None:
-    """Return the end of the first segment at or after ``boundary``; ``None`` if bytes are missing."""
+    """Return the end of the first segment at or after ``boundary``; ``None`` if more bytes are needed."""
     if len(data) < boundary:
         return None
     found = _LINE_END.search(data, boundary - 1, boundary + MAX_LINE)
@@ -82,7 +82,7 @@ def line_end(data: bytes, boundary: int) -> int | None:
 
 
 def whole_lines(portions: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """Yield a source's bytes in blocks of whole lines; the last line gets a line feed."""
+    """Yield a source's bytes in blocks of complete lines, with a line feed after the last line."""
     held: list[bytes] = []
     length = 0
     for portion in portions:

@@ -1,4 +1,4 @@
-"""Find repeats of the beginning of a long log: its program may have been started again (``starts``)."""
+"""Find repeats of the beginning of a long log, which can show a new start of its program (``starts``)."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.text.lazy import lazy
 
 REACH = 16 * 1024  #: number of bytes at the start of a source from which texts are taken
-BEFORE, AFTER = 4, 60  #: number of segments that are read before and after a repeat
+BEFORE, AFTER = 4, 60  #: number of segments to read before and after a repeat
 _MOST_TEXTS = 12
 _LEAST = 12  # minimum length of a text, in characters
-_OFTEN = 8  # maximum number of ranks that print a text of a head; more frequent texts are ignored
-_MOST_HITS = 256  # number of hits in a chunk above which the hits are not those of a head
+_OFTEN = 8  # maximum number of occurrences of a text in a head (one per rank); frequent texts are ignored
+_MOST_HITS = 256  # number of hits in a chunk from which the texts do not identify a head
 _TOGETHER = 40  # maximum number of segments between two texts of a head
 _PIECE = lazy(rb"[^\x00-\x1f\x7f-\xff0-9%|]{12,}")
 
 
 def head_texts(head: bytes) -> tuple[str, ...]:
-    """Return the longest part without digits of each of a source's first lines."""
+    """Return, for each of the first lines of a source, its longest part without digits."""
     found: list[bytes] = []
     seen: set[bytes] = set()
     for line in head[:REACH].splitlines()[: 4 * _MOST_TEXTS]:
@@ -37,7 +37,7 @@ def head_texts(head: bytes) -> tuple[str, ...]:
     return tuple(piece.decode() for piece in found)
 
 
-@functools.lru_cache(maxsize=16)  # the logs of ranks have the same beginning
+@functools.lru_cache(maxsize=16)  # the logs of different ranks begin in the same way
 def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
     """Return the scanner for the texts; ``None`` if they are too few to identify a head."""
     return (
@@ -46,7 +46,7 @@ def head_scanner(texts: tuple[str, ...]) -> BlockScanner | None:
 
 
 def heads_in(scanner: BlockScanner, segments: Segments) -> Sequence[int]:
-    """Return the segments that contain texts of the head near one another."""
+    """Return the segments with a text of the head that is followed closely by another text of the head."""
     numbers, ends = scanner.hits(segments.view, _MOST_HITS)
     if len(ends) == _MOST_HITS:
         return ()

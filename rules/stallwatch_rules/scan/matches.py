@@ -1,7 +1,7 @@
 """Find the matches of rules in a log of any size: rule, line, captures and time.
 
-This module finds, counts and charts matches in gigabytes, for ``stallwatch matches``. A diagnosis needs more
-of the log (``sources``).
+``stallwatch matches`` uses this module to find, count and chart matches in gigabytes of logs. A diagnosis
+reads more lines of the log (see ``sources``).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from stallwatch_rules.text.redact import redact, redact_part
 if TYPE_CHECKING:
     from stallwatch_rules.matching.matcher import Matcher
 
-CHUNK = 256 * 1024  #: size of a chunk in bytes: the processor's cache holds a chunk until it is processed
-_BACK = 8  # number of preceding segments that are searched for the time, if the line has none
+CHUNK = 256 * 1024  #: size of a chunk in bytes, small enough for the processor's cache
+_BACK = 8  # number of preceding segments to search for a time, if the line has none
 _BEFORE = 2048  # maximum number of bytes that are searched for the time
 _AT_ONCE = 128  # number of segments that are read together
-_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # a clock: a line without one has no time
+_CLOCK = lazy(rb"\d\d:\d\d:\d\d")  # every line with a time contains such a text
 
 
 class Match(NamedTuple):
     """A place where a rule fired."""
 
     rule: str
-    line: Line  #: the line, with its own time, or that of a line shortly before, or the last known time
+    line: Line  #: the line, with its time, that of a line shortly before, or the last known time
     captures: dict[str, str]
 
     def masked(self) -> Match:
-        """Return the match without the secrets of its line."""
+        """Return the match with the secrets in its line masked."""
         clean = redact(self.line.text)
         if clean == self.line.text:
             return self
@@ -48,12 +48,12 @@ class Match(NamedTuple):
         return Match(self.rule, msgspec.structs.replace(self.line, text=clean), captures)
 
     def bucket(self, seconds: float) -> float | None:
-        """Return the start of the period in which the rule fired; ``None`` without a time."""
+        """Return the start of the period of this length in which the rule fired; ``None`` without a time."""
         return None if self.line.time is None else self.line.time // seconds * seconds
 
 
 class MatchPatterns:
-    """A matcher's patterns, compiled for any number of scans; requires hyperscan."""
+    """The compiled patterns of a matcher, for any number of scans. Hyperscan is required."""
 
     def __init__(self, matcher: Matcher) -> None:
         pages = matcher.catalogue.pages.values()
@@ -64,8 +64,8 @@ class MatchPatterns:
             for page in scanned_rules(pages)
             for fires in (*[True] * len(page.patterns), *[False] * len(page.requires))
         ]
-        #: For each number that the index finds, its patterns, except those that a rule only requires of other
-        #: lines: the latter may match every tenth line.
+        #: For each number that the index finds, its patterns, without those of ``requires``, because these
+        #: can match every tenth line.
         self.owners = tuple(frozenset(one for one in found if fires[one]) for found in self.index.owners)
 
 
@@ -75,11 +75,11 @@ class _Waiting(NamedTuple):
     raw: bytes
     number: int  #: number of the segment's line
     before: bytes  #: the bytes before the segment
-    patterns: set[int]  #: numbers of the patterns that may match in the segment
+    patterns: set[int]  #: numbers of the patterns that can match in the segment
 
 
 class MatchScan:
-    """Scan of one source; its lines have ``rank`` unless they name another, and the prefix ``lead``."""
+    """Scan of a source with the line prefix ``lead``; ``rank`` applies to lines that do not name a rank."""
 
     def __init__(
         self,
@@ -93,14 +93,14 @@ class MatchScan:
         self._cutter = ChunkCutter(CHUNK)
         self._before = b""  # the end of the previous chunks
         self._begun: _Waiting | None = None  # the beginning of a line that has not ended
-        #: Many segments are read together: after a chunk was searched, the processor's caches do not contain
-        #: what reading needs, and reading a single line would take four times as long.
+        #: Segments that are read together. After the search of a chunk, the processor's caches do not contain
+        #: the data for reading, and reading a single line takes four times as long.
         self.waiting: list[_Waiting] = []
         self._time: float | None = None
         self.lines = 0  #: number of line ends so far
 
     def feed(self, data: bytes) -> Iterator[Match]:
-        """Yield the next matches; matches in ``data`` may be yielded with a later portion."""
+        """Yield the next matches. Matches in ``data`` can also be yielded with a later portion."""
         for chunk in self._cutter.feed(data):
             self._search(chunk)
             if len(self.waiting) >= _AT_ONCE:
@@ -115,9 +115,9 @@ class MatchScan:
         yield from self._read_waiting()
 
     def _search(self, chunk: Chunk, *, is_last: bool = False) -> None:
-        """Search a chunk for segments that may match, and queue them for reading."""
-        begun, self._begun = self._begun, None  # a line that began in a previous chunk
-        if begun is not None and not chunk.torn:  # a hole ended the line
+        """Search a chunk for segments that can match, and queue them for reading."""
+        begun, self._begun = self._begun, None  # the beginning of a line, from a previous chunk
+        if begun is not None and not chunk.torn:  # null bytes ended the line
             self.waiting += [begun] if begun.patterns else []
             begun = None
         segments = Segments(chunk.data)
@@ -138,7 +138,7 @@ class MatchScan:
             hit = _Waiting(
                 raw, number + segments.line_ends(0, unit), self._seen_before(data, start), patterns
             )
-            if begun is not None and not unit:  # the beginning and the end of an over-long line are read
+            if begun is not None and not unit:  # only the beginning and the end of a too long line are read
                 rest = b"" if is_open and unit == last else raw[-TAIL:]
                 hit = begun._replace(raw=begun.raw + rest, patterns=begun.patterns | patterns)
             if is_open and unit == last:
@@ -149,12 +149,12 @@ class MatchScan:
         self._before = (self._before + data[-_BEFORE:])[-_BEFORE:]
 
     def _seen_before(self, data: bytes, start: int) -> bytes:
-        """Return the bytes before a segment, which may be in the previous chunk."""
+        """Return the bytes before a segment, which can be in the previous chunk."""
         before = data[max(0, start - _BEFORE) : start]
         return before if len(before) == _BEFORE else (self._before + before)[-_BEFORE:]
 
     def _found(self, segments: Segments) -> dict[int, set[int]]:
-        """Return the segments in which patterns may match, each with the numbers of these patterns."""
+        """Return the segments in which patterns can match, with the numbers of these patterns."""
         owners, found = self._patterns.owners, dict[int, set[int]]()
         numbers, ends = self._patterns.index.hits(segments.view)
         hits = [(owners[number], end) for number, end in zip(numbers, ends, strict=True) if owners[number]]
@@ -179,7 +179,7 @@ class MatchScan:
         return reader.feed(raw + b"\n") + reader.finish()
 
     def _time_in(self, before: bytes) -> float | None:
-        """Return the last time in these segments; the first segment may be incomplete."""
+        """Return the last time in these bytes before a segment, which can begin inside a segment."""
         stop = len(before)
         for _ in range(_BACK):
             stop -= 1

@@ -1,6 +1,6 @@
-"""Choose the metric lines of a chunk to read: the first and last of each kind, and those near matches.
+"""Select the metric lines of a chunk to read: the first and last of each kind, and those near matches.
 
-The chosen lines show the steps, their pace and their end, though most metric lines are skipped.
+The selected lines show the steps, their durations and the last step, although most metric lines are skipped.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from stallwatch_rules.scan.segments import Segments
 from stallwatch_rules.scan.state import ScanSizes, ScanState, template_of
 from stallwatch_rules.text.lazy import lazy
 
-_WHOLE_EVERY = 8  # one chunk in this many is searched for kinds that were not found yet
-_MOST_BETWEEN = 300  # number of metrics between a chunk's two ends after which the search stops
-# Launchers' prefixes of the lines of a rank (``lines.ranks`` knows more prefixes, which few logs have). If a
-# line has several, the last one counts.
+_WHOLE_EVERY = 8  # every chunk with a multiple of this number is searched for more kinds
+_MOST_BETWEEN = 300  # maximum number of metrics found between the two ends of a chunk
+# Prefixes of launchers with the rank of a line. (``lines.ranks`` handles more prefixes, which are rare.) If
+# a line has several prefixes, the last one applies.
 _RANK_PREFIX = lazy(rb"(?:\[?(?:[Rr]ank|default|trainer|worker)[ _-]?(\d{1,6})\]?: ?)+")
-_NEAREST = 4  # the range that is searched first is the probe size divided by this
-_FARTHEST = 8  # factor by which the probe size is extended if the probe does not contain a metric
-_INDENTED = 5  # factor by which more indented neighbors of one template are read than others
+_NEAREST = 4  # the first search covers the probe size divided by this
+_FARTHEST = 8  # the last search covers this multiple of the probe size
+_INDENTED = 5  # factor of the limit per template for indented lines
 
 
 @dataclass
 class MetricOffsets:
-    """The offsets, in the view, of the metrics found in a chunk."""
+    """The offsets of the metrics found in the view of a chunk."""
 
-    #: (kind, offset) of the first metrics, up to a few of each kind
+    #: kind and offset of the first metrics, limited for each kind
     first: list[tuple[int, int]] = field(default_factory=list)
     last: dict[int, int] = field(default_factory=dict)
     counts: list[int] = field(default_factory=lambda: [0] * len(KINDS))
 
     def frequent(self, kind: int, share: int) -> int | None:
-        """Return the offset after which lines of this kind were skipped; ``None`` if none were."""
+        """Return the offset after which lines of this kind are skipped; ``None`` if all are read."""
         if self.counts[kind] <= (share if self.first else 0):
             return None
         return max((offset for one, offset in self.first if one == kind), default=0)
@@ -48,7 +48,7 @@ class MetricOffsets:
         share: int = 0,
         most: int | None = None,
     ) -> None:
-        """Count the metrics between two offsets, and stop after ``most``."""
+        """Count the metrics between two offsets, up to ``most``."""
         for kind, offset in kinds_at(scanner, view, start, end, most):
             self.counts[kind] += 1
             if self.counts[kind] <= share:
@@ -65,7 +65,7 @@ def kinds_at(
 
 
 def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> MetricOffsets | None:
-    """Return the last metric of each kind, if all kinds of the section are near the chunk's end."""
+    """Return the last metric of each kind if all kinds found in this section occur near the chunk's end."""
     if len(view) <= 3 * probe:
         return None
     for size in (probe // 4, probe):
@@ -80,7 +80,7 @@ def pick_last(scanner: BlockScanner, view: bytes, met: set[int], probe: int) -> 
 def pick(
     scanner: BlockScanner, view: bytes, index: int, met: set[int], share: int, probe: int
 ) -> MetricOffsets:
-    """Return the metrics of a chunk to read, and add their kinds to ``met``, the section's kinds so far."""
+    """Return the metrics of a chunk to read; add their kinds to ``met``, the kinds found in this section."""
     picked = MetricOffsets()
     size = len(view)
     if size <= 3 * probe:
@@ -104,9 +104,9 @@ def pick(
 
 
 class MatchSurroundings:
-    """Search of the surroundings of a match, for neighbors with new content and metrics that show its step.
+    """Search around a match for lines with new content, and for metrics that show the step of the match.
 
-    The search uses the bytes beside the match, because locating lines is slower.
+    The search uses the bytes around the match, because locating lines is slower.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class MatchSurroundings:
         self._redrawn = b"\r" in view
 
     def informative(self, unit: int, before: int, after: int) -> Iterator[int]:
-        """Yield the neighbors of a segment to read: each template a few times in a section.
+        """Yield the segments around a match to read: a few lines of each template in a section.
 
-        Indented lines are yielded more often, because they may continue a message.
+        More of the indented lines are yielded, because they can continue a message.
         """
         view, start = self._view, self._segments.start(unit)
         end = start
@@ -149,9 +149,9 @@ class MatchSurroundings:
         return True
 
     def ends(self, target: int, units: list[int]) -> list[tuple[int, bytes]]:
-        """Return a rule's first and last segment for each rank named at a line's start, with the rank.
+        """Return the first and the last segment of a rule for each rank at the start of lines, with the rank.
 
-        For a rank whose first segment in this section was returned before, only the last is returned.
+        If the rank's first segment in this section was returned earlier, only its last segment is returned.
         """
         if len(units) > 2 * self._sizes.ends:
             units = units[: self._sizes.ends] + units[-self._sizes.ends :]
@@ -170,7 +170,7 @@ class MatchSurroundings:
         return ends
 
     def steps(self, unit: int, rank: bytes, *, ahead: bool) -> list[int]:
-        """Return a rank's last metrics before a segment, to find its step; ``ahead``: also some after it."""
+        """Return a rank's last metrics before a segment, to find its step; ``ahead`` adds some after it."""
         start = self._segments.start(unit)
         before, behind = self._before(start, rank), self._behind(start, rank) if ahead else ()
         return [
@@ -179,7 +179,7 @@ class MatchSurroundings:
         ]
 
     def _before(self, start: int, rank: bytes) -> list[int]:
-        """Return the end of the last metric of each kind that counts steps."""
+        """Return the offset of the rank's last metric before `start`, for each kind that counts steps."""
         wanted = self._state.kinds & COUNTING
         last: dict[int, int] = {}
         behind = start
@@ -192,7 +192,7 @@ class MatchSurroundings:
         return [offset for kind, offset in last.items() if kind in COUNTING]
 
     def _behind(self, start: int, rank: bytes) -> list[int]:
-        """Return the ends of the first metrics after an offset."""
+        """Return the offsets of the rank's first metrics after `start`."""
         most, begin = self._sizes.next_metrics, start
         offsets: list[int] = []
         for size in self._ranges():
@@ -218,7 +218,7 @@ class MatchSurroundings:
         return ((kind, at) for kind, at in found if self._rank(self._line_start(at)) == rank)
 
     def _rank(self, at: int) -> bytes:
-        """Return the rank that a line names at its start; empty if it names none."""
+        """Return the rank at the start of a line, or empty bytes."""
         found = _RANK_PREFIX.match(self._view, at)
         return found[1] if found else b""
 
@@ -228,7 +228,7 @@ class MatchSurroundings:
         return ends + self._view.count(b"\r", begin, end) if self._redrawn else ends
 
     def _line_start(self, at: int) -> int:
-        """Return the start of the segment that contains this offset, or ends there."""
+        """Return the start of the segment that contains or ends at this offset."""
         start = self._view.rfind(b"\n", 0, at)
         return (max(start, self._view.rfind(b"\r", start + 1, at)) if self._redrawn else start) + 1
 

@@ -1,12 +1,12 @@
-"""Compile the targets of a scan: the catalogue's patterns in their raw form, and other signs.
+"""Compile the patterns that a scan searches for: those of the catalogue in raw form, and other patterns.
 
-``signs.json`` lists the other signs that make a line worth reading in a log that is too long to be read in
-full. Its patterns only select lines for the readers: too many patterns cost time, and a missing one loses
-information. In ``watches``, ``before`` and ``after`` are numbers of lines around a hit that are also read,
-``budget`` is the number read in a section, and for ``rare`` watches not every chunk is searched. Of lines
-with a ``severe`` word, one of each template is read. A ``warning`` is on many lines of a healthy log, and is
-searched only in some of the chunks. Each kind of ``metrics`` gets its share of a chunk; its ``series`` are
-those to which its lines may belong.
+``signs.json`` contains the other patterns, which select lines to read in a log that is too long to be read in
+full. More patterns take more time; with fewer patterns, information is lost. In ``watches``, ``before`` and
+``after`` are the numbers of lines around a hit that are also read, and ``budget`` is the number of hits that
+are read in a section; ``rare`` watches are not searched for in all chunks. Of lines with a ``severe`` word,
+one line of each template is read. A ``warning`` is on many lines of a healthy log, so it is searched for only
+in some of the chunks. A few lines of each kind of ``metrics`` are read in a chunk; they can belong to the
+``series`` of that kind.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from stallwatch_rules.pages.patterns import hyperscan
 from stallwatch_rules.records import Line
 from stallwatch_rules.scan.segments import Segments
 
-_DENSE = 4  #: if more than 1/4 of the segments contain a literal, all of the chunk is searched
+_DENSE = 4  #: if more than one in this many segments contains a literal, the whole chunk is searched
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """A kind of line that is read wherever it appears."""
+    """A kind of line that is read wherever it occurs."""
 
     name: str
     patterns: tuple[str, ...]
@@ -63,38 +63,38 @@ WATCHES, METRICS = _signs.watches, _signs.metrics
 TRACEBACK = WATCHES[0]
 KINDS = tuple(one.kind for one in METRICS)
 KIND_OF = tuple(kind for kind, one in enumerate(METRICS) for _ in one.patterns)  #: metric pattern → kind
-#: The kinds of metrics by which steps are counted.
+#: The kinds of metrics that count steps.
 COUNTING = frozenset(number for number, one in enumerate(METRICS) if one.series)
 
 
 class Target(NamedTuple):
-    """A rule, or a rule's context, whose lines are counted together."""
+    """The patterns of a rule, or those of its ``requires`` (its context), which are counted together."""
 
     rule: str
     patterns: Sequence[str]
     is_context: bool
-    excepts: bool  #: True if the rule has patterns of lines on which it does not fire
-    by_progress: bool  #: True if the steps around the matches decide how harmful they are
+    excepts: bool  #: True if the rule has ``unless``
+    by_progress: bool  #: True if the impact of the rule depends on progress
     matcher: Matcher
 
     @classmethod
     def of(cls, page: RulePage, is_context: bool, matcher: Matcher) -> Target:
-        """Return the target for the patterns, or the context, of a rule's page."""
+        """Return the target for the patterns or for the context of a rule's page."""
         patterns = page.requires if is_context else page.patterns
         return cls(page.id, patterns, is_context, bool(page.unless), page.harm == "by-progress", matcher)
 
     @property
     def sure(self) -> bool:
-        """True if every hit is a match."""
+        """True if every hit of the patterns is a match of the rule."""
         return not self.excepts and all(map(is_certain, self.patterns))
 
     @property
     def free(self) -> bool:
-        """True if the patterns match a raw line if they match the line that is read from it."""
+        """True if prefixes of a line have no effect on the result of matching."""
         return not self.excepts and not any(map(is_anchored, self.patterns))
 
     def fires(self, line: Line) -> bool:
-        """Return whether the rule fires on the line, once it is read."""
+        """Return whether the rule (or its context) matches the parsed line."""
         scan = self.matcher.scan([line])
         return any(entry[1] == self.rule for entry in (scan.contexts if self.is_context else scan.matches))
 
@@ -102,12 +102,12 @@ class Target(NamedTuple):
 class Hits(NamedTuple):
     """The hits in a chunk."""
 
-    found: list[tuple[int, int]]  #: pattern and segment of each hit, with repeats
+    found: list[tuple[int, int]]  #: pattern and segment of each hit; can contain duplicates
     worded: set[int]  #: segments with a severe word
 
 
 class PatternScanner:
-    """Search for the patterns that match in segments of a chunk: literals first, then patterns near them."""
+    """Scanner that searches a chunk for literals first, and then the segments with a hit for patterns."""
 
     def __init__(
         self,
@@ -127,21 +127,21 @@ class PatternScanner:
 
     @functools.cached_property
     def _most(self) -> LiteralIndex:
-        """The index without the ``rare`` patterns, made on demand: the first chunks use the full one."""
+        """The index without the ``rare`` patterns, built on demand; the first chunks use the full index."""
         return LiteralIndex(*self._given) if self._given[-1] else self._all
 
     @functools.cached_property
     def _patterns(self) -> BlockScanner:
-        """The scanner of the patterns that have literals, needed when a literal is found."""
+        """The scanner of the patterns with literals, built when the first literal is found."""
         patterns, store, *_ = self._given
         return BlockScanner(store.compiled(tuple(raw_form(patterns[number]) for number in self._covered)))
 
     def compile(self) -> None:
-        """Compile the parts that are otherwise compiled on demand."""
+        """Compile the parts that would otherwise be compiled on demand."""
         _ = self._most, self._patterns
 
     def find(self, view: bytes, segments: Segments, *, everything: bool = True) -> Hits:
-        """Return the hits in a chunk; if not ``everything``, without those of ``rare`` patterns."""
+        """Return the hits in a chunk, including those of ``rare`` patterns only with ``everything``."""
         index = self._all if everything else self._most
         found: list[tuple[int, int]] = []
         named: set[int] = set()
@@ -167,7 +167,7 @@ class PatternScanner:
 
 
 class ScanEngine(NamedTuple):
-    """The compiled patterns, which any number of scans share."""
+    """The compiled patterns, for any number of scans."""
 
     targets: tuple[Target, ...]
     target_of: tuple[int, ...]  #: index in ``targets`` for each pattern; higher numbers stand for ``WATCHES``
@@ -177,7 +177,7 @@ class ScanEngine(NamedTuple):
 
 
 def scan_engine(matcher: Matcher) -> ScanEngine | None:
-    """Return the engine for a matcher's catalogue; ``None`` if blocks cannot be scanned."""
+    """Compile the engine for a matcher's catalogue; return ``None`` if hyperscan cannot be used."""
     if matcher.engine != "hyperscan":
         return None
     patterns: list[str] = []
@@ -194,8 +194,8 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     for page in scanned_rules(matcher.catalogue.pages.values()):
         for target in (Target.of(page, False, matcher), Target.of(page, True, matcher)):
             if target.patterns:
-                # The text that a rule requires of other lines is usually near its match, where all lines are
-                # read, or at the start of the log.
+                # The patterns of ``requires`` are rare, because they usually match near the rule's match,
+                # where more lines are read, or at the start of the log.
                 add(len(targets), target.patterns, target.is_context)
                 targets.append(target)
     for number, watch in enumerate(WATCHES):
@@ -203,7 +203,7 @@ def scan_engine(matcher: Matcher) -> ScanEngine | None:
     store = matcher.catalogue.store
     try:
         scanner = PatternScanner(patterns, store, _signs.severe, rare)
-    except hyperscan.error:  # users' patterns may exceed hyperscan's limits
+    except hyperscan.error:  # patterns of users can exceed hyperscan's limits
         return None
     warning = BlockScanner(store.compiled((_signs.warning,)))
     metrics = BlockScanner(store.compiled(tuple(pattern for one in METRICS for pattern in one.patterns)))

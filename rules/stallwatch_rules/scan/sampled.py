@@ -1,9 +1,10 @@
-"""Decide chunk by chunk, from the bytes alone, which parts of a long log are read and which are only counted.
+"""Select the parts of each chunk of a long log to read, from the bytes of the chunk; count the other lines.
 
 Reading a line takes thousands of times as long as searching it for patterns. So only informative lines are
-read, in the same way as those of a short log: rules' matches and their surroundings, tracebacks, summaries,
-changes in the course of the run, a line of each template that reports a problem, and an even share of the
-metrics. The count of a rule's matches stays exact: frequent matches are counted without being read.
+read: matches of rules and the lines around them, tracebacks, summaries, changes in the course of the run, a
+line of each template that reports a problem, and an even share of the metrics. These lines are read in the
+same way as those of a short log. The number of a rule's matches is exact, because frequent matches are
+counted without being read.
 """
 
 from __future__ import annotations
@@ -28,39 +29,39 @@ _MOST_OF_TRACEBACKS = 400  # maximum number of segments of a chain of tracebacks
 _TRACEBACK = lazy(rb"[Tt]raceback \(most recent call last\)")
 _CHAIN = lazy(rb"During handling of the above exception|The above exception was the direct cause")
 _MARKS = lazy(rb"\x01+")
-_CHAIN_LINES = 4  # number of lines below a traceback that may contain the chain's marker and the next head
+_CHAIN_LINES = 4  # number of lines after a traceback to search for the next one in its chain
 _LIBRARY = lazy(rb"site-packages|dist-packages|[/\\]lib[/\\]python3|<frozen|<string>")
-# A line that may name its rank, or may be Stallwatch's own, is read.
+# Lines that can name their rank, or that Stallwatch can have written, are parsed.
 _MARKED = lazy(rb"[Rr]ank[ _\]\d]|\[default\d|\[trainer\d|\[worker\d|<std(?:out|err)>|stallwatch:")
-# The usual prefixes of launchers; if a line has several, the last one counts.
+# The usual prefixes of launchers. If a line has several, the last one applies.
 _RANK_PREFIX = lazy(rb"(?:\[(?:rank|default)(\d{1,6})\]: ?)+")
 _NONE: frozenset[str] = frozenset()
 _BAR, _DICT = KINDS.index("bar"), KINDS.index("dict")
-_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that may not contain a step
+_SIGNED = (b"'loss': ", b'"loss": ')  # texts in metric lines that do not always contain a step
 
 
 class Skipped(NamedTuple):
-    """The content skipped between two windows."""
+    """The content that is skipped between two windows."""
 
     segments: int
     ends: int  #: number of skipped line feeds
-    kinds: frozenset[str] = frozenset()  #: kinds of series that may be skipped
+    kinds: frozenset[str] = frozenset()  #: kinds of series with skipped samples
     losses: int = 0  #: number of skipped lines with a loss and without a step
 
 
 class Window(NamedTuple):
-    """Consecutive segments that are to be read."""
+    """Consecutive segments to read."""
 
     data: bytes
     head: bytes = b""  #: head of the container record, if that is skipped
-    more: tuple[tuple[str, int], ...] = ()  #: rule → number of similar lines that were skipped, but counted
+    more: tuple[tuple[str, int], ...] = ()  #: rule and number of similar lines that were counted and skipped
 
 
 class SearchedChunk(NamedTuple):
     """A chunk that was searched for patterns."""
 
     place: int  #: number of the chunk in the source
-    counts_as: int  #: number that decides how the chunk is searched
+    counts_as: int  #: number that determines how thoroughly the chunk is searched
     torn: bool  #: True if the chunk begins inside a line that exceeds the maximum length
     segments: Segments
     hits: Hits
@@ -68,10 +69,10 @@ class SearchedChunk(NamedTuple):
 
 
 class SampledScan:
-    """Scan of the chunks of one source in their order, with new budgets in each section.
+    """Scan of the chunks of one source in order, with new budgets in each section.
 
-    ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are texts from its
-    start.
+    ``lead`` is the prefix of the source's lines (``lines.line_prefix``), and ``heads`` are texts from the
+    start of the source.
     """
 
     def __init__(
@@ -93,8 +94,8 @@ class SampledScan:
     def search(self, chunk: Chunk) -> SearchedChunk | None:
         """Return the hits in a chunk; ``None`` for an empty chunk.
 
-        The search runs through all bytes of the chunk, after which a processor's caches contain none of
-        Python's own data: searching several chunks and then selecting from them is faster.
+        The search of a chunk replaces Python's data in the processor's caches. So it is faster to search
+        several chunks before selecting segments from them.
         """
         segments = Segments(chunk.data)
         if not segments.data:
@@ -114,7 +115,7 @@ class SampledScan:
 
 
 class _Selection:
-    """The selection of the segments of one chunk to read."""
+    """Selection of the segments to read in one chunk."""
 
     def __init__(
         self,
@@ -132,11 +133,11 @@ class _Selection:
         self._segments = segments = searched.segments
         self._view = segments.view
         self._mask = bytearray(segments.count)  # 1 for each segment to read
-        self._named: set[int] = set()  # segments of tracebacks of which only the naming lines are read
+        self._named: set[int] = set()  # segments of tracebacks of which only the identifying lines are read
         self._more: dict[int, list[tuple[str, int]]] = {}
-        self._counted: list[tuple[str, list[list[int]]]] = []  # a rule's segments that need not be read
+        self._counted: list[tuple[str, list[list[int]]]] = []  # rule, and segments to count, by rank
         self._nearby = MatchSurroundings(segments, self._view, engine.metrics, state, sizes)
-        self._behind = segments.count  # the segment after this chunk's windows
+        self._behind = segments.count  # the first segment after this chunk's windows
 
     def run(self) -> list[Skipped | Window]:
         torn = self._searched.torn
@@ -163,7 +164,7 @@ class _Selection:
         return self._with_rest(parts) if torn else parts
 
     def _with_rest(self, parts: list[Skipped | Window]) -> list[Skipped | Window]:
-        """Return the parts with the end of the over-long line at the chunk's start, if it ends here."""
+        """Return the parts, with the end of the too long line at the chunk's start if the line ends here."""
         rest, left = self._segments.raw(0, 1), parts[0]
         if not rest.endswith((b"\n", b"\r")) or not isinstance(left, Skipped):
             return parts
@@ -174,7 +175,7 @@ class _Selection:
         return [Skipped(1, 0), Window(rest[-TAIL:]), *after, *parts[1:]]
 
     def _mark(self, first: int, behind: int) -> None:
-        """Mark a range of segments for reading, as far as they are in this chunk."""
+        """Mark the segments of a range that are in this chunk for reading."""
         first, behind = max(0, first), min(behind, len(self._mask))
         self._mask[first:behind] = b"\1" * (behind - first)
 
@@ -183,7 +184,7 @@ class _Selection:
             self._mask[unit] = 1
 
     def _is_new(self, unit: int) -> bool:
-        """Return whether a segment is neither marked for reading nor known as part of a traceback."""
+        """Return whether a segment is neither marked for reading nor part of a repeated traceback."""
         return not self._mask[unit] and unit not in self._named
 
     def _read(self, unit: int, before: int = 0, after: int = 0) -> None:
@@ -191,7 +192,7 @@ class _Selection:
         self._behind = max(self._behind, unit + after + 1)
 
     def _read_near(self, unit: int, before: int, after: int) -> None:
-        """Read a rule's line, and lines around it with new content."""
+        """Mark a rule's line for reading, and the lines around it that have new content."""
         self._mask[unit] = 1
         if before or after:
             self._mark_each(self._nearby.informative(unit, before, after))
@@ -210,7 +211,7 @@ class _Selection:
                 continue
             block = _traceback_at(self._segments, head)
             behind = block.behind
-            if not block.whole:  # other output is between its lines, or the chunk ends in it
+            if not block.whole:  # other output interrupts it, or the chunk ends inside it
                 after = self._state.allowed(-1, self._sizes.torn_tracebacks, 1) * 6 + 2
                 after *= self._sizes.tracebacks_after
                 self._read(head, TRACEBACK.before, block.behind - head + after)
@@ -226,7 +227,7 @@ class _Selection:
 
     def _rule(self, number: int, units: list[int]) -> list[int]:
         target = self._engine.targets[number]
-        if target.is_context:  # only the occurrence of a context matters, so few of its lines are read
+        if target.is_context:  # a context only has to occur, so few of its lines are read
             allowed = self._state.allowed(number, self._sizes.contexts, len(units))
             self._mark_each(units[:allowed])
             return units
@@ -242,7 +243,7 @@ class _Selection:
         return units
 
     def _count(self) -> None:
-        """Read the first and the last of segments counted in bulk, and count those that are not read."""
+        """Mark the first and the last of the counted segments for reading, and count the others."""
         for _, groups in self._counted:
             for group in groups:
                 self._mask[group[0]] = self._mask[group[-1]] = 1
@@ -259,14 +260,14 @@ class _Selection:
             self._read(unit, watch.before, watch.after)
 
     def _complaints(self, worded: set[int], dense: bool) -> list[int]:
-        """Return segments that report a problem; warnings count only in some chunks."""
+        """Return the segments that report a problem, with warnings only in dense chunks."""
         if dense:
             _, ends = self._engine.warning.hits(self._view, self._sizes.warnings)
             worded = worded.union(self._segments.at(ends))
         return sorted(worded)
 
     def _severity(self, units: Iterable[int], known: set[int]) -> None:
-        """Read one line of each template, except lines that a rule knows."""
+        """Mark one line of each template for reading, except lines that rules match."""
         fresh = [unit for unit in units if unit not in known and self._is_new(unit)]
         templates = self._state.templates
         for unit in fresh:
@@ -274,7 +275,7 @@ class _Selection:
             met = templates.get(key, 0)
             if met:
                 templates[key] = met = met + 1
-                if not met & (met - 1):  # the 2nd, 4th, 8th …, so that the position of the latest is known
+                if not met & (met - 1):  # 2nd, 4th, 8th line …, to know roughly where the last line is
                     self._mask[unit] = 1
                     self._more.setdefault(unit, []).append(("", met // 2 - 1))
             elif len(templates) < self._sizes.templates and not self._mask[unit]:
@@ -305,7 +306,7 @@ class _Selection:
         return parts
 
     def _ranges(self) -> list[tuple[int, int]]:
-        """Return the ranges to read, each as its first segment and the segment after its last."""
+        """Return the ranges to read as pairs: the first segment, and the segment after the last."""
         return [marked.span() for marked in _MARKS.finditer(self._mask)]
 
     def _left(
@@ -324,7 +325,7 @@ class _Selection:
         return Skipped(behind - first, segments.line_ends(first, behind), kinds, losses)
 
     def _pieces(self, first: int, behind: int) -> list[Window]:
-        """Return windows for a range of segments; a line that represents others is its own window."""
+        """Return the windows of a range of segments; a line that represents others has a separate window."""
         segments = self._segments
         marks = sorted(unit for unit in self._more if first <= unit < behind) if self._more else []
         pieces = []
@@ -339,7 +340,7 @@ class _Selection:
         return pieces
 
     def _hidden(self, picked: MetricOffsets) -> list[tuple[int, frozenset[str]]]:
-        """Return the segments after which metrics are skipped, with their series; the last first."""
+        """Return the segments after which metrics are skipped, with their series, in descending order."""
         offsets = {
             kind: offset
             for kind in range(len(KINDS))
@@ -356,10 +357,9 @@ class _Selection:
         return found[::-1]
 
     def _uncounted_loss(self, picked: MetricOffsets) -> re.Pattern[bytes] | None:
-        """Return the text found once in each line with a loss and no step, if such lines are skipped.
+        """Return the text that identifies skipped lines with a loss and without a step, or ``None``.
 
-        If the source also contains a progress bar, the bar shows the steps, so these lines need not be
-        counted.
+        Such lines are counted only if the source contains no progress bar, because a bar shows the steps.
         """
         if picked.frequent(_DICT, self._sizes.samples) is None or _DICT not in picked.last:
             return None
@@ -369,16 +369,16 @@ class _Selection:
         text = self._segments.text(unit)
         if b"step" in text:
             return None
-        # Python's regular expressions find a text a third faster than bytes.count does.
+        # Regular expressions are a third faster than bytes.count.
         return next((re.compile(sign) for sign in _SIGNED if sign in text), None)
 
 
 def _by_rank(
     target: Target, segments: Segments, units: list[int], lead: LinePrefix | None
 ) -> list[list[int]]:
-    """Return the segments in which a rule may fire, grouped by the rank that their lines name.
+    """Return the segments in which a rule fires, grouped by the rank that their lines name.
 
-    After a ``lead``, each segment is read: only reading shows where its line starts.
+    With a ``lead``, each segment is parsed, because only parsing shows where the prefix ends.
     """
     plain = lead is None and not segments.recorded
     sure = target.sure and plain
@@ -387,7 +387,7 @@ def _by_rank(
     free = sure or target.free
 
     def ranks(unit: int) -> Iterable[int | None]:
-        """Return the ranks of a segment, usually one; none if the rule does not fire."""
+        """Return the ranks for which the rule fires in a segment (usually one or none)."""
         text = segments.text(unit)[:MAX_LINE]
         prefix = _RANK_PREFIX.match(text)
         unmarked = not _MARKED.search(text, prefix.end() if prefix else 0)
@@ -433,7 +433,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
             text = segments.text(at)
             if not text.startswith(prefix):
                 if at == head + 1 and text.startswith(b"  File "):
-                    prefix = b""  # a logger's prefix is only on the first line of a message
+                    prefix = b""  # a logger adds its prefix only to the first line of a message
                 else:
                     return _Traceback(at, b"", (), False)
             if text[len(prefix) : len(prefix) + 1] not in (b" ", b"\t", b""):
@@ -455,7 +455,7 @@ def _traceback_at(segments: Segments, head: int) -> _Traceback:
 
 
 def _chained(segments: Segments, final: int) -> tuple[int, int] | None:
-    """Return the marker of a chain after a final line, and the head that follows the marker."""
+    """Return the line that joins a traceback to the next one in a chain, and the head of the next one."""
     marker = -1
     for at in range(final + 1, min(final + 1 + _CHAIN_LINES, segments.count)):
         text = segments.text(at)

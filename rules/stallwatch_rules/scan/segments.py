@@ -1,7 +1,7 @@
-"""Prepare a chunk's bytes for patterns, and find its segments' ends: line feeds and carriage returns.
+"""Prepare the bytes of a chunk for patterns, and find the ends of segments: line feeds and carriage returns.
 
-The view of a chunk is its text in UTF-8, without colors, container escapes and foreign encodings. Every line
-feed and carriage return stays, so that the n-th segment of the view is the n-th segment of the chunk.
+The view of a chunk is its text in UTF-8, without colors, container escapes and foreign encodings. All line
+feeds and carriage returns are kept, so the n-th segment of the view is the n-th segment of the chunk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPESET_BEGINS = (b"\xe2\x80", b"\xc2\xa0", b"\xe3\x80\x80")
 # A container runtime's record: only the first segment of its line has the head.
 _RECORD = lazy(rb"\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:\d\d) (?:stdout|stderr) [FP](?::\w+)? ")
 _FEED, _ENDS = lazy(rb"\n"), lazy(rb"[\r\n]")
-_SLICE = 64 * 1024  # number of bytes that the processor's cache holds together with the results
+_SLICE = 64 * 1024  # number of bytes that fit into the processor's cache together with the results
 _SHORT = 8 * 1024  # number of bytes below which Python counts faster than numpy
 _PAYS = 32 * 1024 * 1024
 _counted = 0
@@ -43,9 +43,9 @@ _counted = 0
 def _count(data: bytes, value: bytes, start: int, end: int) -> int:
     """Count a byte between two offsets.
 
-    numpy counts seven times as fast as Python, but takes as long to load as Python takes for ``_PAYS`` bytes.
+    numpy counts seven times as fast as Python, but loading numpy takes as long as counting ``_PAYS`` bytes.
     """
-    global _counted  # number of bytes so far in this process: the best estimate of the remaining number
+    global _counted  # number of bytes counted in this process
     _counted += end - start
     if end - start < _SHORT or _counted < _PAYS:
         return data.count(value, start, end)
@@ -55,7 +55,7 @@ def _count(data: bytes, value: bytes, start: int, end: int) -> int:
 
 
 def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
-    """Return the positions of line feeds in a slice; if ``redrawn``, also those of carriage returns."""
+    """Return the positions of line feeds in a slice; with ``redrawn``, also those of carriage returns."""
     if _counted < _PAYS:
         form = _ENDS if redrawn else _FEED
         return [end.start() for end in form.finditer(data, start, start + _SLICE)]
@@ -68,10 +68,10 @@ def _ends_in(data: bytes, start: int, *, redrawn: bool) -> list[int]:
 
 
 class LineEnds:
-    """The positions of the line feeds in a block, and of its carriage returns, if any.
+    """The positions of the line feeds and carriage returns (the ends) in a block.
 
-    The ends are only counted, slice by slice. Their positions are computed only in the slices that are
-    queried, usually a few.
+    The ends in each slice of the block are counted. Their positions are computed only in slices that are
+    queried, which are usually few.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -85,7 +85,7 @@ class LineEnds:
         self.count = self._before[-1]
 
     def _counted(self, value: bytes) -> list[int]:
-        """Return how often a byte occurs before each slice, and in all slices."""
+        """Return the number of occurrences of a byte before each slice, and in all slices."""
         size = len(self._data)
         slices = range(0, size, _SLICE)
         counts = (_count(self._data, value, start, min(start + _SLICE, size)) for start in slices)
@@ -102,7 +102,7 @@ class LineEnds:
         return self._before[order] + (bisect_left(self._in(order), offset) if offset % _SLICE else 0)
 
     def feeds(self, number: int) -> int:
-        """Return how many of the first `number` ends are line feeds."""
+        """Return the number of line feeds among the first `number` ends."""
         if not self.redrawn:
             return min(number, self.count)
         if number >= self.count:
@@ -138,15 +138,15 @@ class Segments:
         return _RECORD.match(self.data) is not None or self.data[:8] == b'{"log":"'
 
     def at(self, offsets: Sequence[int]) -> list[int]:
-        """Return the segments of matches that end at these offsets of the view.
+        """Return the segments of the matches that end at these offsets of the view.
 
-        Ascending offsets are the fastest: most are in the segment of the previous offset.
+        Ascending offsets are the fastest, because most are in the same segment as the previous offset.
         """
         units: list[int] = []
         unit, start, end = 0, 1, 0  # last offset's segment, and the range of match ends in it
         for offset in offsets:
             if not start <= offset <= end:
-                # A match that ends at the very start, as an empty match may, is in the first segment.
+                # A match that ends at offset 0 is an empty match, and is in the first segment.
                 unit = self._ends.before(max(offset - 1, 0))
                 start = self.start(unit) + 1
                 end = self._ends.at(unit) + 1 if unit < self._ends.count else len(self.view)
@@ -178,7 +178,7 @@ class Segments:
         return self._ends.feeds(behind) - self._ends.feeds(first)
 
     def record_head(self, segment: int) -> bytes:
-        """Return the head of a segment's record, if the segment is not the first of its line."""
+        """Return the head of the segment's container record, unless the segment is the first of its line."""
         if not segment or not self._ends.redrawn:
             return b""
         data, start = self.data, self._raw_start(segment)
@@ -192,9 +192,9 @@ class Segments:
 
 
 def view_of(data: bytes, *, solid: bool = False) -> bytes:
-    """Return the chunk's text in UTF-8, in which every pattern is found that matches one of its lines.
+    """Return the chunk's text in UTF-8, in which all patterns are found that match one of its lines.
 
-    ``solid``: the data is known to be ASCII without escape characters; JSON may still escape some.
+    ``solid`` means that the data is ASCII without escape characters; JSON strings can still contain escapes.
     """
     if not solid and not data.isascii():
         data = _utf8(data)
@@ -204,7 +204,7 @@ def view_of(data: bytes, *, solid: bool = False) -> bytes:
     if data[:1] in (b"{", b" ") and _JSON_LINES.match(data):
         for escape, character in _JSON_ESCAPES:
             data = data.replace(escape, character)
-        solid = False  # the text may contain escape characters now
+        solid = False  # the text can contain escape characters now
     if not solid and b"\x1b" in data:
         data = TERMINAL_CODES_IN_BYTES.sub(b"", data)
     return data

@@ -1,8 +1,8 @@
-"""Group many small sources that print the same lines, so that only some of each kind are read line by line.
+"""Group small sources with the same lines, so that only some sources of each group are read line by line.
 
-Reading a small source takes fifty times as long as searching it. So many of them are searched at once, as one
-text, for the targets of a scan of a long log (``patterns``): sources with the same hits and the same end are
-of one kind. Possibly failed sources are read before those that look healthy.
+Reading a small source takes fifty times as long as searching it. For this reason, many small sources are
+joined and searched together, with the same patterns as a long log (``patterns``). Sources with the same hits
+and the same end are of one kind. Sources with signs of a failure are read before the others.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from stallwatch_rules.scan.segments import Segments, view_of
 from stallwatch_rules.text.lazy import lazy
 from stallwatch_rules.text.masking import template_key
 
-MANY = 512  #: minimum number of small sources of which only some are read
-#: maximum number of sources with signs of a failure that are read: in total, and of one kind
+MANY = 512  #: minimum number of small sources for grouping; fewer sources are all read
+#: maximum number of sources with signs of a failure that are read, in total and of one kind
 MOST_FAILED, OF_FAILED = 3072, 1024
 #: maximum number of sources without signs of a failure that are read: in total, and of one kind
 MOST_HEALTHY, OF_HEALTHY = 1024, 64
 # maximum number, within `OF_HEALTHY`, of sources that are read because their templates differ from those of
 # the others
 _TEXTS = 24
-_EXTREMES = 12  # number of sources that are read because they have the fewest lines, or the most
+_EXTREMES = 12  # number of the shortest sources, and of the longest, that are read
 _FAILED = ("traceback", "frame", "crash", "launcher")  # watches for signs of a failure
 _LAST = 4096  # number of bytes at the end of a source that contain the last line
-# A program's own report of its end, in which only the number distinguishes success from failure.
+# A program's report of its end, in which only the number distinguishes success from failure.
 _CODE = lazy(rb"(?i)(?:exit|return|status|code)\D{0,16}(\d{1,9})")
 
 Signs = frozenset[int | bytes]  #: numbers of targets, and templates of lines with a severe word
 
 
 class SourceOutline(NamedTuple):
-    """The result of a search of a small source."""
+    """The result of the search of a small source."""
 
-    kind: bytes  #: digest that is equal for sources with the same signs and the same end
-    texts: bytes  #: digest that is equal for sources with the same templates
+    kind: bytes  #: digest of the signs and of the last line
+    texts: bytes  #: digest of the templates
     lines: int
     failed: bool  #: True if a sign of a failure was found
     ended: float  #: time of the end of a failed source; infinite if no line shows it
 
 
 def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes]) -> list[SourceOutline]:
-    """Search sources as one text; ``failures`` are the numbers of the targets that show a failure."""
+    """Search sources together; ``failures`` contains the numbers of the targets that show a failure."""
     views = [view_of(source) for source in sources]
     views = [view if view[-1:] == b"\n" else view + b"\n" for view in views]
     segments = Segments(b"".join(views))
@@ -63,7 +63,7 @@ def outline_sources(engine: ScanEngine, failures: Signs, sources: Sequence[bytes
 
 
 def _by_source(behind: Sequence[int], found: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the source's number, the pattern and the segment of each hit."""
+    """Yield the number of the source, the pattern and the segment of each hit."""
     order = 0
     for unit, pattern in sorted(found):
         while unit >= behind[order]:
@@ -94,21 +94,21 @@ def _time_of(line: bytes) -> float:
 
 
 def failure_targets(engine: ScanEngine, rules: Collection[str]) -> Signs:
-    """Return the numbers of the targets that show a failure: these rules', tracebacks and other crashes."""
+    """Return the numbers of the targets that show a failure: these rules, tracebacks and other crashes."""
     found = {number for number, target in enumerate(engine.targets) if target.rule in rules}
     watches = len(engine.targets)
     return frozenset(found | {watches + n for n, watch in enumerate(WATCHES) if watch.name in _FAILED})
 
 
 class Chosen(NamedTuple):
-    """The sources to read, and the unread sources that print the same lines."""
+    """The sources to read, and the unread sources with the same lines."""
 
     numbers: set[int]
-    alike: dict[int, list[int]]  #: a typical source of a kind that is read → unread sources of its kind
+    alike: dict[int, list[int]]  #: a source that was read → unread sources of its kind
 
 
 def choose(found: Sequence[SourceOutline | None]) -> Chosen:
-    """Choose the sources to read; sources without an outline are not among them."""
+    """Choose the sources to read among the sources with an outline."""
     kinds: dict[bytes, list[int]] = {}
     for number, outline in enumerate(found):
         if outline is not None:
@@ -147,7 +147,7 @@ def _of(found: Sequence[SourceOutline | None], number: int) -> SourceOutline:
 def _healthy(
     numbers: Sequence[int], found: Sequence[SourceOutline | None], compositions: Counter[bytes]
 ) -> list[int]:
-    """Return the sources to read of one kind: with rare templates, the shortest, the longest and others."""
+    """Return the sources of one kind to read: those with rare templates, short ones, long ones and others."""
     if len(numbers) <= OF_HEALTHY:
         return list(numbers)
     first_of: dict[bytes, int] = {}

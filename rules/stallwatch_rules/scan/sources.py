@@ -1,4 +1,4 @@
-"""Read one source into a run's reading: its beginning and end completely, the rest in samples."""
+"""Read one source of a run: the beginning and the end completely, and selected lines of the rest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from stallwatch_rules.scan.state import ScanSizes
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _TOGETHER = 8  # number of chunks that are searched together, and then read together
 _AT_ONCE = 1024  # number of lines that are fed together
-_LONG_HEAD = 8  # maximum length of a head of few lines, as a multiple of the head's size
+_LONG_HEAD = 8  # maximum length of a head with few lines, as a multiple of the usual size
 
 
 class SourceReading:
-    """Reader of one source, which takes the bytes in portions.
+    """Reader of one source, which receives the bytes in portions.
 
-    ``engine`` is called once the source is longer than its head and its tail; if it returns ``None``, every
-    line is read.
+    ``engine`` is called when the source is longer than its head and tail. If it returns ``None``, all lines
+    are read.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class SourceReading:
         self._begun = b""
         self._first = b""  # the beginning of the source
         self._decoder: codecs.IncrementalDecoder | None = None
-        self._decided = False  # True once a byte order mark was searched for
+        self._decided = False  # True if the byte order mark has been checked
         self._head = 0  # number of bytes of the head so far
         self._head_segments = 0
         self._in_head = True
         self._whole = True  # True if the last chunk was read to its end
         self._searched: list[SearchedChunk] = []  # chunks that wait for selection
-        self._found: list[Line] = []  # lines to be fed together, because each call has a cost
+        self._found: list[Line] = []  # lines to feed together, because each call takes time
         self._asides: list[SkippedCount] = []
         self.bytes = 0
 
@@ -65,7 +65,7 @@ class SourceReading:
 
     @property
     def cut(self) -> int:
-        """The number of lines that were longer than the kept part of a line."""
+        """The number of lines that were shortened because they were too long."""
         return self._lines.cut
 
     def feed(self, data: bytes) -> None:
@@ -122,7 +122,7 @@ class SourceReading:
         self._reading.feed(lines, asides)
 
     def _decoded(self, data: bytes, *, final: bool = False) -> bytes:
-        """Return the bytes, converted to UTF-8 if they are UTF-16, so that line ends can be found."""
+        """Convert UTF-16 to UTF-8, so that line ends can be found; return other bytes unchanged."""
         if not self._decided:
             data = self._begun + data
             if len(data) < 3 and not final:
@@ -167,7 +167,7 @@ class SourceReading:
             self.apply(itertools.chain.from_iterable([self._scan.select(chunk) for chunk in searched]))
 
     def _read_head(self, chunk: Chunk) -> Chunk | None:
-        """Read the part that belongs to the head; return the rest of the chunk."""
+        """Read the part of the chunk that belongs to the head, and return the rest of the chunk, if any."""
         end = self._head_end(chunk.data)
         if end is None or end >= len(chunk.data):
             self._head += len(chunk.data)
@@ -180,7 +180,7 @@ class SourceReading:
         return Chunk(chunk.data[end:], chunk.start + end, chunk.place, False)
 
     def _head_end(self, data: bytes) -> int | None:
-        """Return the end of the head in the next bytes; ``None`` if the head continues after them."""
+        """Return the end of the head in these bytes; ``None`` if the head continues after them."""
         sizes = self._sizes
         for times in range(1, _LONG_HEAD + 1):
             wanted = times * sizes.head - self._head
@@ -194,7 +194,7 @@ class SourceReading:
     def _read(self, chunk: Chunk) -> None:
         self._select()
         data = chunk.data
-        if chunk.torn and not self._whole:  # the rest of a line whose beginning was skipped
+        if chunk.torn and not self._whole:  # the rest of a line, the beginning of which was skipped
             end = next((i + 1 for i, byte in enumerate(data) if byte in b"\r\n"), len(data))
             self.apply([Skipped(1, 0)])
             ended = data[end - 1 : end] in (b"\n", b"\r")

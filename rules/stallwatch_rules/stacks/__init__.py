@@ -1,1 +1,1 @@
-"""Locate the ranks of a stalled run: read stacks from three origins, fold them, and name the odd rank."""
+"""Locate the cause of a stall: read the stacks of ranks, group them, and find the ranks to blame."""

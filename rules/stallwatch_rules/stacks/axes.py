@@ -1,4 +1,4 @@
-"""Derive what the ranks of a process group share from the names that frameworks give the group.
+"""Derive the parallel axis of a process group from the names that frameworks give the group.
 
 Sources: Megatron-core 0.15 (``megatron/core/parallel_state.py``: ``_TENSOR_MODEL_PARALLEL_GROUP``), DeepSpeed
 0.19.8 (``deepspeed/utils/groups.py``; ``runtime/pipe/topology.py``: ``pp_proc_group``) and torch 2.13
@@ -33,7 +33,7 @@ _TOGETHER: dict[frozenset[Axis], Axis] = {
 
 
 def axis_of(names: Iterable[str], *, whole: bool = False) -> Axis:
-    """Return the axis that the first conclusive name shows; "world" if only the `whole` job fits."""
+    """Return the axis that the first conclusive name shows; "world" if the group is the `whole` job."""
     for name in names:
         found = frozenset(_AXES[word] for word in _WORDS.findall(name.lower()) if word in _AXES)
         axis = next(iter(found)) if len(found) == 1 else _TOGETHER.get(found, "")

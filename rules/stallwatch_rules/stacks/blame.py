@@ -1,10 +1,10 @@
-"""Judge which ranks of a run hold up the other ranks, and why, for rank states of any origin.
+"""Determine which ranks of a run hold up the other ranks, and why, for rank states from any source.
 
-The ranks and the collectives of their process groups form a wait-for graph. A rank that waits in a collective
-of a group waits for the members that have joined fewer collectives of that group; in a pipeline, for the
-adjacent stages; if no rank counts collectives, for ranks that do not wait. Most ranks of a stall are victims:
-the ranks at the end of all paths, which wait for no other rank, hold up the run. If paths end in a cycle,
-ranks took different code paths, and the suspects are the ranks that contradict most other ranks.
+The ranks and the collectives of their process groups form a wait-for graph. A rank in a collective of a group
+waits for the members that have joined fewer collectives of that group. In a pipeline, a rank waits for the
+adjacent stages. If no rank counts collectives, a rank waits for the ranks that do not wait. Most ranks of a
+stall are victims; the ranks at the ends of all paths, which wait for no other rank, hold up the run. If paths
+end in a cycle, ranks took different code paths, and the suspects are the ranks that contradict most others.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _GONE: tuple[Literal["ended", "stopped"], ...] = ("ended", "stopped")
 
 
 class Blame(msgspec.Struct, frozen=True):
-    """The judgment of a stall; `ranks` is empty if no rank is to blame, or if the culprit is not known."""
+    """The result for a stall; `ranks` is empty if no rank is to blame, or if it is unknown which."""
 
     ranks: tuple[int, ...] = ()
     why: Why = ""
-    candidates: tuple[int, ...] = ()  #: if `ranks` is empty: ranks of which some are to blame
+    candidates: tuple[int, ...] = ()  #: if `ranks` is empty, ranks among which the culprit is
     confidence: float = 0.0
 
 
@@ -47,10 +47,10 @@ def blame(
     hosts: Mapping[str, str] | None = None,
     silent: Sequence[str] = (),
 ) -> Blame:
-    """Judge which of the known ranks hold up the run, and why.
+    """Determine which of the known ranks hold up the run, and why.
 
-    `world`: number of ranks of the run, 0 if unknown. `hosts`: the folded ranks of each host. `silent`: hosts
-    that do not answer.
+    `world` is the number of ranks of the run, or 0 if unknown. `hosts` has the folded ranks of each host,
+    and `silent` the hosts that do not respond.
     """
     run = Run(groups, layout, world, hosts or {}, silent)
     found = _by_condition(run) or _by_waiting(run)
@@ -61,7 +61,7 @@ def blame(
 
 
 def _by_condition(run: Run) -> Blame | None:
-    """Judge by the state of the ranks' processes in the kernel, the strongest evidence."""
+    """Evaluate the kernel's state of the ranks' processes, which is the strongest evidence."""
     conditions = {group.condition for group in run.groups}
     if not run.groups:
         return Blame(tuple(sorted(run.silent)), "unreachable", (), UNSURE) if run.is_silent else Blame()
@@ -74,7 +74,7 @@ def _by_condition(run: Run) -> Blame | None:
         if why in conditions and len(conditions) > 1:
             found = run.ranks_where(at for at, group in enumerate(run.groups) if group.condition == why)
             if why == "ended" and run.silent and 2 * len(found) > len(run.owner):
-                # The launcher of the ended ranks ended them when it lost the host.
+                # The launcher ended these ranks because it lost the connection to the host.
                 return Blame(tuple(sorted(run.silent)), "unreachable", (), SILENT)
             return Blame(found, why, (), AGREED)
     return None
@@ -103,7 +103,7 @@ def _by_waiting(run: Run) -> Blame:
 
 
 def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool) -> Blame:
-    """Judge ranks that others wait for and that do not wait; prefer those missed by ranks with counters."""
+    """Blame ranks that do not wait and that others wait for, preferably those that counters show as late."""
     counted = busy & missed
     chosen = counted or busy
     owners = {run.owner[rank] for rank in chosen}
@@ -119,7 +119,7 @@ def _elsewhere(run: Run, busy: set[int], missed: set[int], *, others_wait: bool)
 
 
 def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
-    """Judge ranks that wait in a collective, but not for a rank, while other ranks wait for them."""
+    """Blame ranks in a collective that wait for no other rank, while other ranks wait for them."""
     different = _different_operations(run, late)
     if different is not None:
         return different
@@ -132,7 +132,7 @@ def _late(run: Run, graph: WaitGraph, late: set[int]) -> Blame:
 
 
 def _not_done(run: Run, late: set[int]) -> bool:
-    """Return whether the late ranks wait in a collective that all have joined or that others completed."""
+    """Return whether the late ranks wait in a collective that all members joined or that others completed."""
     for at in {run.owner[rank] for rank in late}:
         group = run.groups[at]
         for id, count in group.collectives.items():
@@ -154,7 +154,7 @@ def _not_done(run: Run, late: set[int]) -> bool:
 
 
 def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
-    """Judge ranks that wait for each other, by the number of ranks that each of them contradicts."""
+    """Blame, among ranks that wait for each other, those that contradict the most other ranks."""
     if odd := _called_otherwise(graph):
         return Blame(tuple(sorted(odd)), "diverged", (), COUNTED)
     inside = set().union(*circles)
@@ -172,9 +172,10 @@ def _in_a_circle(graph: WaitGraph, circles: Sequence[set[int]]) -> Blame:
 
 
 def _called_otherwise(graph: WaitGraph) -> set[int]:
-    """Return the ranks that called a different operation than most ranks that wait in the same collective.
+    """Return the ranks that called a different operation than most ranks in the same collective.
 
-    Backends without names of operations do not show in which group a rank waits, unless it waits in one only.
+    If a backend does not name operations, only ranks that wait in a single group are compared, because the
+    group of a rank that waits in several groups is unknown.
     """
     called: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for rank, nodes in graph.edges.items():
@@ -190,10 +191,11 @@ def _called_otherwise(graph: WaitGraph) -> set[int]:
 
 
 def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) -> set[int]:
-    """Return the ranks at a place that others reach after a different number of collectives.
+    """Return the ranks at a place where other ranks have joined a different number of collectives.
 
-    Only collectives of the same kind of group are compared. Ranks of one stage run one program. Other stages
-    count only if they confirm all other ranks of `among`.
+    Only collectives of the same kind of group are compared. Ranks of the same stage are compared first,
+    because they run the same program. Other stages are compared only if they confirm all other ranks of
+    `among`.
     """
     run = graph.run
     stage = {rank: at for stages in run.passing for at, rank in enumerate(stages)}
@@ -217,9 +219,9 @@ def _out_of_place(graph: WaitGraph, splits: Sequence[Split], among: set[int]) ->
 
 
 def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, the members of its groups that are ahead of it in one kind and behind in another.
+    """Count, for each rank, the members of its groups that are ahead in one kind and behind in another.
 
-    Ranks of one group run one program, so no order of their collectives allows both.
+    The ranks of one group run the same program, so both cannot occur in any order of their collectives.
     """
     votes: Counter[int] = Counter()
     for split in splits:
@@ -238,13 +240,13 @@ def _contradictions(run: Run, splits: Sequence[Split]) -> Counter[int]:
 
 
 def _is_further(rank: Sequence[tuple[Role, int]], other: Sequence[tuple[Role, int]]) -> bool:
-    """Return whether one rank has joined more collectives than another in some kind of group."""
+    """Return whether a rank has joined more collectives than another rank in any kind of group."""
     theirs = dict(other)
     return any(joined > theirs.get(role, joined) for role, joined in rank)
 
 
 def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
-    """Count, for each rank, the split groups that have it in the smaller part, minus those in the larger."""
+    """Count the split groups with the rank in the smaller part, minus those with it in the larger part."""
     votes: Counter[int] = Counter()
     for split in splits:
         smaller, larger = sorted((split.late, split.ahead), key=len)
@@ -255,7 +257,7 @@ def _smaller_parts(splits: Sequence[Split]) -> Counter[int]:
 
 
 def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
-    """Judge ranks that joined a different operation than most others as the same collective of a group."""
+    """Blame ranks that joined a collective with a different operation than most other ranks."""
     within = set(among)
     called: dict[tuple[str, int], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     members = {id: frozenset(ranks) for id, ranks in run.members.items()}
@@ -266,7 +268,7 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
         for id, count in group.collectives.items():
             operation = count.operation.replace("_", "").lower()
             if not operation and count.done is None and id in whole and run.waits(at):
-                operation = f"{group.what} {group.place}"  # all members wait, but only for each other
+                operation = f"{group.what} {group.place}"  # all members wait, and only for each other
             if operation and group.condition != "ended":
                 called[id, count.joined][operation].update(members[id].intersection(group.ranks) & within)
     odd: set[int] = set()
@@ -290,13 +292,13 @@ def _different_operations(run: Run, among: Iterable[int]) -> Blame | None:
 
 
 def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Blame:
-    """Judge ranks that all wait, and of which none is behind another according to its counters."""
+    """Evaluate a stall in which all ranks wait, and no counter shows that a rank is behind."""
     if all(group.kind == "joining" for group in run.groups) and not run.unreported:
         return Blame((), "outside", (), STACKS)
     if for_unknown and counts:
         return Blame()
     if behind := _done_less(run):
-        return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch may count completed work late
+        return Blame(behind, "unfinished", (), STACKS)  # with gloo, torch can count completed work late
     done_counted = len(graph.visible) == len(run.owner)
     level = not graph.splits and all(group.collectives for group in run.groups)
     apart = _other_places(run, range(len(run.groups)), level=level)
@@ -307,7 +309,7 @@ def _together(run: Run, graph: WaitGraph, counts: bool, for_unknown: bool) -> Bl
 
 
 def _done_less(run: Run) -> tuple[int, ...]:
-    """Return the few ranks that completed fewer collectives of a group that all joined equally often."""
+    """Return a small minority of ranks that completed fewer collectives of a group than its other members."""
     found: set[int] = set()
     for id, ranks in run.members.items():
         done: dict[int, set[int]] = defaultdict(set)
@@ -326,10 +328,10 @@ def _doing(group: StackGroup) -> tuple[str, str, str, int | None]:
 
 
 def _other_places(run: Run, of: Iterable[int], *, level: bool = False) -> Blame:
-    """Judge by stacks alone: the ranks with a different activity than most ranks; all ranks if it is a tie.
+    """Blame the ranks with a different activity than most ranks, from stacks alone; all ranks if it is a tie.
 
-    If ranks meet in groups of several kinds, or in a pipeline, victims are at many places and no judgment is
-    possible, unless all ranks are `level`: they have joined the same number of collectives of each group.
+    If ranks communicate in groups of several kinds, or in a pipeline, victims wait at many places and stacks
+    are inconclusive, unless the ranks are `level`: they have joined equally many collectives of each group.
     """
     places: dict[tuple[object, ...], set[int]] = defaultdict(set)
     for at in of:

@@ -30,11 +30,11 @@ _TOGETHER = ("collective", "joining")  # kinds of calls in which a rank waits fo
 
 
 def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue) -> Diagnosis:
-    """Return the diagnosis with the stacks' sentence in its digest, and the odd rank in its primary cause.
+    """Return the diagnosis with a sentence about the stacks, and with the odd rank in its primary cause.
 
-    Only a standstill without a cause gets the odd rank. The stacks replace the silent hang's advice if the
-    run has no other known cause. A cause that was read from a log is not moved to another rank: the rank that
-    hangs may hang because of that cause.
+    The odd rank is added only to a standstill without a known cause. Then the result of the stacks also
+    replaces the advice of the rule for silent hangs. A cause that was read from a log keeps its rank, because
+    the odd rank can hang as a consequence of that cause.
     """
     summary = sentence(stacks)
     if isinstance(summary, str):
@@ -45,7 +45,7 @@ def with_stacks(diagnosis: Diagnosis, stacks: StallStacks, catalogue: Catalogue)
     if primary is not None and primary.rule in STANDSTILLS and (stacks.odd or (alone and _known(stacks))):
         rank = stacks.odd[0] if stacks.odd else stacks.groups[0].ranks[0]
         host = host_of(rank, stacks.hosts) or primary.host
-        if host != primary.host:  # the last line of a rank on another host is the wrong place to inspect
+        if host != primary.host:  # the file and line of the primary cause are on a different host
             primary = replace(primary, host=host, file="", line=0)
         primary = replace(
             primary,
@@ -85,7 +85,7 @@ def advises_stacks(fix: Text) -> bool:
 
 
 def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
-    """Return the primary cause of ranks whose wait timed out, with the rank that holds up the run."""
+    """Return the primary cause, a timeout of waiting ranks, with the rank that holds up the run."""
     evidence = [reason, *(line for line in primary.evidence if line != reason)]
     if primary.rank == rank:
         return replace(primary, evidence=evidence)
@@ -94,7 +94,7 @@ def _of_missing(primary: Primary, rank: int, reason: Message) -> Primary:
 
 
 def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
-    """Return the diagnosis with this advice instead of the silent hang's own advice."""
+    """Return the diagnosis of a silent hang with different advice."""
     primary = diagnosis.primary
     if primary is None or primary.rule != SILENT_HANG:
         return diagnosis
@@ -102,7 +102,7 @@ def with_advice(diagnosis: Diagnosis, advice: Advice) -> Diagnosis:
 
 
 def _advised(primary: Primary, advice: Advice, look: Message | None = None) -> Primary:
-    """Return the primary cause with this advice, after the message about the stacks if there is one."""
+    """Return the primary cause with this advice; a message about the stacks comes first, if there is one."""
     why, *fixes = map(message, advice)
     return replace(primary, why=why, fixes=[look, *fixes] if look is not None else fixes)
 
@@ -120,13 +120,13 @@ def _all_join(stacks: StallStacks) -> bool:
 
 
 def background_rules(rule: str, diagnosis: Diagnosis) -> list[str]:
-    """Return the rules that occur with a stall of `rule` but do not explain why a rank itself hangs."""
+    """Return rules that occur together with a stall of `rule`, but do not explain why a rank hangs."""
     beside = any(finding.rule == TRACE_CACHE for finding in diagnosis.findings)
     return [TRACE_CACHE] if beside and rule == SILENT_HANG else []
 
 
 def ranks_elsewhere(stacks: StallStacks | None) -> list[int]:
-    """Return the ranks that the other ranks wait for, if all are known to be outside collectives."""
+    """Return the ranks that other ranks wait for, if all of them are known to be outside of collectives."""
     odd = [group for group in stacks.groups if set(group.ranks) & set(stacks.odd)] if stacks else []
     if stacks is None or any(group.kind in (*_TOGETHER, "unknown") for group in odd):
         return []
@@ -139,14 +139,14 @@ def _known(stacks: StallStacks) -> bool:
 
 
 def _shown(primary: Primary, look: Message) -> Primary:
-    """Return the primary cause with the stacks' message as its first fix, without advice to take stacks."""
-    first = replace(look, then=())  # the message before the file with the stacks was written
+    """Return the primary cause with the message about the stacks in place of advice to take stacks."""
+    first = replace(look, then=())  # the same message, without the name of the file with the stacks
     others = [fix for fix in primary.fixes if not advises_stacks(fix) and fix not in (look, first)]
     return replace(primary, fixes=[look, *others])
 
 
 def _without_unknown_cause(finding: Finding) -> Finding:
-    """Return the finding of a silent hang without the note that no line shows the cause: the stacks do."""
+    """Remove the note that no line shows the cause from a silent hang, because the stacks show the cause."""
     if finding.rule != SILENT_HANG:
         return finding
     return replace(finding, note=without_sentence(finding.note, "diagnosis.nothing-says-why"))

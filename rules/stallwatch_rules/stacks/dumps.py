@@ -1,4 +1,4 @@
-"""Read a dump of torch's flight recorder: the position of one rank in its process groups, and its wait.
+"""Read a dump of torch's flight recorder: a rank's position in its process groups and pending collective.
 
 torch writes a file for each rank when a collective times out (2.13, ``FlightRecorder::dump`` and
 ``dump_json`` in torch/csrc/distributed/c10d/FlightRecorderDetail.hpp): a pickle, or JSON without frames. A
@@ -69,8 +69,8 @@ def read_dump(value: Mapping[str, Any], rank: int) -> Dumped:
 def _at_oldest(recorded: Recorded) -> Recorded:
     """Return the recorder's data with the counters of each group reduced to its oldest pending collective.
 
-    Programs run ahead of their devices, each by a different number of collectives; a device has come no
-    further than the oldest collective that is under way.
+    Each program is ahead of its device by a different number of collectives; the device has not gone beyond
+    the oldest pending collective.
     """
     oldest: dict[int, Waiting] = {}
     for wait in sorted(recorded.waiting, key=lambda one: one.number):
@@ -84,14 +84,14 @@ def _at_oldest(recorded: Recorded) -> Recorded:
 
 
 def _doing(recorded: Recorded, entries: Sequence[Mapping[str, Any]]) -> RankActivity:
-    """Return the oldest pending collective of the rank, or the place of its last call."""
+    """Return the oldest pending collective of the rank, or else the place of its last call."""
     last = entries[-1] if entries else {}
     if recorded.waiting:
         first = recorded.waiting[0]
         frames = next((found for one in entries if _is_of(one, first.number) and (found := _frames(one))), ())
         return RankActivity("collective", first.operation, place_of(frames), frames)
     frames = _frames(last)
-    # Only the last message to one rank is certain: messages of a batch never appear as completed.
+    # Only the last point-to-point message is certain, because batched messages are never marked as completed.
     if last.get("is_p2p") and last.get("state") != "completed":
         named = str(_entry(last).get("profiling_name", ""))
         operation = named.rpartition(":")[2].partition(" ")[0]
@@ -104,7 +104,7 @@ def _is_of(entry: Mapping[str, Any], number: int) -> bool:
 
 
 def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry that are used here, if they have the form that torch gives them."""
+    """Return the fields of an entry that this module uses, without values of unexpected types."""
     found: dict[str, Any] = {name: value for name in _FIELDS if isinstance(value := entry.get(name), _PLAIN)}
     group = entry.get("process_group")
     if isinstance(group, _LISTS) and group and isinstance(group[0], str):
@@ -113,7 +113,7 @@ def _entry(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _groups(config: Any) -> list[tuple[str, str, list[int]]]:
-    """Return name, description and ranks of the process groups; with gloo, a group may have no name."""
+    """Return name, description and ranks of the process groups; with gloo, the name can be empty."""
     found = []
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks, about = (group.get("ranks"), group.get("desc")) if isinstance(group, dict) else (None, None)

@@ -1,9 +1,9 @@
 """Read torch's report about the process groups of one rank.
 
-A number counts the collectives of a process group in the order in which the rank joined them, so a rank with
-a smaller number has not reached the collective in which the other ranks wait. Every backend counts the
+The collectives of a process group are numbered in the order in which a rank joins them. So a rank with a
+smaller number has not reached the collective in which the other ranks wait. All backends count the
 collectives that a rank has joined; torch's flight recorder also counts completed collectives. torch 2.13
-writes its numbers as text.
+writes these numbers as text.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_recorder(answer: Any) -> Recorded:
 
 
 def _not_above(joined: int, done: int | None) -> int | None:
-    """Return the number of completed collectives, or ``None`` if it includes NCCL's messages to one rank.
+    """Return the number of completed collectives, or ``None`` if it includes point-to-point messages of NCCL.
 
     Source: ``ProcessGroupNCCL::workEnqueue`` and ``initWork`` of torch 2.13 (``seqP2P_``).
     """
@@ -110,8 +110,8 @@ def _recorded_as(groups: list[_Group], counts: dict[int, Counts], entries: list[
         group.recorded: group for group in groups if group.recorded in counts and group.recorded is not None
     }
     for number, group in likely.items():
-        # The rank may have joined more collectives between the two queries. A pipeline's group also counts
-        # messages.
+        # The rank can have joined more collectives between the two queries. The group of a pipeline also
+        # counts messages.
         behind = (group.joined or 0) - counts[number].joined
         if sure.get(number, group.name) != group.name or (
             group.axis != "pp" and not 0 <= behind <= _MOST_BEHIND
@@ -143,7 +143,7 @@ def _number(status: Any, name: str) -> int | None:
 
 
 def _whole(value: Any, least: int = 0) -> int | None:
-    """Return an integer, or text of digits, as an integer if it is at least `least`; else ``None``."""
+    """Convert an integer or a text of digits to an integer; return ``None`` if it is less than `least`."""
     is_integral = isinstance(value, float) and value.is_integer()
     if is_integral or (isinstance(value, str) and _DIGITS.fullmatch(value)):
         value = int(value)

@@ -1,4 +1,4 @@
-"""Fold all ranks of a stall: ranks in the same state form one group, and the odd ranks are named."""
+"""Group all ranks of a stall by state, and mark the odd ranks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def fold(
     seconds: float = 0.0,
     doing: Mapping[int, RankActivity] | None = None,
 ) -> StallStacks:
-    """Fold `ranks`, one record each; `time` is the moment of the query, `seconds` its duration.
+    """Group the records of `ranks` by state, for a query at `time` that took `seconds`.
 
-    The activity of each rank is read from its stack, unless `doing` overrides it.
+    The activity of each rank is derived from its stack, unless `doing` contains it.
     """
     known = doing or {}
     layout = _layout(ranks)
@@ -57,10 +57,10 @@ def over_hosts(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> StallStacks:
-    """Join the stacks of all hosts of a run, keyed by host. `silent`: hosts that do not answer.
+    """Join the stacks of the hosts of a run, keyed by host.
 
-    `ranks`: the folded ranks of each known host, including hosts without stacks. A rank that two hosts report
-    is assigned to neither host: it is left out of the groups, and is a candidate.
+    `silent` has the hosts that do not respond, and `ranks` the folded ranks of each known host, including
+    hosts without stacks. A rank that two hosts report is omitted from the groups and becomes a candidate.
     """
     layout: dict[str, RankGroup] = {}
     for part in parts.values():
@@ -100,7 +100,7 @@ def by_host(looks: Iterable[tuple[str, StallStacks]]) -> dict[str, StallStacks]:
 
 
 def _judged(stacks: StallStacks, world: int, ranks: Mapping[str, str] | None = None) -> StallStacks:
-    """Return the stacks with the odd ranks named, and their groups last."""
+    """Return the stacks with the odd ranks, the groups of which come last."""
     known = sum(len(group.ranks) for group in stacks.groups)
     hosts = {**(ranks or {}), **stacks.hosts}
     found = blame(stacks.groups, stacks.layout, world=world, hosts=hosts, silent=stacks.silent)
@@ -124,7 +124,7 @@ def _parted(group: StackGroup, odd: frozenset[int]) -> list[StackGroup]:
 
 
 def _layout(ranks: Sequence[RankAnswer]) -> dict[tuple[str, int], RankGroup]:
-    """Return the process groups with known members, by name and rank: several groups may share a name."""
+    """Return the process groups with known members by name and rank, because names are not unique."""
     groups: dict[tuple[str, tuple[int, ...]], RankGroup] = {}
     found: dict[tuple[str, int], RankGroup] = {}
     for rank in ranks:
@@ -186,7 +186,7 @@ def line(frame: Frame) -> str:
 
 
 def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups with equal activity whose ranks are equally far in each process group that they share.
+    """Join groups with equal activity that have equal counts in each process group that they share.
 
     The result does not depend on how the ranks were grouped before.
     """
@@ -203,7 +203,7 @@ def _joined(groups: Iterable[StackGroup], members: Mapping[str, Sequence[int]]) 
 
 
 def _equally_far(groups: Sequence[StackGroup], members: Mapping[str, Sequence[int]]) -> list[StackGroup]:
-    """Join groups with equal activity; groups with different counts in a process group stay apart."""
+    """Join groups with equal activity, except groups with different counts in a process group."""
     far: dict[str, Collectives] = {}
     split = {
         id
@@ -260,7 +260,7 @@ def _joined_groups(groups: Sequence[StackGroup]) -> StackGroup:
 
 
 def _counted(groups: Sequence[StackGroup]) -> str:
-    """Return the process group in which the numbers of ranks differ most; empty if all are equal."""
+    """Return the process group in which the counts of ranks differ most; empty if all counts are equal."""
     counts: dict[str, list[int]] = defaultdict(list)
     for group in groups:
         for id, count in group.collectives.items():

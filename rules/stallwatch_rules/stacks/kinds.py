@@ -1,8 +1,8 @@
 """Map library calls to their meaning: a table of places in packages, with the activity of a rank there.
 
-Files are written as in an installed package, with ``/``; functions without their class. Frames are searched
-from the innermost outwards, and the first row that fits counts. Rows of a later tier count only if no row of
-an earlier tier fits: a thread that waits for a queue may wait for data.
+Files have the form of paths in an installed package, with ``/``, and functions have no class names. Frames
+are searched from the innermost outward, and the first row that matches applies. Rows of a later tier apply
+only if no row of an earlier tier matches, because a thread that waits for a queue can actually wait for data.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from stallwatch_rules.text.lazy import lazy
 
 
 class Row(msgspec.Struct, frozen=True):
-    """Frames that have one meaning."""
+    """A pattern for stack frames with a common meaning."""
 
     kind: Kind
     file: str  #: regular expression that part of the path must match
     function: str = ""  #: regular expression for the whole function name; empty for any function
-    label: str = ""  #: name to show; empty for the function's own name
+    label: str = ""  #: name to show; empty for the function's name
     tier: int = 0
-    innermost: bool = False  #: True if the row fits only the innermost frame
+    innermost: bool = False  #: True if the row matches only the innermost frame
 
     def fits(self, path: str, function: str) -> bool:
-        """Return whether the row fits a frame."""
+        """Return whether the row matches a frame."""
         return re.search(self.file, path) is not None and (
             not self.function or re.fullmatch(self.function, function) is not None
         )
@@ -123,7 +123,7 @@ ROWS: tuple[Row, ...] = (
     Row("network", _CLIENTS, tier=1),
     Row("network", r"/python3[^/]*/(?:socket|ssl|http/client|urllib/request)\.py$", tier=1),
     Row("process", r"/python3[^/]*/subprocess\.py$|/multiprocessing/popen_", tier=1),
-    # The caller of actors waits for them (Ray 2.60, _private/worker.py); its request may be more specific.
+    # The caller of Ray actors waits for them (Ray 2.60, _private/worker.py); its call can be more specific.
     Row("collective", r"/ray/_private/worker\.py$", r"get", "ray.get", tier=2),
     Row("collective", r"/ray/_private/worker\.py$", r"wait", "ray.wait", tier=2),
     # An idle actor waits in its main loop.
@@ -137,12 +137,12 @@ _LIBRARY = lazy(r"/(?:site-packages|dist-packages)/|/lib(?:64)?/python3|^<|/stal
 
 
 def is_library(frame: Frame) -> bool:
-    """Return whether a frame is in installed code rather than the user's own code."""
+    """Return whether a frame is in installed code, not in the user's code."""
     return bool(_LIBRARY.search(frame.file.replace("\\", "/")))
 
 
 def kind_of(frame: Frame, tier: int = 0, *, innermost: bool = False) -> tuple[Kind, str] | None:
-    """Return the kind and the label of a frame; ``None`` if no row fits."""
+    """Return the kind and the label of a frame; ``None`` if no row matches."""
     path = "/" + frame.file.replace("\\", "/").lstrip("/")
     if _PASSING.search(path):
         return None

@@ -1,9 +1,9 @@
-"""Apply the stall table: how long a run without signs of life may stay quiet, by its ranks' activity.
+"""Decide how long a run can stay quiet, without signs of life, from the activity of its ranks.
 
-A quiet time above the learned threshold is a suspicion. Inspections of the stacks and counters of the ranks
-decide: a stall at once, patience with activities that may take long, or signs of life. ``docs/stalls.md``
-shows the same table to users. All durations are multiples of the floor (30 s by default), so one setting
-scales all.
+A quiet time above the learned threshold is a suspicion. Inspections of the ranks' stacks and counters confirm
+the stall immediately, allow more time for long activities, or show signs of life. ``docs/stalls.md`` shows
+the same table to users. All durations are multiples of the floor (30 s by default), so one setting scales
+all durations.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from stallwatch_rules.stacks.rank_activity import (
 )
 from stallwatch_rules.stacks.records import RankAnswer, StallStacks
 
-SHORT = 6.0  #: patience, in floors, with an evaluation, an epoch's first batch, the network, a child process
-LONG = 20.0  #: patience, in floors, with start-up, compilation, a checkpoint
-_DATA_UNCOUNTED = 2.5  # patience, in floors, with data, if it is unknown whether a batch is an epoch's first
-_BUSY = 5 / 3  # patience in floors with a busy rank, so that a warning appears within a minute
-FOREVER = 1e12  #: limit of a pause, in seconds: hosts exchange the value in JSON, which has no infinity
+SHORT = 6.0  #: floors for an evaluation, an epoch's first batch, the network, a child process
+LONG = 20.0  #: floors for startup, compilation, a checkpoint
+_DATA_UNCOUNTED = 2.5  # floors for data, if it is unknown whether a batch is an epoch's first
+_BUSY = 5 / 3  # floors for a busy rank, so that a warning appears within a minute
+FOREVER = 1e12  #: limit of a pause, in seconds; a finite number, because hosts exchange it as JSON
 CRITICAL = LONG  #: number of floors after which "busy without progress" is critical
 _WORKS = 0.3  # minimum share of a processor at which a thread or a child process counts as working
 _FLOWS = 1024  # minimum bytes per second of a save, a load or a download: more than messages cause
 _WORKS_ON_FILES = 64 * 1024  # minimum bytes per second of code that works on files: more than printing
 _LIFE = ("steps", "batches", "epochs", "forwards", "switches", "collectives")
-_OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that may be a part of a save
+_OF_SAVES = ("code", "thread", "unknown", "network", "process")  # activities that can be a part of a save
 _TRANSFERS = ("save", "load", "import", "data", "network", "process")
 
 Status = Literal["stalled", "waiting", "busy", "alive", "paused"]
@@ -73,17 +73,17 @@ class HostSnapshot(msgspec.Struct, frozen=True):
 
 
 class Ruling(msgspec.Struct, frozen=True):
-    """The judgment of a quiet period, based on inspections of the ranks."""
+    """The decision about a quiet period, based on inspections of the ranks."""
 
     status: Status
     limit: float  #: seconds of quiet after which the stall is reported; `FOREVER` for a pause
     reason: Reason = ""
-    rank: int | None = None  #: the rank at the call site, for which to wait
+    rank: int | None = None  #: the rank that the run waits for
     place: str = ""  #: place in the code, such as ``train.py:42 in step``
-    site: str = ""  #: key under which the length of the wait is remembered; empty if it is not remembered
+    site: str = ""  #: key under which the duration of the wait is stored; empty if it is not stored
 
     def usual(self, spell: QuietPeriod) -> float:
-        """Return the longest wait, in seconds, that may end by itself and still count as a normal step."""
+        """Return the maximum seconds of a wait that counts as a normal step if it ends by itself."""
         if self.status not in ("waiting", "paused") or self.reason == "first-steps":
             return math.inf
         return spell.suspicion if self.reason == "others" else 0.0
@@ -94,19 +94,19 @@ class QuietPeriod(msgspec.Struct, frozen=True):
 
     phase: Phase
     floor: float
-    suspicion: float  #: the learned threshold of the phase, in seconds, after which a stall may be reported
+    suspicion: float  #: the learned threshold of the phase, in seconds, after which a stall can be reported
     factor: float = 3.0
-    rollout: float = 7200.0  #: patience with the first generation, in seconds
-    rhythm_known: bool = True  #: True if enough steps were observed to know the length of a step
+    rollout: float = 7200.0  #: allowed seconds for the first generation
+    rhythm_known: bool = True  #: True if enough steps were observed to know how long a step takes
     longest: float | None = None  #: longest quiet time of this phase that ended by itself
     sites: Mapping[str, float] = {}  #: call site → longest quiet time that ended by itself
-    repeating: bool = False  #: True if a known message repeats that did not repeat while steps advanced
+    repeating: bool = False  #: True if a message repeats that did not repeat while steps advanced
     suspended: bool = False  #: True if the whole command is stopped or frozen
-    run: Ruling | None = None  #: ruling on the run, by the snapshots of all its hosts
+    run: Ruling | None = None  #: decision about the run, from the snapshots of all hosts
 
 
 class HostView(msgspec.Struct, frozen=True):
-    """The judgment of a quiet period by one host of a run, or one of its agents, by its own inspections."""
+    """The decision about a quiet period by a host of the run, or by one of its agents."""
 
     host: str
     ruling: Ruling | None
@@ -116,7 +116,7 @@ class HostView(msgspec.Struct, frozen=True):
 
 
 def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
-    """Judge a quiet period by the `looks` since it began, newest last; ``None`` if they show nothing."""
+    """Evaluate a quiet period from the snapshots since it began (newest last); ``None`` if inconclusive."""
     ranks = looks[-1].ranks if looks else ()
     before = looks[-2] if len(looks) > 1 else None
     if not any(rank.condition != "alive" or any(t.frames for t in rank.threads) for rank in ranks):
@@ -131,7 +131,7 @@ def ruling(looks: Sequence[HostSnapshot], spell: QuietPeriod) -> Ruling | None:
         if found and (len(found) < len(ranks) or condition == "stopped"):
             return Ruling("stalled", spell.suspicion, condition, found[0].rank)
     if spell.phase == "idle" and not all(one.waits for one in doing.values()):
-        return None  # work after training may take hours
+        return None  # work after training can take hours
     others = [rank for rank in ranks if not doing[rank.rank].waits and rank.condition != "ended"]
     if not others:
         left = [rank.rank for rank in ranks if rank.left]
@@ -153,17 +153,17 @@ def run_ruling(
     world: int = 0,
     ranks: Mapping[str, str] | None = None,
 ) -> Ruling | None:
-    """Judge a quiet period of a run by the views of its hosts, if no host can judge it alone.
+    """Evaluate a quiet period of a run from the views of its hosts; return ``None`` if it is not decided yet.
 
-    A host that sees only waiting ranks cannot know whether the ranks of other hosts wait. ``None``: not yet
-    known. `ranks`: the folded ranks of each known host.
+    This is necessary because a host with only waiting ranks does not know whether the ranks of other hosts
+    wait. `ranks` contains the folded ranks of each known host.
     """
     rulings = [view.ruling for view in views if view.ruling is not None and view.stacks is not None]
     if not views or len(rulings) < len(views) or any(one.status == "alive" for one in rulings):
         return None
     looks = by_host((view.host, view.stacks) for view in views if view.stacks is not None)
     stacks = over_hosts(looks, silent=silent, world=world, ranks=ranks)
-    # A host on which all ranks wait may regard its ranks as the whole run.
+    # A host on which all ranks wait can regard its ranks as the whole run.
     own = [one for one in rulings if one.reason != "others" and (one.reason, one.rank) != ("behind", None)]
     if own:
         missed = [one for one in own if one.rank in stacks.odd]
@@ -185,7 +185,7 @@ def _same(rank: RankAnswer, look: HostSnapshot | None) -> RankAnswer | None:
 def _alive(
     before: HostSnapshot, now: HostSnapshot, doing: Mapping[int, RankActivity], spell: QuietPeriod
 ) -> bool:
-    """Return whether a rank's counters advanced between two snapshots, or its bytes if it transfers data."""
+    """Return whether a rank's counters advanced between two snapshots, or it transferred data."""
     for rank in now.ranks:
         earlier = _same(rank, before)
         if earlier is None:
@@ -193,7 +193,7 @@ def _alive(
         if any(
             _grew(rank, earlier, name)
             for name in _LIFE
-            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation may never end
+            if name != "forwards" or doing[rank.rank].kind != "rollout"  # a generation can be endless
         ):
             return True
         kind = doing[rank.rank].kind
@@ -206,7 +206,7 @@ def _alive(
             return True
         transfers = kind in _TRANSFERS or spell.phase in ("init", "save")
         if spell.repeating and kind not in ("save", "load"):
-            continue  # the bytes may be those of the repeated message
+            continue  # the bytes can be those of the repeated message
         moved = (rank.transferred or 0) - (earlier.transferred or sys.maxsize)
         if moved > (_FLOWS if transfers else _WORKS_ON_FILES) * seconds:
             return True
@@ -218,14 +218,14 @@ def _grew(rank: RankAnswer, before: RankAnswer, name: str) -> bool:
 
 
 def _saving(doing: RankActivity, spell: QuietPeriod) -> bool:
-    """Return whether a rank saves, by the phase of the run or by the name of a function on its stack."""
+    """Return whether a rank saves, according to the run's phase or to the name of a function on its stack."""
     return spell.phase == "save" or saves(doing.frames)
 
 
 def _all_wait(
     ranks: Sequence[RankAnswer], doing: Mapping[int, RankActivity], spell: QuietPeriod
 ) -> Ruling | None:
-    """Judge ranks of this host that all wait for each other, or for ranks on other hosts."""
+    """Decide about a host on which all ranks wait for each other or for ranks on other hosts."""
     first = doing[ranks[0].rank]
     world = max((rank.recorded.world_size for rank in ranks), default=0)
     if spell.run is not None and world > len(ranks):
@@ -248,7 +248,7 @@ def _all_wait(
 def _of_one(
     rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, spell: QuietPeriod, seconds: float
 ) -> Ruling:
-    """Return how long to wait for a rank that does not wait itself; `before`: its state `seconds` ago."""
+    """Decide about a rank that does not wait for other ranks; `before` is its state `seconds` ago."""
     kind, number = doing.kind, rank.rank
     evaluating = spell.phase == "eval" or evaluates(doing.frames)
     if kind == "debugger":
@@ -303,11 +303,11 @@ def _patience(
     status: Status = "waiting",
     varies: bool = False,
 ) -> Ruling:
-    """Return the ruling to wait: `floors` floors at a new call site, else a multiple of its known length.
+    """Return the decision to wait: `floors` floors at a new call site, or a multiple of its known duration.
 
-    If the length `varies` between calls, a short earlier call is not evidence.
+    If the duration `varies` between calls, a short earlier call does not reduce the limit.
     """
-    site = "" if reason == "first-steps" else _site(doing)  # a step's length is not known yet
+    site = "" if reason == "first-steps" else _site(doing)  # the duration of a step is not known yet
     seen = [length for length in (spell.sites.get(site), known) if length is not None]
     least = floors * spell.floor if varies or not seen else spell.floor
     limit = max(least, spell.factor * max(seen, default=0.0), spell.suspicion)
@@ -315,7 +315,7 @@ def _patience(
 
 
 def _site(doing: RankActivity) -> str:
-    """Return the key of a call site: the activity, and the user's own function that called it."""
+    """Return the key of a call site, from the activity and the user's function that called it."""
     return f"{doing.kind} {doing.what} {doing.place.rpartition(' in ')[2]}"
 
 
@@ -331,14 +331,14 @@ def _child_works(rank: RankAnswer, before: RankAnswer | None, seconds: float) ->
 
 
 def _child_transfers(rank: RankAnswer, before: RankAnswer, seconds: float) -> bool:
-    """Return whether the child processes of the earlier snapshot move bytes; a retry starts new ones."""
+    """Return whether child processes of the earlier snapshot transfer data; new ones can be retries."""
     then = before.children_transferred
     moved = sum(size - then[pid] for pid, size in rank.children_transferred.items() if pid in then)
     return moved > _WORKS_ON_FILES * seconds
 
 
 def _busy(rank: RankAnswer, doing: RankActivity, before: RankAnswer | None, seconds: float) -> bool:
-    """Return whether a rank computes in its own code: its stack changes and its thread uses a processor."""
+    """Return whether a rank computes: its stack changes, and its thread uses a processor."""
     if before is None:
         return False
     moved = own_places(doing.frames) != own_places(activity_of_rank(before).frames)

@@ -1,4 +1,4 @@
-"""Determine the activity of a rank from its stack: the operation, and the user's line that called it."""
+"""Determine the activity of a rank from its stack: the operation, and the line of user code with the call."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class RankActivity(msgspec.Struct, frozen=True):
 
 
 def activity_of_rank(rank: RankAnswer) -> RankActivity:
-    """Return the activity of a rank, by its main thread.
+    """Return the activity of a rank, from the stack of its main thread.
 
-    If the main thread waits for autograd, the autograd thread that waits counts; if it waits in an event
-    loop, the tasks that it awaits.
+    If the main thread waits for autograd, the stack of the waiting autograd thread is used. If the main
+    thread waits in an event loop, the stacks of the awaited tasks are used.
     """
     main = main_thread(rank.threads)
     if main is None or not main.frames:
@@ -72,13 +72,13 @@ def _by_frames(thread: ThreadStack) -> RankActivity:
 
 
 def _called(inner: Sequence[Frame]) -> str:
-    """Return the user's own function that a library called back; empty if there is none."""
+    """Return the user's function that a library called back, or an empty string."""
     own = next((frame for frame in inner if not is_library(frame)), None)
     return own.function.rpartition(".")[2] if own is not None else ""
 
 
 def _imports(frames: Sequence[Frame]) -> bool:
-    """Return whether the user's own code executes an import."""
+    """Return whether the user's code executes an import."""
     for frame in reversed(frames):
         if frame.file.startswith("<frozen importlib"):
             return True
@@ -88,7 +88,7 @@ def _imports(frames: Sequence[Frame]) -> bool:
 
 
 def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
-    """Return `found`, or the wait that torch recorded if the frames are inconclusive, as in compiled code."""
+    """Return `found`; if its frames are inconclusive, as in compiled code, the wait that torch recorded."""
     waiting = rank.recorded.waiting
     if waiting and found.kind in _MAY_WAIT and _in_library(found.frames):
         return RankActivity("collective", waiting[0].operation, found.place, found.frames)
@@ -98,7 +98,7 @@ def _recorded(rank: RankAnswer, found: RankActivity) -> RankActivity:
 
 
 def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, ...]:
-    """Return the frames of the tasks that the main thread waits for, each of which awaits the next task."""
+    """Return the frames of the chain of tasks that the main thread waits for."""
     found: list[Frame] = []
     for thread in threads[threads.index(main) + 1 :]:
         if thread.task != "awaited":
@@ -108,7 +108,7 @@ def _awaited(threads: Sequence[ThreadStack], main: ThreadStack) -> tuple[Frame, 
 
 
 def _in_loop(innermost: Frame) -> bool:
-    """Return whether a thread waits for events of a loop; uvloop's own calls have no frames."""
+    """Return whether a thread waits for events in an event loop; uvloop's internal calls have no frames."""
     return _LOOP.search(innermost.file.replace("\\", "/")) is not None
 
 
@@ -121,14 +121,14 @@ def _in_backward(frames: Sequence[Frame]) -> bool:
 
 
 def place_of(frames: Iterable[Frame]) -> str:
-    """Return ``train.py:42 in step``: the innermost frame of the user's own code, else of all code."""
+    """Return the innermost frame of the user's code, or else of all code, as ``train.py:42 in step``."""
     known = list(frames)
     own = [frame for frame in known if not is_library(frame)]
     return short_frame(own[-1] if own else known[-1]) if known else ""
 
 
 def own_places(frames: Iterable[Frame]) -> list[tuple[str, int]]:
-    """Return file and line of each frame of the user's own code, outermost first."""
+    """Return file and line of each frame of the user's code, outermost first."""
     return [(frame.file, frame.line) for frame in frames if not is_library(frame)]
 
 
@@ -147,7 +147,7 @@ def evaluates(frames: Iterable[Frame]) -> bool:
 
 
 def saves(frames: Iterable[Frame]) -> bool:
-    """Return whether the name of a user's own function on the stack shows a save."""
+    """Return whether the name of a user's function on the stack shows a save."""
     return any(SAVES.search(frame.function.rpartition(".")[2]) for frame in frames if not is_library(frame))
 
 

@@ -10,7 +10,7 @@ from stallwatch_rules.text.foreign_json import read_json
 from stallwatch_rules.text.lazy import lazy
 
 _MOST_FRAMES = 200
-_OURS = "/probe/stacks.py"  # the probe's own file, in the exporter
+_OURS = "/probe/stacks.py"  # the file of the probe, in the exporter package
 # "Thread 0x00007f1c (most recent call first):"; Python 3.14 adds the thread's name after the number.
 _THREAD = lazy(
     r"^(?:Current thread|Thread) 0x(?P<id>[0-9a-f]+)(?: \[(?P<name>[^\]]*)\])? \(most recent call first\):"
@@ -45,10 +45,10 @@ def _frame(value: Any) -> Frame | None:
 
 
 def from_faulthandler(text: str) -> tuple[ThreadStack, ...]:
-    """Return the threads of a dump; the last thread, which is the oldest, is the main thread.
+    """Return the threads of a faulthandler dump; the last thread, which is the oldest, is the main thread.
 
-    If two processes requested a dump at the same time, the text contains two, and each thread counts as in
-    the later dump.
+    If two processes requested dumps at the same time, the text contains two dumps, and each thread is
+    returned as in the later dump.
     """
     threads: dict[str, tuple[str, list[Frame]]] = {}
     frames: list[Frame] | None = None

@@ -73,7 +73,7 @@ class ThreadStack(msgspec.Struct, frozen=True):
     frames: tuple[Frame, ...]
     name: str = ""
     main: bool = False
-    #: "awaited" or "other" for a task of an event loop: whether its thread waits for it
+    #: for a task of an event loop: "awaited" if the thread waits for the task, otherwise "other"
     task: Literal["", "awaited", "other"] = ""
 
 
@@ -94,14 +94,14 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """The data of torch in one rank about its process groups, with or without a flight recorder."""
+    """Data about the process groups of one rank from torch, with or without a flight recorder."""
 
     world_size: int = 0
     counts: dict[int, Counts] = {}  #: number of the process group in this rank → counts
     members: dict[str, tuple[int, ...]] = {}  #: name of the group → its global ranks, if reported
     waiting: tuple[Waiting, ...] = ()
     names: dict[int, str] = {}  #: number of the process group in this rank → its name, if both are known
-    axes: dict[str, Axis] = {}  #: name of the group → what its ranks share, if known
+    axes: dict[str, Axis] = {}  #: name of the group → its parallel axis, if known
 
 
 class RankAnswer(msgspec.Struct):
@@ -115,13 +115,13 @@ class RankAnswer(msgspec.Struct):
     recorded: Recorded = Recorded()
     lock_holder: str = ""  #: holder of the file lock that the process waits for, such as ``process 4711``
     kernel: str = ""  #: kernel function in which the process waits, if readable
-    locked_out: bool = False  #: True if no thread was able to answer: other code holds the GIL
+    locked_out: bool = False  #: True if no thread was able to respond, because other code holds the GIL
     counters: dict[str, float] = {}  #: totals that the probe counts, such as ``batches`` and ``forwards``
     saves: dict[str, float] = {}  #: user's function that called a save → seconds of its longest save
     left: bool = False  #: True if the rank reported its own end without an error
     transferred: int | None = None  #: number of bytes that the main thread has read and written so far
     processor: float | None = None  #: processor seconds of the main thread so far
-    worker: int | None = None  #: process ID of the data loader's worker that runs the user's own code
+    worker: int | None = None  #: process ID of the data loader's worker that runs the user's code
     worker_frames: tuple[Frame, ...] = ()  #: frames of the process ``worker``, outermost first
     children: float | None = None  #: processor seconds of child processes so far
     children_transferred: dict[int, int] = {}  #: child process → bytes that it has read and written so far
@@ -131,14 +131,14 @@ class RankAnswer(msgspec.Struct):
 class RankGroup(msgspec.Struct, frozen=True):
     """A process group of the job."""
 
-    id: str  #: name and ranks of the group: equal in every rank that knows it
+    id: str  #: name and ranks of the group, which are equal in all its ranks
     ranks: str  #: global ranks, folded, such as ``0-7,16``
     name: str = ""  #: name that torch or the framework gives the group
     axis: Axis = ""
 
 
 class Collectives(msgspec.Struct, frozen=True):
-    """The position of a rank in one process group. Equal counts mean the same collectives."""
+    """The position of a rank in one process group; ranks with equal counts are at the same collective."""
 
     joined: int
     done: int | None = None  #: number of completed collectives; ``None`` if the backend does not count them
@@ -152,7 +152,7 @@ class StackGroup(msgspec.Struct):
     kind: Kind
     condition: Condition = "alive"
     what: str = ""  #: the operation, such as ``all_gather`` or ``DataLoader.__next__``
-    place: str = ""  #: the user's own frame, such as ``train.py:42 in step``
+    place: str = ""  #: the frame of the user's code, such as ``train.py:42 in step``
     collective: int | None = None  #: number of joined collectives, if it differs between ranks
     note: str = ""  #: additional information, such as the holder of the lock
     locked_out: bool = False
@@ -161,7 +161,7 @@ class StackGroup(msgspec.Struct):
     worker: int | None = None  #: process of the data loader for which the rank waits, if known
     worker_frames: list[str] = []
     step: int | None = None  #: the newest step that the ranks have completed
-    #: Collectives by ID of the process group: all its members in this group have joined the same number.
+    #: Collectives by ID of the process group; all ranks of this group have joined the same number.
     collectives: dict[str, Collectives] = {}
 
 
@@ -171,7 +171,7 @@ class StallStacks(msgspec.Struct):
     `groups` begins with the ranks that wait, and ends with the odd ranks.
     """
 
-    time: float  #: Unix seconds of the last rank's answer
+    time: float  #: Unix seconds of the last response from a rank
     seconds: float  #: duration of the query of all ranks
     groups: list[StackGroup] = []
     odd: list[int] = []
@@ -181,6 +181,6 @@ class StallStacks(msgspec.Struct):
     pids: dict[int, int] = {}  #: rank → process ID, for the ranks of this host
     layout: list[RankGroup] = []  #: the known process groups
     hosts: dict[str, str] = {}  #: host → its folded ranks; empty for a single host
-    silent: list[str] = []  #: hosts of the run that do not answer
-    candidates: list[int] = []  #: ranks of which one is to blame, if no rank is certain
-    confidence: float = 0.0  #: confidence that `odd` and `why` are right; 0 without a judgment
+    silent: list[str] = []  #: hosts of the run that do not respond
+    candidates: list[int] = []  #: ranks among which the culprit is, if it is not certain
+    confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 without a result

@@ -14,13 +14,13 @@ _MOST_GROUPS = 4
 _MOST_HOSTS = 4
 _MOST_SHOWN = 40  # maximum number of characters of folded ranks
 _MOST_HOST_NAMES = 48  # maximum number of characters of folded hostnames
-DATA_LOADING = "data loading"  # label in `kinds` that the text in parentheses would repeat
+DATA_LOADING = "data loading"  # label in `kinds` that is not repeated in parentheses
 _IN_CALL = frozenset(("data", "rollout", "reward", "save", "load", "compile"))  # kinds that share a template
 _WITH_ASIDE = frozenset(("joining", "data", "rollout", "reward", "save", "load"))
 
 
 def sentence(stacks: StallStacks) -> Text:
-    """Return ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``; empty if nothing is known.
+    """Return a sentence such as ``Ranks 0, 2 wait in all_gather (…); rank 1 is in torch.save (…).``.
 
     With several hosts, the ranks to blame come first, each with its host.
     """
@@ -90,7 +90,7 @@ def _ranks(ranks: Sequence[int]) -> Message:
 
 
 def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
-    """Return the title of a stall with the ranks to blame and their place, as far as they are known.
+    """Return the title of a stall with the ranks to blame and their place, if known.
 
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
@@ -144,7 +144,7 @@ def place_of(stacks: StallStacks) -> Text:
 
 
 def _blamed_hosts(stacks: StallStacks) -> Text:
-    """Return the combined result of a run's hosts if it is not known which rank is to blame."""
+    """Return the result for a run over several hosts if the rank to blame is unknown."""
     if stacks.why == "unreachable":
         hosts = stacks.silent or hosts_of(stacks, stacks.odd)
         return message("stacks.unreachable", hosts=few_hosts(hosts), count=len(hosts))
@@ -176,7 +176,7 @@ def hosts_of(stacks: StallStacks, ranks: Sequence[int]) -> list[str]:
 
 
 def few_hosts(hosts: Sequence[str]) -> Text:
-    """Return hostnames in short form, such as ``n1–n3, n7``; only their number if that is too long."""
+    """Return hostnames in short form, such as ``n1–n3, n7``, or only their number if the text is too long."""
     folded = fold_names(hosts)
     return folded if len(folded) <= _MOST_HOST_NAMES else message("stacks.many-hosts", count=len(hosts))
 

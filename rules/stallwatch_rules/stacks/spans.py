@@ -20,7 +20,7 @@ def spans_of(ranks: Iterable[int]) -> str:
 
 
 def ranks_in(spans: str) -> tuple[int, ...]:
-    """Return the ranks in folded text; none if it is malformed, or names more ranks than a job has."""
+    """Return the ranks in folded text; none if it is malformed or has more than ``MOST_RANKS`` ranks."""
     found: list[int] = []
     for first, last in _SPAN.findall(spans) if _SPANS.fullmatch(spans) else ():
         begin, end = int(first), int(last or first)
@@ -31,12 +31,12 @@ def ranks_in(spans: str) -> tuple[int, ...]:
 
 
 def host_of(rank: int, hosts: Mapping[str, str]) -> str:
-    """Return the host of a rank, by the folded ranks of each host; empty if it is not known."""
+    """Return the host of a rank, given the folded ranks of each host; empty if unknown."""
     return next((host for host, ranks in hosts.items() if rank in ranks_in(ranks)), "")
 
 
 def members_of(layout: Iterable[RankGroup]) -> dict[str, tuple[int, ...]]:
-    """Return the ranks of process groups by ID; of an impossibly large layout, only the first groups."""
+    """Return the ranks of process groups by ID; if a layout is impossibly large, only the first groups."""
     found: dict[str, tuple[int, ...]] = {}
     left = _MOST_MEMBERS
     for group in layout:

@@ -21,7 +21,7 @@ _PASSES = ("send", "recv", "p2p")  # parts of the names of operations between tw
 
 
 class Run:
-    """Facts about the ranks of a run, by group of ranks in the same state."""
+    """Facts about the ranks of a run, which are grouped by state."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class Run:
             one.id: one.axis or _shape(self.members[one.id]) for one in layout if one.id in self.members
         }
         self.pipelines = [self.members.get(one.id, ()) for one in layout if one.axis == "pp"]
-        #: Ranks meet in several kinds of group, so if all wait, some may wait in other groups.
+        #: True if there are several kinds of groups, so that ranks can wait in different groups.
         self.mixed = len({one.axis for one in layout if one.axis not in ("", "world", "dp")}) > 0
-        #: Groups with unknown members: a rank without counters may be a member.
+        #: Groups with unknown members; ranks without counters can be members.
         self.open = {id for group in self.groups for id in group.collectives} - self.members.keys()
         for id in self.open:
             some = (each.ranks for each in self.groups if id in each.collectives or not each.collectives)
@@ -71,9 +71,9 @@ class Run:
     def passing(self) -> list[Sequence[int]]:
         """The pipelines of the run, each with its ranks in the order of the stages.
 
-        If the groups have no names, these are the groups with the largest distance between ranks in which no
-        member is at a collective: frameworks put the stages of a pipeline furthest apart (Megatron-LM,
-        DeepSpeed, torch's meshes).
+        If groups have no names, the pipelines are the groups with the largest distance between ranks, among
+        those without a member in a collective. Frameworks (Megatron-LM, DeepSpeed, torch's meshes) place the
+        stages of a pipeline furthest apart.
         """
         if self.pipelines:
             return self.pipelines
@@ -110,7 +110,7 @@ class Split(msgspec.Struct):
 
 
 class WaitGraph:
-    """The wait-for graph: edges from ranks to collectives (negative), and from those to absent ranks."""
+    """The wait-for graph: edges from ranks to collectives (negative), and from these to absent ranks."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -143,7 +143,7 @@ class WaitGraph:
         levels: dict[int, list[int]] = defaultdict(list)
         for at, count in counts.items():
             levels[count.joined].append(at)
-        # A rank without counters is missed if it does not wait; if it waits, it may wait in this group.
+        # A rank without counters is missing if it does not wait; otherwise it can be waiting in this group.
         late = [rank for at in here if at not in counts and not run.waits(at) for rank in here[at]]
         missing = bool(run.unreported) if id in run.open else sum(map(len, here.values())) < len(ranks)
         before: int | None = None
@@ -174,13 +174,13 @@ class WaitGraph:
             self.splits.append(Split(id, passed - ahead, ahead))
 
     def _pends(self, at: int, count: Collectives) -> bool:
-        """Return whether the ranks of a group may wait for a collective of a process group."""
+        """Return whether the ranks of a group can be waiting for a collective of a process group."""
         if count.operation or (count.done is not None and count.done < count.joined):
             return self.run.groups[at].condition in ("alive", "blocked")
         return count.done is None and self.run.waits(at)
 
     def _add_uncounted(self, any_rank: bool) -> None:
-        """Add edges that no counter shows: to adjacent stages, or to any rank that does not wait."""
+        """Add edges without counters: to adjacent stages, or to all ranks that do not wait."""
         run, stages = self.run, None
         for at, group in enumerate(run.groups):
             if not run.waits(at):
@@ -214,7 +214,7 @@ class WaitGraph:
         return {node for node in waited_for if not self.edges.get(node)}
 
     def circles(self) -> list[set[int]]:
-        """Return the ranks of each cycle that no path leaves, by Tarjan's algorithm without recursion."""
+        """Return the ranks of each cycle that no path leaves (Tarjan's algorithm, without recursion)."""
         number: dict[int, int] = {}
         low: dict[int, int] = {}
         component: dict[int, int] = {}
@@ -263,7 +263,7 @@ class WaitGraph:
 
 
 def _shape(ranks: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape that groups of one kind share: stride, extent and number of ranks."""
+    """Return stride, extent and number of ranks, which are equal for all groups of one kind."""
     return (ranks[1] - ranks[0], ranks[-1] - ranks[0], len(ranks)) if len(ranks) > 1 else (0, 0, len(ranks))
 
 
@@ -273,7 +273,7 @@ def is_pipeline_transfer(what: str) -> bool:
 
 
 def _neighbours(pipelines: Iterable[Sequence[int]]) -> dict[int, list[int]]:
-    """Return the ranks of the stages before and after each rank's own stage."""
+    """Return, for each rank, the ranks of the previous and the next stage."""
     found: dict[int, list[int]] = defaultdict(list)
     for stages in pipelines:
         for stage, following in pairwise(stages):

@@ -1,4 +1,4 @@
-"""Remove terminal codes and control characters that a terminal, a page or a chat would act on or hide.
+"""Remove terminal codes and control characters that a terminal, a page or a chat interprets or hides.
 
 Log text and file names may contain any of these characters. Every function that shows such text removes them
 with this module.
@@ -27,12 +27,12 @@ _CONTROLS = lazy(
 
 
 def without_controls(text: str, instead: str = "") -> str:
-    """Return the text with ``instead`` in place of each control character; tabs and line feeds stay."""
+    """Replace each control character except tabs and line feeds by ``instead``."""
     return _CONTROLS.sub(instead, text)
 
 
 def printable(text: str) -> str:
-    """Return the text without terminal codes, in valid characters: file names may contain any bytes."""
+    """Remove terminal codes and invalid characters from a text; filenames can contain any bytes."""
     return without_controls(text, "?").encode(errors="replace").decode()
 
 

@@ -17,7 +17,7 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-MAX_DIGEST = 12  #: maximum number of lines of a digest; with more kinds of ends, there is none
+MAX_DIGEST = 12  #: maximum number of lines of a digest; with more groups, there is no digest
 MAX_TITLE = 160
 
 
@@ -33,7 +33,7 @@ def neighbours(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def fold_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks as ranges: ``[0, 1, 2, 3, 8]`` is ``0–3, 8``; two adjacent ranks stay two numbers."""
+    """Return ranks as ranges: ``[0, 1, 2, 3, 8]`` is ``0–3, 8``. Two adjacent ranks do not form a range."""
     parts: list[str] = []
     for first, last in neighbours(ranks):
         if last - first >= 2:
@@ -47,7 +47,7 @@ _LAST_NUMBER = lazy(r"\d+(?=\D*$)")
 
 
 def natural_order(name: str) -> list[tuple[int, str]]:
-    """Return the sort key for the natural order of names: n2 before n10."""
+    """Return the sort key for the natural order of names, in which n2 comes before n10."""
     return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]
 
 
@@ -103,10 +103,10 @@ def short_duration(seconds: float) -> str:
 
 
 def rank_digest(diagnosis: Diagnosis, odd: Collection[int] = ()) -> list[Text]:
-    """Return a line about how each group of ranks ended, primary cause first: ``rank 7: CUDA out of memory``.
+    """Return a line per group of ranks that ended in the same way, such as ``rank 7: CUDA out of memory``.
 
-    Empty if no rank is known, or if all ranks ended alike. In a run over several hosts, ranks may be ``odd``:
-    the other ranks waited for them.
+    The primary cause comes first. The result is empty if no rank is known, or if all ranks ended in the same
+    way. In a run over several hosts, ``odd`` ranks are those that the other ranks waited for.
     """
     primary = diagnosis.primary
     ends: list[tuple[list[int], Text, str | None, bool]] = [
@@ -166,11 +166,11 @@ def _digest_line(
     return message(f"diagnosis.digest-hosts{side}", ranks=shown, what=what, **known)
 
 
-FEW_HOSTS = 3  #: maximum number of hosts that are named; of more hosts, the number is given
+FEW_HOSTS = 3  #: maximum number of hosts that are named; more hosts are counted
 
 
 def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
-    """Return ranks with their hosts: ``rank 614 on n76``, ``1,023 ranks on 127 hosts``."""
+    """Return ranks with their hosts, such as ``rank 614 on n76`` or ``1,023 ranks on 127 hosts``."""
     on = {hosts[rank] for rank in ranks if rank in hosts}
     if len(on) > FEW_HOSTS:
         return message("diagnosis.ranks-on-hosts", count=len(ranks), hosts=len(on))
@@ -179,6 +179,6 @@ def ranks_on(ranks: Collection[int], hosts: Mapping[int, str]) -> Message:
 
 
 def parse_iso(time: str) -> float:
-    """Return an ISO 8601 time of Stallwatch's records as Unix seconds; a time without a zone is UTC."""
+    """Convert an ISO 8601 time in Stallwatch's records to Unix seconds; a time without a zone is UTC."""
     moment = datetime.fromisoformat(time.replace("Z", "+00:00"))  # Python 3.10 cannot read a ``Z``
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

@@ -13,7 +13,7 @@ _SEEN_AFTER = 300
 
 
 def iso(time: float | None, *, zoned: bool = True) -> str | None:
-    """Return Unix seconds as ISO 8601 in UTC; without a zone if the log does not name one."""
+    """Convert Unix seconds to ISO 8601 in UTC, without a zone if the log does not contain the zone."""
     if time is None:
         return None
     try:
@@ -42,7 +42,7 @@ def place(line: Line, step: int | None, find: Callable[[str], int] | None = None
 
 
 def earliest(lines: Iterable[Line]) -> Line:
-    """Return the first of lines from several streams: by time if all have one, else the lowest rank's.
+    """Return the first of lines from several streams by time, or the lowest rank's if a line has no time.
 
     The result does not depend on the order in which the streams were read.
     """
@@ -51,7 +51,7 @@ def earliest(lines: Iterable[Line]) -> Line:
 
 
 def latest(lines: Iterable[Line]) -> Line:
-    """Return the last of lines from several streams: by time if all have one, else the lowest rank's."""
+    """Return the last of lines from several streams by time, or the lowest rank's if a line has no time."""
     lines = list(lines)
     return max(lines, key=_order(lines, first=False))
 

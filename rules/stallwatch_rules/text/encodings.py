@@ -1,4 +1,4 @@
-"""Detect the encoding of bytes, and whether they are text at all."""
+"""Detect the encoding of bytes, and whether they are text."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _WESTERN = lazy(
     rb"|(?<=[A-Za-z])[\xdf-\xff]{2}(?![\x80-\xff])"
 )
 _ENCODINGS = ("cp1252", "gb18030")
-_ASCII = bytes(range(0x80))  # counting bytes by removing all others takes a tenth of the time of a search
+_ASCII = bytes(range(0x80))  # removing all other bytes and counting the rest is ten times as fast as a search
 #: All bytes except the first of a character of three or four bytes in UTF-8.
 _NO_LEADS = bytes({*range(0x100)}.difference(range(0xE0, 0xF5)))
 
 
 def decode_foreign(raw: bytes) -> str:
-    """Decode text that is not UTF-8, in the encoding that its bytes suggest, or with marks for broken bytes.
+    """Decode text that is not valid UTF-8, with the most likely encoding.
 
-    UTF-8 with broken bytes stays UTF-8; otherwise Western Europe's encoding (Windows-1252) and that of
-    Chinese Windows (GB18030) are distinguished.
+    UTF-8 with broken bytes is decoded as UTF-8, with replacement characters. Other text is in the encoding of
+    Western Europe (Windows-1252) or in that of Chinese Windows (GB18030).
     """
     marked = raw.decode("utf-8", "replace")
     if _mostly_sound(marked):
@@ -40,7 +40,7 @@ def _decoded(raw: bytes, encoding: str) -> str | None:
 
 
 def decode_cut(raw: bytes) -> str:
-    """Decode a line that was truncated, possibly inside a character: that character is dropped."""
+    """Decode the beginning of a truncated line; drop a character that was cut."""
     for encoding in ("utf-8", _foreign_encoding(raw)):
         try:
             return codecs.getincrementaldecoder(encoding)().decode(raw, False)
@@ -50,23 +50,23 @@ def decode_cut(raw: bytes) -> str:
 
 
 def _mostly_sound(marked: str) -> bool:
-    """Return whether more of the text is UTF-8 than is broken.
+    """Return whether the text contains more UTF-8 characters than broken bytes.
 
-    Pairs of GBK's bytes may look like a character of two bytes in UTF-8, but hardly ever like a longer one.
+    Pairs of bytes in GBK can look like UTF-8 characters of two bytes, but rarely like longer ones.
     """
     broken = marked.count("\ufffd")
     long = len(marked.encode().translate(None, _NO_LEADS))
-    return long > 2 * broken  # the mark of a broken byte is a long character, too
+    return long > 2 * broken  # the replacement character is a long character, too
 
 
 def _foreign_encoding(raw: bytes) -> str:
-    """Guess the encoding: non-ASCII bytes are single in Western words, and come in pairs in Chinese."""
+    """Guess the encoding: non-ASCII bytes are usually single in Western words, but in pairs in Chinese."""
     western = sum(map(len, _WESTERN.findall(raw)))
     return _ENCODINGS[0 if western and 2 * western >= len(raw.translate(None, _ASCII)) else 1]
 
 
 def decode_rest(raw: bytes) -> str:
-    """Decode the end of a line that was split, possibly inside a character: that character is dropped."""
+    """Decode the end of a split line; drop a character that was cut."""
     for skipped in range(4):
         try:
             return raw[skipped:].decode()
@@ -86,7 +86,7 @@ _CONTROL = bytes(set(range(32)) - set(b"\0\t\n\r\x07\x08\x0b\x0c\x1b"))
 def looks_binary(head: bytes) -> bool:
     """Return whether the first bytes of a file show that it is not text.
 
-    Holes of NUL bytes, as in truncated logs, stray control characters and foreign encodings are still text.
+    Data with null bytes (holes in truncated logs), control characters or other encodings is still text.
     """
     if head[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return False
@@ -104,14 +104,14 @@ def looks_binary(head: bytes) -> bool:
 
 
 def _not_utf8(data: bytes) -> bool:
-    """Return whether the data is not UTF-8 at all, rather than UTF-8 with broken bytes."""
+    """Return whether the data is in a different encoding, and not UTF-8 with broken bytes."""
     return not data.isascii() and data.decode(errors="replace").count("\ufffd") > 0.3 * len(data)
 
 
 def _noise(data: bytes) -> bool:
     """Return whether the data has no ASCII letter, digit or space, and is not Chinese.
 
-    Program output has at least one of them.
+    The output of programs contains at least one of these.
     """
     if re.search(rb"[A-Za-z0-9\s]", data):
         return False

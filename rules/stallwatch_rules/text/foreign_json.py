@@ -34,7 +34,7 @@ def _whole(digits: str) -> int | float:
 
 
 def without_surrogates(value: Any) -> Any:
-    """Return the value with question marks for lone surrogates in its texts."""
+    """Replace lone surrogates in the texts of a value by question marks."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list):

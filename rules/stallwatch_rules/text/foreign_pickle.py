@@ -34,7 +34,7 @@ _KEYS = (str, bytes, int, float, bool, type(None))  # types that are hashed dire
 
 
 class PickleRefusedError(ValueError):
-    """The reason why a pickle is rejected: it is broken, too large, or more than data."""
+    """A rejected pickle: it is broken, too large, or contains more than data."""
 
 
 def read_pickle(data: bytes) -> Any:
@@ -136,12 +136,12 @@ def _dict(items: list[Any]) -> dict[Any, Any]:
 
 
 def _writable(text: str) -> str:
-    """Return the text with question marks for lone surrogates, which cannot be written."""
+    """Replace lone surrogates, which cannot be encoded, by question marks."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _require_bounded(root: Any) -> None:
-    """Raise `PickleRefusedError` for a value that refers to itself, or expands beyond its bounds."""
+    """Raise `PickleRefusedError` for a value that refers to itself or has more than ``MOST_VALUES`` parts."""
     count, values = 1, [(root, 0)]
     while values:
         value, depth = values.pop()

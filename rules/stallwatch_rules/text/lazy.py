@@ -22,7 +22,7 @@ def lazy(pattern: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 
 
 class _Compiled:
-    """An object with the pattern's methods as its own attributes, so that calls are direct."""
+    """An object that has the methods of the compiled pattern as attributes, so that calls are fast."""
 
     def __init__(self, pattern: Any, flags: int) -> None:
         self._given = pattern, flags

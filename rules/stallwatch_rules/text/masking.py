@@ -1,7 +1,7 @@
-"""Make templates: a message without numbers, addresses, IDs and paths, which differ between its lines.
+"""Derive the template of a message: its text without numbers, addresses, IDs and paths.
 
-``masked`` is a template for readers; ``template_key`` and ``skeleton`` are keys for tables, some 60 times as
-fast. Decision 27 lists the readers of lines that have their own templates, and why.
+``masked`` returns a template for display. ``template_key`` and ``skeleton`` return keys for tables, and are
+about 60 times as fast. Decision 27 lists the modules with other templates, and the reasons.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _DROPPED = b"0123456789abcdefABCDEF.,+-:_ \t"
 
 
 def template_key(text: bytes) -> bytes:
-    """Return a key that lines of one message share, made in one pass over the line; not for display."""
+    """Return a key that is the same for all lines of a message; not for display."""
     return text.translate(None, _DROPPED)
 
 
 def skeleton(text: str) -> str:
     """Return the ``template_key`` of decoded text."""
-    # Python removes letters from bytes ten times as fast as from text.
+    # Removing letters from bytes is ten times as fast as from text.
     return template_key(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
@@ -45,7 +45,7 @@ def masked(text: str) -> str:
 
 
 def repeats(text: str) -> tuple[str, int]:
-    """Return the message without the count that Ray adds when it folds workers' lines, and the count."""
+    """Split off the count that Ray appends if it combines equal lines; return the message and the count."""
     found = _REPEATED.search(text)
     return (text[: found.start()], int(found[1])) if found else (text, 1)
 

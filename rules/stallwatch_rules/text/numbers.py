@@ -35,6 +35,6 @@ def duration(text: str) -> float | None:
 
 
 def lowered(text: str) -> str:
-    """Return the text in lower case, with equal offsets: half the cost of a caseless search."""
+    """Return the text in lowercase with unchanged offsets, because a case-insensitive search is slower."""
     lower = text.lower()
     return lower if len(lower) == len(text) else text.replace("\u0130", "i").lower()

@@ -1,9 +1,9 @@
 """Remove secrets from text before it is stored, shown, sent or learned from.
 
-``secret_shapes.json`` describes secrets: tokens of known services, credentials in addresses, values with
-secret-sounding names, the user's name in home paths. A site adds its own patterns. The search takes linear
-time (google-re2), with one quick search that skips text without secrets, which is nearly all text. Line ends
-are never changed, so many lines may be redacted at once.
+``secret_shapes.json`` lists secrets: tokens of known services, credentials in addresses, values with names
+that suggest secrets, and the user's name in home paths. A site can add patterns. The search takes linear time
+(google-re2), and one quick search skips text without secrets, which is nearly all text. Line ends are not
+changed, so many lines can be redacted together.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _SCHEMES = msgspec.json.decode(
 )
 # Addresses of chats as Apprise 2.3.0 writes them (apprise/plugins/*.py, protocol and secure_protocol), and
 # two that only earlier versions had. ``add_schemes`` adds those of a later version, once Apprise is loaded.
-SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is hidden: a host may be a token
-HOST_SCHEMES = _SCHEMES["host"]  #: schemes of users' own servers: the address stays; the path may be a token
-OPEN_SCHEMES = _SCHEMES["open"]  #: schemes of which only a password is secret, or which not only chats use
+SECRET_SCHEMES = _SCHEMES["secret"]  #: schemes after which all text is hidden; the host can be a token
+HOST_SCHEMES = _SCHEMES["host"]  #: schemes of users' servers; the address stays, but the path can be a token
+OPEN_SCHEMES = _SCHEMES["open"]  #: schemes with only a secret password, or not only for chats
 _chat_schemes = SECRET_SCHEMES
 
 
 SITE = "site"  #: the source of a configuration's patterns
-_MOST_GROUPS = 100  # maximum number of groups in a site's pattern: search time grows with their square
+_MOST_GROUPS = 100  # maximum number of groups in a site's pattern (the search time is quadratic)
 
 
 class Shape(msgspec.Struct, frozen=True):
     """The form of one kind of secret."""
 
     id: str
-    hint: str  #: a pattern that is fast to search for, and found wherever the shape is
-    pattern: str  #: regular expression: group 1 stays before the mask, and the other groups are for checks
+    hint: str  #: a pattern that is fast to search for and matches wherever the shape matches
+    pattern: str  #: regular expression; group 1 is kept, and the other groups are checked
     source: str = SITE
     check: str = ""  #: the test of ``_CHECKS`` that confirms a secret
     mask: str = "***"
@@ -64,9 +64,9 @@ _FILE = msgspec.json.decode(_HERE.with_name("secret_shapes.json").read_bytes(), 
 
 
 def redact(text: str, *, homes: bool = True) -> str:
-    """Return the text with its secrets masked; redacting it again changes nothing.
+    """Return the text with its secrets masked; redacting the result again changes nothing.
 
-    ``homes=False`` leaves the user's name in home paths: for a path that its reader must find again.
+    ``homes=False`` keeps the user's name in home paths, for a path that the reader must recognize.
     """
     data = text.encode(
         "utf-8", "surrogatepass"
@@ -78,14 +78,14 @@ def redact(text: str, *, homes: bool = True) -> str:
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the IDs of the shapes masked in a text with their counts, without home paths."""
+    """Yield the IDs of the shapes that are masked in a text, with counts; home paths are not included."""
     found: dict[str, int] = {}
     _engine().masked(text.encode("utf-8", "surrogatepass"), False, found)
     yield from found.items()
 
 
 class LineMasker:
-    """Masker of the lines of one stream, in any portions: the short last line of a key follows a long one."""
+    """Masker of the lines of one stream in portions; a private key can span several portions."""
 
     def __init__(self) -> None:
         self.after_key = False  #: True if the last line belonged to a private key
@@ -100,7 +100,7 @@ class LineMasker:
 
 
 def redact_part(part: str, clean: str) -> str:
-    """Return a part of a line as in the masked line, so that no part of a secret is left."""
+    """Mask a part of a line in the same way as the whole line, so that no part of a secret remains."""
     if part in clean:
         return part
     masked = redact(part)
@@ -108,12 +108,12 @@ def redact_part(part: str, clean: str) -> str:
 
 
 def mask_key_end(line: str) -> str:
-    """Return the line after a private key's line, without its part of the key."""
+    """Mask the part of the key in a line that follows a line of a private key."""
     return _KEY_END.sub(lambda found: f"{found[1]}***", line)
 
 
 def is_key_line(line: str) -> bool:
-    """Return whether a line is a full line of a private key, which a short last line may follow."""
+    """Return whether a line is a full line of a private key, so that the last, shorter line can follow."""
     found = _KEY_LINE.search(line) if len(line) >= _SHORTEST_KEY_LINE else None
     return found is not None and _is_key_material(found[1].encode())
 
@@ -126,7 +126,7 @@ _KEY_END = lazy(
 
 
 def add_schemes(names: Iterable[str]) -> None:
-    """Add schemes for addresses of chats: those of the installed Apprise, once it is loaded."""
+    """Add the schemes of chat addresses that the installed Apprise supports, when Apprise is loaded."""
     global _chat_schemes
     new = {name.lower() for name in names if name.isascii() and name.isalnum()}
     new -= _chat_schemes | HOST_SCHEMES | OPEN_SCHEMES | {"http", "https", "file"}
@@ -136,7 +136,7 @@ def add_schemes(names: Iterable[str]) -> None:
 
 
 def use_site_patterns(patterns: Sequence[str]) -> None:
-    """Mask matches of these patterns, too, in this process and in processes that are started later."""
+    """Also mask matches of these patterns, in this process and in processes that are started later."""
     before = os.environ.get(SITE_PATTERNS, "")
     if (given := "\n".join(patterns)) != before:
         os.environ[SITE_PATTERNS] = given
@@ -160,7 +160,7 @@ def pattern_problem(pattern: str) -> str:
 
 
 def _encoded(pattern: str) -> bytes:
-    return pattern.encode("utf-8", "surrogatepass")  # a site's pattern may not be UTF-8
+    return pattern.encode("utf-8", "surrogatepass")  # a site's pattern can contain text that is not UTF-8
 
 
 class _Engine:
@@ -244,9 +244,9 @@ def _either(names: Iterable[str]) -> str:
 
 def _options(*, lines: bool = False, groups: bool = True) -> Any:
     options = re2.Options()
-    options.never_nl = not lines  # a match never crosses a line's end, unless the pattern needs several lines
+    options.never_nl = not lines  # matches do not span lines, unless the pattern needs it
     options.never_capture = not groups
-    options.encoding = re2.Options.Encoding.LATIN1  # raw bytes, even if not UTF-8
+    options.encoding = re2.Options.Encoding.LATIN1  # any bytes, not only UTF-8
     options.log_errors = False
     options.max_mem = 64 << 20  # a set of this many hints needs more than the default of 8 MiB
     return options
@@ -279,7 +279,7 @@ _NAMED = ("named", "random")
 
 
 def _is_mixed(match: Any) -> bool:
-    """Return whether the letters are in both cases, as in a token; those of a hash or a timestamp are not."""
+    """Return whether the text has letters in both cases, as in a token, but not in a hash or a timestamp."""
     value: bytes = match.group(b"secret")
     return value != value.lower() and value != value.upper()
 
@@ -289,28 +289,28 @@ def _is_key(match: Any) -> bool:
 
 
 def _is_key_material(value: bytes) -> bool:
-    """Return whether the value may be a key: not a hash, which is hexadecimal, nor one long word."""
+    """Return whether the value can be a key: it is neither a hexadecimal hash nor one long word."""
     return value != value.lower() and value != value.upper() and any(char in b"0123456789" for char in value)
 
 
 def _ends_key(match: Any) -> bool:
-    """Return whether a match has the length of Base64, a multiple of four, and follows a line of a key."""
+    """Return whether a match has a length of Base64 (a multiple of four) and follows a line of a key."""
     before = _KEY_LINE.search(match.group(1).partition(b"\n")[0].decode("latin-1"))
     return before is not None and _is_key_material(before[1].encode()) and not len(match.group(b"secret")) % 4
 
 
 def _is_filled(match: Any) -> bool:
-    r"""Return whether the line continues, such as with the rest of the key with ``\n`` in it."""
+    r"""Return whether the line continues, for example with the rest of a key that contains ``\n``."""
     return bool(match.group(b"secret").strip())
 
 
 def _is_no_revision(match: Any) -> bool:
-    """Return whether a match is not a commit's hash, which has the form of W&B's keys."""
+    """Return whether a match is not the hash of a commit, which has the same form as a W&B key."""
     return _REVISION.search(match.group(1)) is None
 
 
 def _is_no_placeholder(match: Any) -> bool:
-    """Return whether a match is not a variable of code or a command, in braces or after a dollar."""
+    """Return whether a match is not a variable or a command in braces or after a dollar sign."""
     return not match.group(b"secret").startswith((b"{", b"$", b"<", b"%"))
 
 
@@ -371,7 +371,7 @@ def _looks_secret(value: bytes, name: bytes) -> bool:
     owner = _owner(name)
     if owner in _NO_OWNERS:
         return False
-    # Environment variables are in capitals.
+    # Names of environment variables are in uppercase.
     if owner is None or owner in _OWNERS or (owner and name.isupper()):
         return len(value) >= (3 if name.isupper() else 4) and value[:1].isascii()
     enough = len(value) >= 8 if name.isupper() else _PLAIN.fullmatch(value) is not None
