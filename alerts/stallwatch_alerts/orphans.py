@@ -65,7 +65,7 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
     """Resolve the incidents that dead agents left open; notify, and record them in the runs.
 
-    They end when their agent was last heard of. The outcome of those runs is unknown: the agent or its host
+    They end when their agent last reported. The outcome of those runs is unknown: the agent or its host
     was killed, or a tail was stopped. Incidents of a run's end, and incidents left open by a run's end, are
     unchanged. `notify` may receive an incident again if this process is killed meanwhile or another agent
     does the same: the database records past notifications.
