@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from stallwatch_exporter.incident import Incident
+from stallwatch_exporter.incident import Incident, left_open
 from stallwatch_exporter.runs.runfolder import (
     RUN_INCIDENTS,
     AgentInfo,
@@ -64,27 +64,25 @@ def _of_all_hosts(folder: Path) -> list[Incident]:
 
 
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
-    """Resolve, at `now`, the incidents that dead agents left open; notify, and record the end in the runs.
+    """Resolve the incidents that dead agents left open; notify, and record the end in the runs.
 
-    The outcome of these runs is unknown, because the agent or its host was killed. Incidents about a run's
-    end, and incidents that stay open after a run's end, are unchanged. `notify` can receive an incident twice
-    if this process is killed or if another agent runs this code at the same time. The database of past
-    notifications prevents a second message.
+    The incidents end at the time of their agent's last report. The outcome of these runs is unknown, because
+    the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that
+    stay open after a run's end, are unchanged. `notify` can receive an incident twice if this process is
+    killed or if another agent runs this code at the same time. The database of past notifications prevents a
+    second message.
     """
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
-        if info.ended_at is None:
-            closed += _close(folder, now, notify, of_all_hosts=bool(info.key))
+        if info.end_is_unknown:
+            closed += _close(folder, now, info, notify)
     return closed
 
 
-def _close(
-    folder: Path, now: float, notify: Callable[[Incident], None], *, of_all_hosts: bool
-) -> list[Incident]:
+def _close(folder: Path, now: float, info: AgentInfo, notify: Callable[[Incident], None]) -> list[Incident]:
+    of_all_hosts = bool(info.key)
     left = [
-        msgspec.structs.replace(
-            orphan, status="resolved", resolution="unknown", resolved_at=now, updated_at=now
-        )
+        msgspec.structs.replace(left_open(orphan, info), updated_at=now)
         for orphan in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
         if orphan.status == "open" and not orphan.is_final_incident
     ]

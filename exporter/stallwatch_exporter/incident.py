@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
@@ -11,6 +11,9 @@ from stallwatch_rules.endings import Ending, Outcome, ending_name, interruption
 from stallwatch_rules.messages import Message, Text, message
 from stallwatch_rules.records import Primary
 from stallwatch_rules.stacks.records import StallStacks
+
+if TYPE_CHECKING:
+    from stallwatch_exporter.runs.runfolder import AgentInfo
 
 UNKNOWN_FAILURE = "unknown-failure"  #: rule of an ending or a silence that no page explains
 RANK_GONE = "rank-gone"  #: rule of a rank that its own program did not end; no rule page describes it
@@ -120,7 +123,8 @@ class Incident(msgspec.Struct, kw_only=True):
     @property
     def closing(self) -> Message:
         """How the closed incident ended, in words: ``recovered``, ``ended with the run: failed``."""
-        return message(f"endings.{'-'.join(filter(None, ('over', self.resolution)))}", ending=self.run_ending)
+        how = "unwatched" if self.watch_ended else self.resolution
+        return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 
     @property
     def stage(self) -> str:
@@ -157,8 +161,21 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def unwatched(self) -> bool:
-        """Return whether the incident was closed because its agent was lost, so that its end is unknown."""
+        """Return whether the incident was closed without evidence, because no agent watches its run."""
         return self.status == "resolved" and self.resolution == "unknown"
+
+    @property
+    def watch_ended(self) -> bool:
+        """Return whether the incident was closed because its ``stallwatch tail`` was stopped."""
+        return self.unwatched and self.ending is not None
+
+
+def left_open(incident: Incident, info: AgentInfo) -> Incident:
+    """Return an open incident as closed when its agent, which is gone, last reported."""
+    at = max(info.ended_at or info.updated_at, incident.opened_at)
+    return msgspec.structs.replace(
+        incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending
+    )
 
 
 Sink = Callable[[Incident], None]

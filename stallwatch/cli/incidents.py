@@ -235,18 +235,21 @@ def _over(key: str, incident: Incident, language: str) -> str:
 
 def _state(incident: Incident, home: Path, language: str) -> str:
     if incident.status == "open":
-        return say("unwatched" if _is_unwatched(incident, home) else "open", language)
+        return say(_open_state(incident, home), language)
     from stallwatch_rules.locale import render
 
     return render(incident.closing, language)
 
 
-def _is_unwatched(incident: Incident, home: Path) -> bool:
-    """Return whether all agents of the run on this host are gone, and at least one recorded no end."""
+def _open_state(incident: Incident, home: Path) -> str:
+    """Return the key for an open incident: a run whose agents in this state folder are gone is unwatched."""
     from stallwatch_exporter.runs.runfolder import agent_alive, folders_of
 
     infos = [info for _, info in folders_of(home, incident.run)]
-    return any(info.ended_at is None for info in infos) and not any(map(agent_alive, infos))
+    left = [info for info in infos if info.end_is_unknown]
+    if not left or any(map(agent_alive, infos)):
+        return "open"
+    return "unwatched" if any(info.ended_at is None for info in left) else "watch-ended"
 
 
 def current_user() -> str:

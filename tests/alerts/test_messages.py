@@ -126,6 +126,17 @@ def test_an_incident_whose_agent_is_gone_is_not_told_as_over(stall: Stall, oom_p
     assert incident_notice(stall(**gone), "en", None).level == "warning"
 
 
+def test_an_incident_whose_tail_was_stopped_is_no_longer_watched(stall: Stall) -> None:
+    ending = Ending("unknown", None)
+    over = stall(
+        status="resolved", resolution="unknown", resolved_at=1190.0, updated_at=1190.0, ending=ending
+    )
+    message = render(over, "en", None)
+    assert message.title == "[myrun] no longer watched: stalled when last seen"
+    assert "stallwatch tail was stopped" in message.text and "3 min 10 s after" in message.text
+    assert "How it ended" not in message.text and "killed" not in message.text
+
+
 @pytest.mark.parametrize(("resolution", "word"), [("run-finished", "finished"), ("run-failed", "failed")])
 def test_a_stall_that_the_end_of_the_run_ends(stall: Stall, resolution: str, word: str) -> None:
     message = render(stall(status="resolved", resolution=resolution), "en", None)

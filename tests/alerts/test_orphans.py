@@ -20,6 +20,8 @@ from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs import runfolder
 from stallwatch_exporter.runs.runfolder import RunFolder, agent_alive, mark_reported, read_info
 from stallwatch_exporter.watching.incidents import read_incidents
+from stallwatch_rules.endings import Ending
+from stallwatch_rules.locale import render
 from stallwatch_rules.pages.catalogue import Catalogue
 
 Stall = Callable[..., Incident]
@@ -52,17 +54,28 @@ def test_what_a_dead_agent_left_open_is_resolved_once_and_only_that(tmp_path: Pa
         run(tmp_path, name, stall(id=f"{name}/x/x/1", run=name, **last), dead=True)
     alive = run(tmp_path, "alive", stall(id="alive/stall/x/1", run="alive"), dead=False)
     heard: list[Incident] = []
+    info = read_info(dead)
+    assert info is not None
     (closed,) = close_orphans(tmp_path, 5000.0, heard.append)
     assert heard == [closed]
-    assert (closed.id, closed.status, closed.resolution, closed.resolved_at) == (
-        "dead/stall/x/1",
-        "resolved",
-        "unknown",
-        5000.0,
-    )
+    assert (closed.id, closed.status, closed.resolution) == ("dead/stall/x/1", "resolved", "unknown")
+    assert closed.resolved_at == info.updated_at, "when the agent was last heard of"
     assert [one.resolution for one in read_incidents(dead)] == ["unknown", "recovered"]
     assert [one.status for one in read_incidents(alive)] == ["open"]
     assert close_orphans(tmp_path, 6000.0, heard.append) == [] and len(heard) == 1
+
+
+def test_what_a_stopped_tail_left_open_is_no_longer_watched(tmp_path: Path, stall: Stall) -> None:
+    path = run(tmp_path, "tailed", stall(id="tailed/stall/x/1", run="tailed"), dead=True)
+    info, ended = read_info(path), time.time() - 90
+    assert info is not None
+    folder = RunFolder("tailed", path, info)
+    folder.write_info(ended_at=ended, updated_at=ended, ending=Ending("unknown", None), state="finished")
+    (closed,) = close_orphans(tmp_path, time.time(), lambda _: None)
+    assert render(closed.closing) == "no longer watched" and closed.resolved_at == ended
+    folder.write_info(ending=Ending("failed", 1))
+    (path / "incidents.jsonl").write_bytes(msgspec.json.encode(stall(id="tailed/stall/x/1", run="tailed")))
+    assert close_orphans(tmp_path, time.time(), lambda _: None) == []
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["mid-run", "as it left"])

@@ -20,6 +20,7 @@ from stallwatch_alerts.store import IncidentStore
 from stallwatch_exporter.cluster.identity import RunIdentity
 from stallwatch_exporter.incident import Incident
 from stallwatch_exporter.runs.runfolder import RunFolder
+from stallwatch_rules.endings import Ending
 
 Stallwatch = Callable[..., Result]
 URL = "json://127.0.0.1:1/s3cr3t-hook"
@@ -117,6 +118,9 @@ def test_an_open_incident_whose_agent_is_gone_says_so(
     folder.write_info(pid=2**22 + 1)
     rows = stallwatch("alerts", "list").stdout.splitlines()[1:]
     assert ["agent gone" in row for row in rows] == [row.startswith("myrun/") for row in rows]
+    folder.write_info(ended_at=time.time(), ending=Ending("unknown", None))
+    rows = stallwatch("alerts", "list").stdout.splitlines()[1:]
+    assert ["open, no longer watched" in row for row in rows] == [row.startswith("myrun/") for row in rows]
 
 
 def test_an_open_incident_is_watched_while_one_agent_of_its_run_is_there(

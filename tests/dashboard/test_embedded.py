@@ -44,6 +44,18 @@ def test_nothing_at_all(source: Source) -> None:
     assert source.row("x") is None and source.incidents("x") == [] and source.frames("x").nothing
 
 
+def test_an_incident_that_a_stopped_tail_left_open_gets_no_longer(
+    source: Source, home: Path, make_run: MakeRun, make_incident: MakeIncident
+) -> None:
+    make_run("stuck", state="finished", ended_at=NOW - 100, ending=Ending("unknown", None))
+    store = IncidentStore.at_home(home)
+    store.upsert(make_incident(opened_at=NOW - 300, updated_at=NOW - 120))
+    store.close()
+    (left,) = source.incidents("stuck")
+    assert left.watch_ended and left.resolved_at == NOW - 100
+    assert source.newest_incidents(10) == [left]
+
+
 def test_a_stalled_run_from_agent_json_to_its_row(
     source: Source,
     home: Path,

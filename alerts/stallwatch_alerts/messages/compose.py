@@ -56,7 +56,7 @@ def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause)
     if incident.unwatched:
-        title = say("alerts.unwatched", language, title=title)
+        title = say(f"alerts.{_unwatched(incident)}", language, title=title)
     text = _text(incident, language, cause)
     while len(text) > TEXT_LIMIT and len(cause.fixes) > 1:  # prefer one complete fix to two truncated
         cause = replace(cause, fixes=cause.fixes[:-1])
@@ -263,11 +263,12 @@ def _likely(incident: Incident, language: str, cause: _Cause) -> str:
 def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]:
     if incident.kind == "stall" and incident.resolution == "recovered":
         yield say("alerts.recovered-sentence", language)
-    elif incident.ending is None:
-        over = message(_by_resolution("is-over", incident), duration=_stalled_for(incident))
+    elif incident.ending is None or incident.watch_ended:
+        key = "alerts.is-over-watch-ended" if incident.watch_ended else _by_resolution("is-over", incident)
+        over = message(key, duration=_stalled_for(incident))
         if incident.kind != "ended" and incident.resolved_at is not None:  # an ending has no duration
-            lasted = "alerts.unwatched-after" if incident.unwatched else "alerts.lasted"
-            over += message(lasted, duration=_stalled_for(incident))
+            lasted = f"{_unwatched(incident)}-after" if incident.unwatched else "lasted"
+            over += message(f"alerts.{lasted}", duration=_stalled_for(incident))
         yield in_words(over, language)
     title = cause.title
     if not title and incident.stacks is not None:
@@ -275,8 +276,13 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
     yield _lines(
         _where(incident, language), say("alerts.stall-cause", language, title=title) if title else ""
     )
-    if incident.ending is not None:
+    if incident.ending is not None and not incident.watch_ended:
         yield ending_line(incident.ending, language)
+
+
+def _unwatched(incident: Incident) -> str:
+    """Return the key of the texts for an incident that was closed because no agent watches."""
+    return "watch-ended" if incident.watch_ended else "unwatched"
 
 
 def _what(incident: Incident, language: str) -> str:

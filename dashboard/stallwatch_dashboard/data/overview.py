@@ -339,7 +339,7 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
 def final_incident(incidents: Sequence[Incident]) -> Incident | None:
     """Return the incident of a run's end, otherwise an incident that outlasted the run, otherwise None."""
     ended = [incident for incident in incidents if incident.kind == "ended"]
-    unsolved = [i for i in incidents if i.status == "open" or i.outlasted]
+    unsolved = [i for i in incidents if i.status == "open" or i.outlasted or i.unwatched]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from stallwatch_dashboard.data.scraper import Scraper, TargetStatus
 from stallwatch_dashboard.data.store import MetricStore
 from stallwatch_dashboard.settings import DashboardSettings, from_environment
 from stallwatch_exporter.cluster.merging import qualified
-from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
+from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident, left_open
 from stallwatch_exporter.runs.run_state import LATE_INDIRECTLY_SECONDS, LATE_SECONDS
 from stallwatch_exporter.runs.runfolder import (
     RUN_INCIDENTS,
@@ -176,7 +176,14 @@ class Source:
 
     def incidents(self, run: str) -> list[Incident]:
         """Return the run's incidents, newest first, from the database, or from the run's own journal."""
-        return self.cases.incidents(run) or journal(*(one.folder for one in newest_start(self.agents(run))))
+        agents = self.agents(run)
+        found = self.cases.incidents(run) or journal(*(one.folder for one in newest_start(agents)))
+        return [_as_left(one, agents) for one in found]
+
+    def newest_incidents(self, limit: int) -> list[Incident]:
+        """Return the newest incidents of all runs, newest first."""
+        agents = self._agents()
+        return [_as_left(one, agents.get(one.run, ())) for one in self.cases.incidents(limit=limit)]
 
     def incident(self, key: str) -> Incident | None:
         """Return the incident of this id, or the incident into which it was merged."""
@@ -230,6 +237,14 @@ class Source:
         for incident in self.cases.incidents(status="open", limit=5000):
             found.setdefault(incident.run, []).append(incident)
         return found
+
+
+def _as_left(incident: Incident, agents: Sequence[Agent]) -> Incident:
+    """Return the incident; if it is open and no agent watches its run, as closed since then."""
+    info = None if incident.status != "open" or incident.is_final_incident else as_one(agents)
+    if info is None or not info.end_is_unknown or any(one.alive for one in agents):
+        return incident
+    return left_open(incident, info)
 
 
 def journal(*folders: Path) -> list[Incident]:

@@ -66,7 +66,7 @@ def _choose() -> tuple[list[str], list[str]]:
 
 @st.fragment(run_every="3s")
 def _list(words: list[str], kinds: list[str]) -> None:
-    every = shared().cases.incidents(limit=_MOST)
+    every = shared().newest_incidents(_MOST)
     if not every:
         if missing():
             return

@@ -15,6 +15,7 @@ from stallwatch_exporter.postmortem.recorded import recorded, with_kept, with_re
 from stallwatch_exporter.postmortem.run_folders import (
     folders_of_run,
     hosts_of_ranks,
+    naming_followed_files,
     placed,
     with_other_hosts,
 )
@@ -71,6 +72,7 @@ class Options:
                     TemporaryDirectory(prefix="stallwatch-records-", dir=self.scratch)
                 ),
             )
+            problems = [naming_followed_files(problem) for problem in problems]
             yield UserFiles(files, problems, rank_files, run_folders, notes)
 
 

@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from stallwatch_exporter.runs.reserve import NAME
+from stallwatch_logs.inputs import InputProblem
 from stallwatch_logs.jobs import RunFolders
 from stallwatch_logs.log_files import LogFile
 from stallwatch_rules.lines.ranks import local_ranks
@@ -67,6 +70,19 @@ def with_other_hosts(
     hosts = {beside[folder].host_in_run for folder in group}
     names = fold_names(sorted(hosts - {own.host_in_run})) or own.host_in_run
     return [given, *others], [message("diagnosis.other-hosts", run=own.run, hosts=names)]
+
+
+def naming_followed_files(problem: InputProblem) -> InputProblem:
+    """Return the problem; for a tail's folder without log copies, it names the followed files."""
+    if not is_recorded(problem.path):
+        return problem
+    from stallwatch_exporter.runs.runfolder import read_info
+
+    info = read_info(Path(problem.path))
+    if info is None or info.command[:2] != ["stallwatch", "tail"]:
+        return problem
+    followed = ", ".join(str(Path(info.cwd) / name) for name in info.command[2:])
+    return msgspec.structs.replace(problem, remedy=f"give what stallwatch tail follows: {followed}")
 
 
 def _agent_of(info: AgentInfo) -> tuple[object, ...]:

@@ -92,6 +92,11 @@ class AgentInfo(msgspec.Struct, kw_only=True):
     folder: str = ""  #: name of this record's folder
 
     @property
+    def end_is_unknown(self) -> bool:
+        """Return whether no end of the run is recorded: its agent watches, was killed, or was a tail."""
+        return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
+
+    @property
     def host_in_run(self) -> str:
         """Name of this host in incidents and on pages of the run."""
         return self.host_name or self.host

@@ -232,6 +232,7 @@ def folded_episode(
     opened = min(one.opened_at for one in troubles)
     # A line can be read late, and its time can be ahead of the agent's clock.
     updated = max(opened, *(one.updated_at for one in troubles))
+    over = max(opened, *(one.resolved_at or one.updated_at for one in troubles))
     history = list(episode.history)
     if closes:
         event = Event(updated, "closed", lead.kind, lead.rule, lead.severity, lead.rank)
@@ -245,7 +246,7 @@ def folded_episode(
         severity=episode.severity,
         status="resolved" if closes else "open",
         resolution=resolution,
-        resolved_at=updated if closes else None,
+        resolved_at=over if closes else None,
         ending=next((one.ending for one in troubles if one.ending is not None), None),
         history=history,
     )

@@ -13,6 +13,8 @@ from stallwatch_rules.diagnosis.findings import RuleFinding, Streams
 from stallwatch_rules.diagnosis.snapshot import Assessment, Snapshot
 from stallwatch_rules.messages import Text, message
 from stallwatch_rules.pages.page import Tag
+from stallwatch_rules.records import Line
+from stallwatch_rules.text.display import latest, shown
 from stallwatch_rules.text.lazy import lazy
 
 SIGTERM: Tag = "sigterm"
@@ -140,10 +142,37 @@ def ended_silently(run: Snapshot, now: Assessment) -> Text:
 
 def ended_by_itself(run: Snapshot, now: Assessment) -> Text:
     """Return the note for a command without a launcher that failed without a signal or exception."""
-    summaries = [stream.summary for stream in run.streams.values()]
-    launched = any(summary.codes or summary.spawned for summary in summaries)
     ending = run.context.ending
-    if ending is None or ending.kind != "failed" or launched or now.exceptions.any:
+    if ending is None or not _failed_by_itself(run, now):
         return ""
+    last = closing_message(run, now)
+    if last is not None and ending.exit_code not in _NOT_RUN:
+        return message("diagnosis.ended-with-message", code=ending.exit_code or 0, line=shown(last.text))
     key = "command-not-run" if ending.exit_code in _NOT_RUN else "ended-by-itself"
     return message(f"diagnosis.{key}")
+
+
+def closing_message(run: Snapshot, now: Assessment) -> Line | None:
+    """Return the last message of a command that failed by itself, if it is new after the last step.
+
+    An example is the message of ``sys.exit("no data left")``. No rule matched the line.
+    """
+    step = run.clock.last_advance
+    if not _failed_by_itself(run, now) or step is None:
+        return None
+    entries = [entry for stream in run.streams.values() for entry in stream.templates.entries.values()]
+    new = [entry.last for entry in entries if _is_after(entry.first, step)]
+    return latest(new) if new else None
+
+
+def _is_after(line: Line, step: Line) -> bool:
+    if line.source == step.source:
+        return line.number > step.number
+    return line.time is not None and step.time is not None and line.time > step.time
+
+
+def _failed_by_itself(run: Snapshot, now: Assessment) -> bool:
+    """Return whether a command without a launcher failed without a signal or exception."""
+    summaries = [stream.summary for stream in run.streams.values()]
+    launched = any(summary.codes or summary.spawned for summary in summaries)
+    return run.context.kind == "failed" and not launched and not now.exceptions.any

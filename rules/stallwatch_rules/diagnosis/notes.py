@@ -14,7 +14,7 @@ from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.failures.flight import flight_note, watchdog_positions
 from stallwatch_rules.judgements.conclusions import STANDSTILLS
 from stallwatch_rules.judgements.standstill import note_on_manual_stop
-from stallwatch_rules.messages import Message, Text, message
+from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.text.digest import fold_ranks, natural_order
 from stallwatch_rules.text.display import shown
@@ -56,8 +56,9 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
     if diagnosis.verdict == "unknown-failure" and not exceptions.fatal:
         # the error line at the end of the log is the only evidence
         bare = context.failed is None and context.ending is None and not now.found
-        notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         by_itself = ended_by_itself(run, now) if chosen is None else ""
+        if not has(by_itself, "diagnosis.ended-with-message"):
+            notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         notes += [by_itself] if by_itself else []
     if diagnosis.verdict in ("failed", "unknown-failure") and progress.finished:
         notes.append(message("diagnosis.training-was-complete"))

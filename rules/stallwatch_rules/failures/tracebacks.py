@@ -36,8 +36,9 @@ MARGIN = lazy(r" +(?:\|(?: |$)|\+-)")  # margin before an exception group and it
 BOX = "│╭╰─┌└├┃"
 # In a box, source follows its line number and a variable has a second box; this text has neither.
 BOXED = lazy(r"[│┃] ?(?P<final>(?:\w+\.)*[A-Z]\w*(?:Error|Exception): .*)$")
+# A class inside a function is named ``train.<locals>.OddBatch``.
 FINAL = lazy(
-    r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:\((?P<inner>[\w.]+)\))?"
+    r"(?:[|+] )?(?P<name>[^\W\d]\w*(?:\.(?:[^\W\d]\w*|<locals>))*)(?:\((?P<inner>[\w.]+)\))?"
     r"(?::(?: (?P<message>.*))?)?$"
 )
 ERROR_NAME = lazy(

@@ -32,6 +32,7 @@ from stallwatch_rules.text.digest import (
 )
 
 MAX_HOST_RUNS = 6  #: maximum number of host ranges in a line
+ENDED_WITH_MESSAGE = "diagnosis.ended-with-message"  #: id of the note on a program's last message
 MAX_HEADLINE = 160  #: maximum number of characters of an exception's message
 
 
@@ -54,6 +55,9 @@ def headline(diagnosis: Diagnosis) -> Text:
         return message(f"report.interrupted{'-with' if diagnosis.unknown else ''}.text")
     if verdict == "unknown-failure" and diagnosis.unknown:
         return _unknown_headline(diagnosis.unknown[0], diagnosis.hosts)
+    closing = next((note for note in diagnosis.notes if has(note, ENDED_WITH_MESSAGE)), None)
+    if isinstance(closing, Message):
+        return message("report.ended-with-message.text", **closing.params)
     if progress.behind and verdict not in ("failed", "stalled", "degraded"):
         key = "behind-unknown.text" if verdict == "unknown-failure" else "behind.text"
         key = "behind-finished.text" if progress.finished else key

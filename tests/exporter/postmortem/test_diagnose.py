@@ -46,6 +46,17 @@ def essence(diagnosis: Diagnosis) -> object:
     return (diagnosis.verdict, primary and (primary.rule, primary.rank), findings, diagnosis.progress)
 
 
+def test_a_tails_folder_without_output_names_the_files_that_the_tail_follows(
+    tmp_path: Path, catalogue: Catalogue
+) -> None:
+    folder = RunFolder.create("sft", ["stallwatch", "tail", "logs/*.log", "/srv/b.log"], home=tmp_path)
+    _, (problem,) = diagnose_paths([folder.path], Options(catalogue))
+    assert f"follows: {folder.info.cwd}/logs/*.log, /srv/b.log" in str(problem)
+    other = RunFolder.create("other", ["python", "train.py"], home=tmp_path)
+    _, (problem,) = diagnose_paths([other.path], Options(catalogue))
+    assert "follows" not in str(problem)
+
+
 def test_starts_are_told_apart_in_one_log_and_not_in_several(tmp_path: Path, catalogue: Catalogue) -> None:
     """One of several files may show starts that the others do not show, so no diagnosis mixes them."""
     head = "starting my program\nfound 812 shards\nthe model is ready\nthe rate is 0.1 now\n"

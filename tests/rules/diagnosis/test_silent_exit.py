@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from smallruns import stamped
 
 from stallwatch_rules.endings import Ending
-from stallwatch_rules.locale import rendered
+from stallwatch_rules.locale import render, rendered
 from stallwatch_rules.matching.matcher import lines_of
 from stallwatch_rules.messages import message
 from stallwatch_rules.pages.catalogue import Catalogue
 from stallwatch_rules.reading import RunReading
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import headline
 
 STEPS = "".join(f"[rank0]: step {step}/60 loss {2 / step:.4f}\n" for step in range(1, 21))
 PEER = """\
@@ -37,11 +39,15 @@ Root Cause (first observed failure):
 """
 
 
-def ended(catalogue: Catalogue, text: str, language: str = "en", code: int = 1) -> Diagnosis:
+def diagnose(catalogue: Catalogue, text: str, code: int = 1, *, stalled: bool = False) -> Diagnosis:
     reading = RunReading(catalogue)
     reading.feed(lines_of(text))
     ending = Ending("failed", code, detail=message("run.exited", code=code))
-    return rendered(reading.diagnose(ending=ending), language)
+    return reading.diagnose(ending=ending, stalled=stalled)
+
+
+def ended(catalogue: Catalogue, text: str, language: str = "en", code: int = 1) -> Diagnosis:
+    return rendered(diagnose(catalogue, text, code), language)
 
 
 def rule_of(found: Diagnosis) -> str:
@@ -110,6 +116,33 @@ def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
     found = ended(catalogue, STEPS)
     assert found.verdict == "unknown-failure" and len(told(found)) == 1
     assert found.notes[-1].startswith("No signal ended the command, and no exception")
+
+
+@pytest.mark.parametrize(
+    ("text", "itself"),
+    [
+        ("no data left in the queue: giving up", True),
+        ("no step for 600 s, the loader timed out", False),  # the program reports its own stall
+        ("got SIGTERM: saving, then exiting", False),  # another process ended the stall
+        ("", False),
+    ],
+)
+def test_a_program_that_ended_itself_after_a_silence_is_not_stalled(
+    catalogue: Catalogue, text: str, itself: bool
+) -> None:
+    rows = [(float(step), f"step {step} loss {2 / step:.4f}") for step in range(1, 41)]
+    rows += [(41.0, "waiting for data"), *([(400.0, text)] if text else [])]
+    found = diagnose(catalogue, stamped(rows), stalled=True)
+    assert rule_of(found) == ("" if itself else "silent-hang-no-error")
+    if itself:
+        assert found.verdict == "unknown-failure"
+        assert render(headline(found)) == f"The program ended with exit code 1. Its last message: {text}"
+        (note,) = rendered(found).notes
+        assert text in note and "nothing in its log explains why" not in note
+
+
+def test_a_message_before_the_last_step_is_not_the_programs_last(catalogue: Catalogue) -> None:
+    assert "last message" not in "".join(ended(catalogue, "loading the data set\n" + STEPS).notes)
 
 
 def test_a_command_that_its_shell_could_not_run_is_not_looked_for_in_the_script(catalogue: Catalogue) -> None:

@@ -56,6 +56,14 @@ def test_the_final_exception_and_its_frames() -> None:
     ]
 
 
+def test_an_exception_whose_class_is_inside_a_function() -> None:
+    (raised,) = read(PLAIN.replace("ValueError:", "train.<locals>.OddBatch:"))
+    assert raised.exception == "train.<locals>.OddBatch"
+    assert raised.message == "expected 3 channels, got 4"
+    (raised,) = read(GROUP.replace("ValueError:", "train.<locals>.BatchError:"))
+    assert raised.root.startswith("train.<locals>.BatchError: ")
+
+
 def test_a_chain_is_one_failure_that_knows_its_root() -> None:
     text = """\
 Traceback (most recent call last):

@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from stallwatch_rules.diagnosis.awaited import AWAITS_PEER, busy_ranks, seen_elsewhere
 from stallwatch_rules.diagnosis.exceptions import named
-from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM, ended_from_outside, failures_of_lost_peers
+from stallwatch_rules.diagnosis.exits import (
+    SIGKILL,
+    SIGTERM,
+    closing_message,
+    ended_from_outside,
+    failures_of_lost_peers,
+)
 from stallwatch_rules.diagnosis.findings import RuleFinding, Streams, concluded
 from stallwatch_rules.diagnosis.outside_end import is_end
 from stallwatch_rules.diagnosis.snapshot import Assessment, Change, Snapshot, StallEnds
@@ -104,6 +110,17 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _is_of_own_work(finding: RuleFinding) -> bool:
     """Return whether a symptom is a failure in its rank's work, which other ranks' stalls cannot cause."""
     return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
+
+
+def ended_itself_after(silence: float, run: Snapshot, now: Assessment) -> bool:
+    """Return whether the program ended a silence itself: it printed a message and exited with a failure.
+
+    A message about a signal or a timeout shows that something else ended the silence, or reports it.
+    """
+    last, step = closing_message(run, now), run.clock.last_sign
+    if last is None or last.time is None or step is None or last.time - step < silence:
+        return False
+    return not (_HANGS.search(last.text) or _TIMED_OUT.search(last.text) or signal_lines(run.streams))
 
 
 def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
@@ -205,7 +222,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     if not tracker.progressed:
         return  # servers and other programs also receive such signals
     failed = now.exceptions.fatal or any(one.role != "notice" for one in now.fatal)
-    lines = _signal_lines(run.streams)
+    lines = signal_lines(run.streams)
     if failed or not lines or now.tagged(SIGTERM) is not None:
         return
     judgement = Judgement("harmless", message(f"diagnosis.{END_REQUESTED}"))
@@ -214,7 +231,7 @@ def graceful_shutdown(run: Snapshot, now: Assessment) -> Iterator[Change]:
     yield concluded(page, judgement, seen=True, where=where, step=step).with_facts(END_REQUESTED)
 
 
-def _signal_lines(streams: Streams) -> list[Line]:
+def signal_lines(streams: Streams) -> list[Line]:
     """Return the lines after the last step, near the end of a stream, that report a signal.
 
     All streams of a source are considered, because one rank may report the signal while lines without a rank
