@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from stallwatch_alerts.messages.cause import cause_of
+from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow, began, lasted
 from stallwatch_dashboard.words import Reader, Say
@@ -26,6 +26,7 @@ from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
 _FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum number of hosts listed by name, and characters of folded ranks
+_DOUBTFUL = 0.5  #: a cause with less confidence is more likely wrong than right
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Verdict:
     level: Level
     headline: str
     facts: tuple[str, ...] = ()
-    cause: str = ""  #: the rule's title
+    cause: str = ""  #: the rule's title, or an exception; empty if the cause is unknown
     rule: str = ""
     why: str = ""
     place: str = ""  #: one sentence about where the ranks were
@@ -62,6 +63,8 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
     """Return the verdict on one incident, without the rest of its run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {describe_state(incident, reader)}"
+    if incident.kind == "ended":
+        title = _with_doubt(title, incident, reader.say)
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
     return _with_incident(level, title, row, incident, pages, reader)
 
@@ -80,7 +83,10 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
         if found.verdict != "unknown-failure" or not found.unknown:
             return Verdict(level, headline, facts)
         fixes = tuple(map(reader.render, next_steps(found.unknown[0])))
+        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
         return Verdict(level, headline, facts, cause=reader.render(report_headline(found)), fixes=fixes)
+    if primary.confidence < _DOUBTFUL and found.verdict in ("failed", "unknown-failure"):
+        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
     return Verdict(
         level=level,
         headline=headline,
@@ -157,6 +163,8 @@ def _headline(
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
         key = f"is_{row.state}" if row.step is not None else f"is_{row.state}_unnumbered"
         headline = say(key, step, reader.render(interruption(row.ending)))
+        if row.state == "failed" and incident is not None:
+            headline = _with_doubt(headline, incident, say)
         return headline[:1].upper() + headline[1:], "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or now
@@ -179,6 +187,16 @@ def _headline(
     return say("all_well", step, reader.seconds(ago)), "good"
 
 
+def _with_doubt(headline: str, incident: Incident, say: Say) -> str:
+    """Return the headline of a failure; it says so if its cause is unknown or has a low confidence."""
+    primary = primary_of(incident)
+    if incident.rule == UNKNOWN_FAILURE:
+        return say("cause_uncertain" if incident.exception else "cause_unknown", headline)
+    if primary is not None and primary.confidence < _DOUBTFUL:
+        return say("cause_uncertain", headline)
+    return headline
+
+
 def _with_incident(
     level: Level,
     headline: str,
@@ -192,7 +210,8 @@ def _with_incident(
     page = pages.get(incident.rule)
     cause = cause_of(incident, page)
     fixes = list(cause.fixes)
-    if incident.rule == UNKNOWN_FAILURE and incident.folder:
+    unknown = incident.rule == UNKNOWN_FAILURE
+    if unknown and incident.folder:
         fixes.append(message("alerts.unknown-fix", folder=shlex.quote(incident.folder)))
     note = _note(incident, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
@@ -223,7 +242,7 @@ def _with_incident(
         level=level,
         headline=headline,
         facts=tuple(facts),
-        cause=title_of(incident, page, reader),
+        cause="" if unknown and not incident.exception else title_of(incident, page, reader),
         rule=incident.rule,
         why=reader.render(cause.why),
         place=reader.render(place),

@@ -122,7 +122,7 @@ def test_of_a_run_that_is_over_the_last_of_its_training_is_shown(
     assert figure.value == "5 GiB"
     assert re.fullmatch(r"allocated, at (\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d", figure.delta)
     assert "unknown-failure" not in texts(app, "markdown", "caption")
-    assert "a cause that no rule knows" in texts(app, "markdown")
+    assert "cause unknown" in texts(app, "markdown")
     assert [h.split()[0] for h in texts(app, "markdown").splitlines() if h.startswith("#")][:2] == [
         "##",
         "###",

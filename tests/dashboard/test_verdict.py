@@ -316,6 +316,27 @@ def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[
     assert "train.py:8 in load" in own and "stallwatch diagnose --explain /runs/stuck" in explain
 
 
+@pytest.mark.parametrize(
+    ("about", "doubt"),
+    [
+        ({"rule": UNKNOWN_FAILURE}, ", cause unknown"),
+        ({"rule": UNKNOWN_FAILURE, "exception": "ValueError: bad (train.py:8)"}, ", cause uncertain"),
+        ({"rule": RULE, "primary": primary(confidence=0.4)}, ", cause uncertain"),
+        ({"rule": RULE, "primary": primary(confidence=0.5)}, ""),
+        ({"rule": RULE}, ""),
+    ],
+)
+def test_the_headline_of_a_failure_agrees_with_the_cause_below(
+    make_incident: Callable[..., Incident], about: dict[str, Any], doubt: str
+) -> None:
+    died = make_incident(kind="ended", folder="/runs/stuck", **about)
+    found = judged(row("failed", ended_at=NOW), died)
+    assert found.headline == f"Failed at step 57 / 900{doubt}"
+    assert bool(found.cause) == ("unknown" not in doubt) and found.fixes
+    alone = of_incident(died, load_catalogue().pages, Reader("en"))
+    assert (alone.headline, alone.cause) == (f"stuck: open{doubt}", found.cause)
+
+
 def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
     found = judged(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
     assert found.cause == say("alerts.rank-gone") and found.why == say("alerts.rank-gone-why")

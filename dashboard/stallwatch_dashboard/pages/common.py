@@ -197,12 +197,13 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         st.markdown(f"### {icon} {markdown(found.headline)}")
         if caption := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
             st.caption(caption)
-        if not found.cause:
+        if not (found.cause or found.fixes):
             return
         first = found.fixes[:_FEW_FIXES]
         left, right = st.columns(2, gap="medium")
         with left:
-            st.markdown(f"**{say('cause')}:** {advice(found.cause)}")
+            if found.cause:
+                st.markdown(f"**{say('cause')}:** {advice(found.cause)}")
             if found.place:
                 st.markdown(f"**{say('stacks')}:** {markdown(found.place)}")
             if found.note:
