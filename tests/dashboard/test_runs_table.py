@@ -57,6 +57,21 @@ def test_numbers_are_told_in_words_and_sort_by_their_size() -> None:
     assert told(RunRow("r", "training", stalled_seconds=0.0))["lost_to_stalls"] == (formats.NOTHING, 0.0)
 
 
+def test_during_a_stall_the_phase_says_so() -> None:
+    assert told(RunRow("r", "training", phase="save"))["phase"][0] == "saving"
+    assert told(RunRow("r", "stalled", phase="save"))["phase"][0] == "saving, stalled"
+    assert told(RunRow("r", "stalled"))["phase"][0] == formats.NOTHING
+
+
+def test_a_run_that_finished_before_its_last_step_shows_how_far_it_came() -> None:
+    states = [
+        told(RunRow("r", state, step=step, total_steps=100))["state"][0]  # type: ignore[arg-type]
+        for state, step in (("finished", 60), ("finished", 99), ("finished", 100), ("failed", 60))
+    ]
+    # Steps may count from 0, so 99 is the last one of 100.
+    assert states == ["✔ finished (60 %)", "✔ finished", "✔ finished", "✖ failed"]
+
+
 def test_the_course_of_the_loss_is_told_in_percent_of_its_height() -> None:
     assert told(RunRow("r", "training", losses=(3.0, 1.0, 1.5)))["loss_course"][0] == "100 0 25"
     assert told(RunRow("r", "training", losses=(2.0, 2.0)))["loss_course"][0] == "50 50"

@@ -61,3 +61,20 @@ def test_the_headline_says_if_the_cause_is_doubtful(confidence: float, headline:
     assert (found.headline, found.cause) == (headline, "Rank 1 failed")
     unexplained = of_diagnosis(Diagnosis("unknown-failure"), {}, Reader("en"))
     assert (unexplained.headline, unexplained.cause) == ("Failed, cause unknown", "")
+
+
+@pytest.mark.parametrize(
+    ("last", "closed", "headline"),
+    [
+        (60, False, "Finished at step 60 of 100"),
+        (60, True, "Finished, nothing wrong found"),  # the log says that the training is complete
+        (99, False, "Finished, nothing wrong found"),
+    ],
+)
+def test_a_run_that_finished_before_its_last_step_is_not_simply_good(
+    last: int, closed: bool, headline: str
+) -> None:
+    progress = Progress(last_step=last, total_steps=100, finished=closed)
+    found = of_diagnosis(Diagnosis("finished", progress=progress), {}, Reader("en"))
+    assert found.headline == headline
+    assert (found.level == "quiet") == bool(found.facts) == ("60 of" in headline)

@@ -199,7 +199,8 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
             st.caption(caption)
         if not (found.cause or found.fixes):
             return
-        first = found.fixes[:_FEW_FIXES]
+        fixes = [prose(fix, found.page) for fix in found.fixes]
+        first = [*fixes[: found.in_full], *map(first_sentence, fixes[found.in_full : _FEW_FIXES])]
         left, right = st.columns(2, gap="medium")
         with left:
             if found.cause:
@@ -213,11 +214,11 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         with right:
             if first:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(numbered(first_sentence(prose(fix, found.page)) for fix in first))
+                st.markdown(numbered(first))
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))
-                st.markdown(numbered(prose(fix, found.page) for fix in found.fixes))
+                st.markdown(numbered(fixes))
 
 
 def numbered(fixes: Iterable[str]) -> str:

@@ -149,10 +149,10 @@ def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str
     numbers = [_number(column, row, reader.now) for column in COLUMNS]
     titles = _titles(row, reader, pages)
     words = {
-        "state": f"{ICONS[row.state]} {say(row.state)}",
+        "state": f"{ICONS[row.state]} {_state(row, say)}",
         "run": cell(row.run),
         "open_incidents": cell(_located(row, reader) or titles),
-        "phase": _phase(row.phase, say),
+        "phase": _phase(row, say),
         "loss_course": _course(row.losses),
         "started": reader.clock(row.started_at),
         "host": cell(fold_hosts(row.hosts, reader.language) if row.hosts else row.host),
@@ -199,9 +199,19 @@ def _located(row: RunRow, reader: Reader) -> str:
     return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
 
 
-def _phase(phase: str, say: Say) -> str:
-    """Return the translated phase; for a custom trainer's phase, its own name."""
-    return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
+def _state(row: RunRow, say: Say) -> str:
+    """Return the state; of a run that finished before its last step, how far it came."""
+    if not (row.ended_early and row.step is not None and row.total_steps):
+        return say(row.state)
+    return say("finished_early", say(row.state), int(100 * row.step / row.total_steps))
+
+
+def _phase(row: RunRow, say: Say) -> str:
+    """Return the translated phase, for a custom trainer its own name; during a stall, say so as well."""
+    phase = say(f"phase_{row.phase}") if row.phase in COLOURS else cell(row.phase)
+    if phase and row.state == "stalled":
+        phase = say("phase_stalled", phase)
+    return phase or formats.NOTHING
 
 
 def _course(values: Sequence[float]) -> str:
