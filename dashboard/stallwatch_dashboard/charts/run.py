@@ -166,7 +166,7 @@ def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
 
 @dataclass(frozen=True)
 class PhaseChart(Chart):
-    """The band of phases, on which the stalls are drawn: no phase goes on during a stall."""
+    """The band of phases, on which the stalls are drawn: no phase continues during a stall."""
 
     def draw(
         self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
