@@ -74,7 +74,7 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     level: Level = _OF_VERDICTS[found.verdict]
     headline = reader.say(f"verdict_{found.verdict}")
-    facts = (reader.render(found.ending),) if found.ending else ()
+    facts: tuple[str, ...] = (reader.render(found.ending),) if found.ending else ()
     primary = found.primary
     if primary is None:
         behind = bool(found.progress.behind) and not found.unknown and found.interrupted_by != "user"

@@ -130,7 +130,7 @@ def _choose_language() -> None:
 
 
 def _keep_language() -> None:
-    """Store the chosen language in the browser, for addresses that are opened anew."""
+    """Store the chosen language in the browser, for addresses without a language."""
     if (chosen := st.session_state.get(_CHOSEN)) not in words.LANGUAGES:
         return
     cookie = f"{_COOKIE}={chosen}; path=/; max-age={_COOKIE_SECONDS}; samesite=lax"

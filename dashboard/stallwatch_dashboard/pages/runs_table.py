@@ -80,8 +80,8 @@ class Column:
 COLUMNS = (
     Column("state", 126, "urgency", rising=True),
     Column("run_column", 140, "run", rising=True, long=True),
-    Column("open_incidents", 220, "incident", rising=True, long=True, widest=420),
-    Column("phase", 106, "phase", rising=True, long=True),
+    Column("open_incidents", 208, "incident", rising=True, long=True, widest=420),
+    Column("phase", 118, "phase", rising=True, long=True),
     Column("step", 68, "step", "step", formats.integer),
     Column("total", 70, "total", "total_steps", formats.integer),
     Column("time_left", 84, "left", "seconds_left", formats.seconds, True),
