@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from stallwatch_alerts.messages.cause import cause_of
+from stallwatch_alerts.messages.cause import cause_of, is_located, primary_of
 from stallwatch_dashboard import formats
 from stallwatch_dashboard.data.overview import RunRow, began, lasted
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.endings import interruption
-from stallwatch_rules.locale import LANGUAGES, render
-from stallwatch_rules.messages import Text, message, with_params, without_sentence
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.messages import Text, has, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
 from stallwatch_rules.report.phrases import headline as report_headline
 from stallwatch_rules.report.phrases import next_steps, primary_note, where
-from stallwatch_rules.stacks.concluding import advises_stacks
-from stallwatch_rules.stacks.records import StallStacks
-from stallwatch_rules.stacks.sentences import sentence
+from stallwatch_rules.stacks.sentences import bare_title, place_of, sentence
 from stallwatch_rules.text.digest import fold_ranks
 
 Level = Literal["critical", "warning", "good", "quiet"]
 _FEW_HOSTS, _LONGEST_RANKS = 6, 60  #: maximum numbers of listed hosts, and of characters of folded ranks
+_DOUBTFUL = 0.5  #: a cause with a lower confidence is more likely wrong than right
 
 
 @dataclass(frozen=True)
@@ -35,12 +34,13 @@ class Verdict:
     level: Level
     headline: str
     facts: tuple[str, ...] = ()
-    cause: str = ""  #: the rule's title
+    cause: str = ""  #: the rule's title, or an exception; empty if the cause is unknown
     rule: str = ""
     why: str = ""
     place: str = ""  #: one sentence about the ranks' positions in the code
     note: str = ""  #: the impact of the problem on this run
     fixes: tuple[str, ...] = ()
+    in_full: int = 0  #: number of the first fixes whose every sentence is shown at once
     evidence: tuple[str, ...] = ()
     page: RulePage | None = None  #: the rule's page, if known
 
@@ -54,7 +54,10 @@ def of_run(
     incident = row.incident
     headline, level = _headline(row, incident, pages, reader, last_step_at)
     if incident is None:
-        return Verdict(level, headline, _exit(row, reader) + _alarm(row, reader))
+        facts = _exit(row, reader) + _alarm(row, reader)
+        if row.ended_early:
+            facts += (reader.say("is_finished_early_why"),)
+        return Verdict(level, headline, facts)
     return _with_incident(level, headline, row, incident, pages, reader)
 
 
@@ -62,6 +65,8 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
     """Return the verdict on a single incident, without other facts about its run."""
     row = RunRow(incident.run, "stalled", ended_at=incident.updated_at if incident.kind == "ended" else None)
     title = f"{incident.run}: {describe_state(incident, reader)}"
+    if incident.kind == "ended":
+        title = _with_doubt(title, incident, reader.say)
     level = _OF_SEVERITIES[incident.severity] if incident.status == "open" else "quiet"
     return _with_incident(level, title, row, incident, pages, reader)
 
@@ -69,18 +74,26 @@ def of_incident(incident: Incident, pages: Mapping[str, RulePage], reader: Reade
 def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader) -> Verdict:
     level: Level = _OF_VERDICTS[found.verdict]
     headline = reader.say(f"verdict_{found.verdict}")
-    facts = (reader.render(found.ending),) if found.ending else ()
+    facts: tuple[str, ...] = (reader.render(found.ending),) if found.ending else ()
     primary = found.primary
     if primary is None:
         behind = bool(found.progress.behind) and not found.unknown and found.interrupted_by != "user"
         if behind or found.verdict in ("interrupted", "unfinished", "no-evidence"):
             headline = reader.render(report_headline(found))
+        last, total = found.progress.last_step, found.progress.total_steps
+        unfinished = last is not None and total is not None and last + 1 < total
+        if found.verdict == "finished" and unfinished and not found.progress.finished:
+            level, headline = "quiet", _finished_early(last, total, reader.say)
+            facts += (reader.say("is_finished_early_why"),)
         if behind and not found.in_trouble:
             level = "warning"
         if found.verdict != "unknown-failure" or not found.unknown:
             return Verdict(level, headline, facts)
         fixes = tuple(map(reader.render, next_steps(found.unknown[0])))
+        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
         return Verdict(level, headline, facts, cause=reader.render(report_headline(found)), fixes=fixes)
+    if primary.confidence < _DOUBTFUL and found.verdict in ("failed", "unknown-failure"):
+        headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
     return Verdict(
         level=level,
         headline=headline,
@@ -156,7 +169,11 @@ def _headline(
         left = incident is not None and (incident.status == "open" or incident.resolution == "unmended")
         troubled = left if row.state == "finished" else incident is not None and row.state != "failed"
         key = f"is_{row.state}" if row.step is not None else f"is_{row.state}_unnumbered"
+        if row.ended_early:
+            return _finished_early(row.step, row.total_steps, say), "warning" if troubled else "quiet"
         headline = say(key, step, reader.render(interruption(row.ending)))
+        if row.state == "failed" and incident is not None:
+            headline = _with_doubt(headline, incident, say)
         return headline[:1].upper() + headline[1:], "warning" if troubled else level
     if row.state == "stalled":
         since = last_step_at or now
@@ -179,6 +196,20 @@ def _headline(
     return say("all_well", step, reader.seconds(ago)), "good"
 
 
+def _finished_early(step: float | None, total: float | None, say: Say) -> str:
+    return say("is_finished_early", formats.integer(step), formats.integer(total))
+
+
+def _with_doubt(headline: str, incident: Incident, say: Say) -> str:
+    """Return the headline of a failure; it says so if its cause is unknown or has a low confidence."""
+    primary = primary_of(incident)
+    if incident.rule == UNKNOWN_FAILURE:
+        return say("cause_uncertain" if incident.exception else "cause_unknown", headline)
+    if primary is not None and primary.confidence < _DOUBTFUL:
+        return say("cause_uncertain", headline)
+    return headline
+
+
 def _with_incident(
     level: Level,
     headline: str,
@@ -191,14 +222,21 @@ def _with_incident(
     stacks = incident.stacks
     page = pages.get(incident.rule)
     cause = cause_of(incident, page)
-    fixes = list(cause.fixes)
-    if incident.rule == UNKNOWN_FAILURE and incident.folder:
+    title, fixes = title_of(incident, page, reader), list(cause.fixes)
+    unknown = incident.rule == UNKNOWN_FAILURE
+    if unknown and incident.folder:
         fixes.append(message("alerts.unknown-fix", folder=shlex.quote(incident.folder)))
     note = _note(incident, reader)
     place: Text = sentence(stacks) if stacks is not None else ""
-    if stacks is not None and _located(stacks):
-        fixes = _without_place(stacks, [fix for fix in fixes if not advises_stacks(fix)])
+    evidence = incident.evidence or (incident.primary.evidence if incident.primary else ())
+    evidence = [line for line in evidence if line != place]
+    if stacks is not None and is_located(stacks):
         note = without_sentence(note, "diagnosis.nothing-says-why")
+        if incident.rule == SILENT_HANG and not stacks.odd and place_of(stacks):
+            # The first fix gives the only place.
+            title, place = reader.render(bare_title(cause.title)), ""
+    if stacks is not None and stacks.file:
+        fixes.append(message("diagnosis.all-stacks", file=stacks.file))
     facts = list(_exit(row, reader))
     if row.ended_at is None:
         still = "no_progress_for" if incident.kind == "stall" else "open_for"
@@ -218,17 +256,17 @@ def _with_incident(
         facts.append(say("attempt", incident.attempt))
     if incident.threshold_seconds is not None and row.ended_at is None:
         facts.append(say("threshold_is", reader.seconds(incident.threshold_seconds)))
-    evidence = incident.evidence or (incident.primary.evidence if incident.primary else ())
     return Verdict(
         level=level,
         headline=headline,
         facts=tuple(facts),
-        cause=title_of(incident, page, reader),
+        cause="" if unknown and not incident.exception else title,
         rule=incident.rule,
         why=reader.render(cause.why),
         place=reader.render(place),
         note=reader.render(note),
         fixes=tuple(map(reader.render, fixes)),
+        in_full=int(bool(fixes) and has(fixes[0], "alerts.look-at")),
         evidence=tuple(map(reader.render, evidence)),
         page=page,
     )
@@ -283,21 +321,3 @@ def _alarm(row: RunRow, reader: Reader) -> tuple[str, ...]:
     if row.state != "waiting" or row.alarm_at is None:
         return ()
     return (reader.say("is_waiting_why", reader.clock(row.alarm_at)),)
-
-
-def _located(stacks: StallStacks) -> bool:
-    """Return whether the code position of every living rank is known."""
-    return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
-
-
-def _without_place(stacks: StallStacks, fixes: Sequence[Text]) -> list[Text]:
-    """Drop fixes that only repeat the ranks' code position; put the fix with the file of stacks last."""
-    known, more = sentence(stacks), message("diagnosis.all-stacks", file=stacks.file)
-    with_more = known + more
-    words = tuple(render(known, language) for language in LANGUAGES)  # the text that version 0.1 stored
-    left = [
-        fix
-        for fix in fixes
-        if fix not in (known, with_more) and not (isinstance(fix, str) and fix.startswith(words))
-    ]
-    return [*left, more] if with_more in fixes else left

@@ -16,6 +16,10 @@ LANGUAGES = {one: locale.templates(one, AREA)["language_name"] for one in locale
 Say = Callable[..., str]
 
 
+class Seconds(float):
+    """A duration that `Reader.say` formats in the units of the language."""
+
+
 @dataclass(frozen=True)
 class Reader:
     """The language, time zone, and time for which a page is drawn."""
@@ -26,7 +30,8 @@ class Reader:
 
     def say(self, key: str, *values: object) -> str:
         """Return the text of a key, with the values in its numbered places."""
-        return locale.templates(locale.language_of(self.language), AREA)[key].format(*values)
+        shown = (self.seconds(value) if isinstance(value, Seconds) else value for value in values)
+        return locale.templates(locale.language_of(self.language), AREA)[key].format(*shown)
 
     def render(self, text: Text) -> str:
         return locale.render(text, self.language)

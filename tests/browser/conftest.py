@@ -92,6 +92,7 @@ def watched(reader) -> Iterator[Watched]:  # type: ignore[no-untyped-def]
     page = reader.new_page()
     yield Watched(page)
     page.close()
+    reader.clear_cookies(name="stallwatch_language")  # the choice of one test is not that of the next
 
 
 @pytest.fixture

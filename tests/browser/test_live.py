@@ -221,4 +221,6 @@ def test_the_runs_page_leads_to_the_run(scene, watched, source: str, scheme: str
     page.locator(".runs td", has_text="卡住").first.wait_for()
     choose_run(page, run, search=run)
     page.get_by_role("heading", name="卡住").wait_for()
+    page.goto(f"{scene.urls[source]}/incidents")  # an address that does not name the language
+    page.get_by_role("heading", name="事件").wait_for()
     assert watched.outside(scene.urls[source]) == set() and watched.failures == []

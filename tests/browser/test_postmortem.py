@@ -109,7 +109,7 @@ def test_hostile_log_text_stays_text(page, watched, scene, tmp_path: Path) -> No
         f"{HOSTILE}\nstep 1 loss 2.0\nTraceback (most recent call last):\n{traceback}OddError: {HOSTILE}\n"
     )
     page.locator("input[type=file]").set_input_files(log)
-    page.get_by_text("Failed, cause unknown").wait_for()
+    page.get_by_text("Failed, cause uncertain").wait_for()
     page.get_by_text("OddError: <script>").first.wait_for()
     assert watched.dialogs == []
     assert page.locator("img[src='x']").count() == 0

@@ -88,11 +88,37 @@ def names(page) -> list[str]:  # type: ignore[no-untyped-def]
 def test_no_state_is_cut(page, language: str) -> None:  # type: ignore[no-untyped-def]
     page.goto(HOST)
     page.add_style_tag(content=":root { --st-font: 'Source Sans 3', 'Liberation Sans', sans-serif }")
-    show(page, [RunRow(state, state) for state in runs_table.ICONS], language)  # type: ignore[arg-type]
+    runs = [RunRow(state, state) for state in runs_table.ICONS]  # type: ignore[arg-type]
+    show(page, [*runs, RunRow("early", "finished", step=88, total_steps=100)], language)
     states = page.locator("tbody tr > :first-child")
     cut = "all => all.filter(cell => cell.scrollWidth > cell.clientWidth).map(cell => cell.textContent)"
-    assert states.count() == len(runs_table.ICONS)
+    assert states.count() == len(runs_table.ICONS) + 1
     assert states.evaluate_all(cut) == []
+
+
+def test_the_incident_takes_the_room_of_the_window(page) -> None:  # type: ignore[no-untyped-def]
+    """The columns up to the duration fit; the others are reached by scrolling."""
+    rows = [replace(ROWS[0], cause="cuda-oom", losses=(2.0, 1.0), phase="train", host_memory_bytes=1.0)]
+    widths = []
+    for width in (1300, 1440):
+        page.set_viewport_size({"width": width - 80, "height": 600})  # the page's margins are wider
+        opened(page, rows=rows)
+        scroll = page.locator(".runs-scroll").bounding_box()
+        last = page.get_by_role("columnheader", name="Duration").bounding_box()
+        assert last["x"] + last["width"] <= scroll["x"] + scroll["width"]
+        widths.append(page.get_by_role("columnheader", name="Incident").bounding_box()["width"])
+    assert widths[1] > widths[0] >= 200
+
+
+def test_a_column_that_becomes_empty_is_left_out_with_its_order(page) -> None:  # type: ignore[no-untyped-def]
+    opened(page, "?sort=loss")
+    assert names(page) == ["slow", "Fast", "new"]
+    show(page, [replace(row, loss=None) for row in ROWS])
+    expect(page.get_by_role("columnheader", name="Loss", exact=True)).to_have_count(0)
+    assert sorted(names(page)) == ["Fast", "new", "slow"]
+    expect(page.get_by_role("columnheader", name="State")).to_have_attribute("aria-sort", "ascending")
+    show(page, ROWS)
+    expect(page.get_by_role("columnheader", name="Loss", exact=True)).to_have_count(1)
 
 
 def test_a_search_finds_all_its_words_anywhere_and_at_once(page) -> None:  # type: ignore[no-untyped-def]
@@ -232,7 +258,7 @@ def test_updates_keep_the_nodes_the_focus_and_the_place(page) -> None:  # type: 
         })"""
     )
     assert kept == {"same": True, "focus": "r090", "top": 3000, "place": 40}
-    assert page.locator("tbody tr").nth(0).locator("td").nth(3).text_content() == "1"
+    assert page.locator("tbody tr").nth(0).locator("td").nth(1).text_content() == "1"
     page.keyboard.press("ArrowDown")
     assert page.evaluate("document.activeElement.textContent") == later[41].run
     show(page, later, "zh")  # the other language changes the headings, not the runs

@@ -82,6 +82,8 @@ def test_a_threshold_far_above_the_steps_is_told_in_words() -> None:
     assert [note.text for note in chart.layout.annotations] == [
         "stall threshold 10 min: above the range of this chart"
     ]
+    chinese = CHARTS["step_time"].draw(steps, (), Span(NOW - 100, NOW), LOOK, Reader("zh").say)
+    assert [note["text"] for note in chinese.layout["annotations"]] == ["卡住阈值 10 分钟：超出图的上边界"]
     near = draw("step_time", RunFrames(step_seconds=frame(0.1, 0.12), threshold=frame(1, 1)), live=False)
     assert not near.layout.annotations and len(near.data) == 2
 
@@ -195,6 +197,15 @@ def test_a_phase_lasts_until_the_next_one(stalled: RunFrames) -> None:
     assert list(told) == ["training", "starting up", "saving"]
     assert told["training"].base[0] == milliseconds(NOW - 90) and told["training"].x[0] == 30_000
     assert told["saving"].x[0] == 60_000
+
+
+def test_no_phase_goes_on_during_a_stall(stalled: RunFrames, make_incident: Callable[..., Incident]) -> None:
+    stall = make_incident(opened_at=NOW - 20)
+    *_, last = draw("phases", stalled, stall, make_incident(kind="finding", rule="slow")).data  # drawn on top
+    assert (last.name, list(last.base), list(last.x)) == ("stalled", [milliseconds(NOW - 50)], [50_000])
+    over = make_incident(opened_at=NOW - 20, status="resolved", resolved_at=NOW - 10)
+    *_, last = draw("phases", stalled, over).data
+    assert list(last.x) == [40_000]
 
 
 def test_a_straggler_is_a_stripe_but_a_late_scrape_is_not() -> None:

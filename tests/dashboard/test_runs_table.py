@@ -21,11 +21,34 @@ from stallwatch_rules.stacks.records import StackGroup, StallStacks
 NOW = 1000.0
 
 
+#: a run with content in each column
+FULL = RunRow(
+    "full",
+    "training",
+    "node1",
+    step=5,
+    total_steps=10,
+    loss=1.0,
+    losses=(2.0, 1.0),
+    step_seconds=1.0,
+    baseline_seconds=1.0,
+    stepping_seconds=5.0,
+    stalled_seconds=1.0,
+    invalidations=5.0,
+    memory_bytes=1.0,
+    host_memory_bytes=1.0,
+    host_memory_limit_bytes=2.0,
+    phase="train",
+    started_at=10.0,
+    cause="cuda-oom",
+)
+
+
 def told(row: RunRow) -> dict[str, tuple[str, float | None]]:
     """Return for each column the text and the sort value of the run's cell."""
-    whole = table([row], Reader(now=NOW), {})
+    whole = table([row, FULL], Reader(now=NOW), {})
     json.dumps(whole, allow_nan=False)  # browsers cannot parse NaN
-    (shown,) = whole["rows"]
+    shown, _ = whole["rows"]
     return {
         column.name: both
         for column, both in zip(COLUMNS, zip(shown["cells"], shown["values"], strict=True), strict=True)
@@ -39,6 +62,20 @@ def found(row: RunRow) -> Any:
 def test_each_order_is_that_of_one_column() -> None:
     orders = [column.order for column in COLUMNS if column.order]
     assert len(set(orders)) == len(orders) and set(ORDERS) <= set(orders)
+
+
+def test_columns_without_content_are_left_out_with_their_orders() -> None:
+    rows = [RunRow("r", "training", step=5, total_steps=10), RunRow("s", "training", loss=1.0)]
+    whole = table(rows, Reader(now=NOW), {})
+    assert [column["title"] for column in whole["columns"]] == ["State", "Run", "Step", "of", "Loss"]
+    assert [row["cells"][1:] for row in whole["rows"]] == [["r", "5", "10", "–"], ["s", "–", "–", "1"]]
+    assert [name for name, _ in whole["orders"]] == ["urgency", "run", "loss"]
+
+
+def test_the_columns_up_to_the_duration_fit_into_1300_pixels() -> None:
+    names = [column.name for column in COLUMNS]
+    useful = COLUMNS[: names.index("duration") + 1]
+    assert sum(column.width for column in useful) <= 1300 - 96  # the page has margins
 
 
 def test_a_run_without_numbers_has_a_dash_in_each_column() -> None:
@@ -55,6 +92,21 @@ def test_numbers_are_told_in_words_and_sort_by_their_size() -> None:
     assert cells["time_left"] == ("31 min 40 s", 1900.0)
     assert told(RunRow("r", "training", loss=math.nan))["loss"] == ("NaN", None)
     assert told(RunRow("r", "training", stalled_seconds=0.0))["lost_to_stalls"] == (formats.NOTHING, 0.0)
+
+
+def test_during_a_stall_the_phase_says_so() -> None:
+    assert told(RunRow("r", "training", phase="save"))["phase"][0] == "saving"
+    assert told(RunRow("r", "stalled", phase="save"))["phase"][0] == "saving, stalled"
+    assert told(RunRow("r", "stalled"))["phase"][0] == formats.NOTHING
+
+
+def test_a_run_that_finished_before_its_last_step_shows_how_far_it_came() -> None:
+    states = [
+        told(RunRow("r", state, step=step, total_steps=100))["state"][0]  # type: ignore[arg-type]
+        for state, step in (("finished", 60), ("finished", 99), ("finished", 100), ("failed", 60))
+    ]
+    # Steps may count from 0, so 99 is the last one of 100.
+    assert states == ["✔ finished (60 %)", "✔ finished", "✔ finished", "✖ failed"]
 
 
 def test_the_course_of_the_loss_is_told_in_percent_of_its_height() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from stallwatch_alerts.messages import compose
+from stallwatch_alerts.messages.ranks import remedy
 from stallwatch_dashboard.data.overview import RunRow, final_incident, newest
 from stallwatch_dashboard.pages.incident import incident_table
 from stallwatch_dashboard.verdict import Verdict, of_diagnosis, of_incident, of_run
@@ -23,7 +25,7 @@ from stallwatch_rules.pages.catalogue import load_catalogue
 from stallwatch_rules.pages.fixes import fixes_for, parse_fix, why_of
 from stallwatch_rules.records import Diagnosis, Finding, Place, Primary
 from stallwatch_rules.stacks.records import StackGroup, StallStacks
-from stallwatch_rules.stacks.sentences import sentence
+from stallwatch_rules.stacks.sentences import placed, sentence, with_title_prefix
 
 NOW = 1_795_000_000.0
 RULE = "zero3-trace-cache-invalidated"
@@ -107,10 +109,32 @@ def test_a_silent_stall_says_where_the_ranks_are_instead_of_how_to_find_out(
     after = judged(row("stalled"), asked, language=language)
     assert after.place == sentence and before.note.startswith(after.note)
     assert len(after.note) < len(before.note), "the riddle is solved"
-    assert after.fixes == before.fixes[1:]
+    look = message("alerts.look-at", place=placed("ddp.py:5 in reward_fn"), advice=remedy(asked.stacks))
+    assert after.fixes == (render(look, language), *before.fixes[1:]) and after.in_full == 1
     groups.append(StackGroup([2], "unknown"))  # the place of rank 2 is unknown, so the advice is needed again
     asked.stacks = StallStacks(1.0, 0.1, groups, [1], "elsewhere")
-    assert judged(row("stalled"), asked, language=language).fixes == before.fixes
+    assert judged(row("stalled"), asked, language=language).fixes == (render(look, language), *before.fixes)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_hang_of_one_process_gives_its_place_once_with_the_advice_of_the_chat(
+    make_incident: Callable[..., Incident], language: str
+) -> None:
+    stacks = StallStacks(1.0, 0.1, [StackGroup([0], "code", place="hang.py:5 in stuck")], pids={0: 7})
+    where, page = sentence(stacks), load_catalogue().pages[SILENT_HANG]
+    hung = primary(
+        rule=SILENT_HANG,
+        title=with_title_prefix(bilingual(page.title, page.title_zh), stacks),
+        fixes=[message("diagnosis.look-there", told=where), message("diagnosis.alone-fix")],
+        evidence=[where, "step 40"],
+    )
+    stall = make_incident(rule=SILENT_HANG, primary=hung, stacks=stacks, evidence=[where, "step 40"])
+    found = judged(row("stalled"), stall, language=language)
+    shown = "\n".join([found.headline, *found.facts, found.cause, found.place, found.note, *found.fixes])
+    assert (shown + "\n".join(found.evidence)).count("hang.py:5") == 1
+    assert found.cause == render(bilingual(page.title, page.title_zh), language)
+    chat = compose.render(stall, language, page).text
+    assert found.fixes[0].replace("`", "") in chat and found.fixes[1] in chat
 
 
 @pytest.mark.parametrize(
@@ -316,6 +340,27 @@ def test_an_exception_that_no_rule_knows_has_next_steps(make_incident: Callable[
     assert "train.py:8 in load" in own and "stallwatch diagnose --explain /runs/stuck" in explain
 
 
+@pytest.mark.parametrize(
+    ("about", "doubt"),
+    [
+        ({"rule": UNKNOWN_FAILURE}, ", cause unknown"),
+        ({"rule": UNKNOWN_FAILURE, "exception": "ValueError: bad (train.py:8)"}, ", cause uncertain"),
+        ({"rule": RULE, "primary": primary(confidence=0.4)}, ", cause uncertain"),
+        ({"rule": RULE, "primary": primary(confidence=0.5)}, ""),
+        ({"rule": RULE}, ""),
+    ],
+)
+def test_the_headline_of_a_failure_agrees_with_the_cause_below(
+    make_incident: Callable[..., Incident], about: dict[str, Any], doubt: str
+) -> None:
+    died = make_incident(kind="ended", folder="/runs/stuck", **about)
+    found = judged(row("failed", ended_at=NOW), died)
+    assert found.headline == f"Failed at step 57 / 900{doubt}"
+    assert bool(found.cause) == ("unknown" not in doubt) and found.fixes
+    alone = of_incident(died, load_catalogue().pages, Reader("en"))
+    assert (alone.headline, alone.cause) == (f"stuck: open{doubt}", found.cause)
+
+
 def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable[..., Incident]) -> None:
     found = judged(row("degraded"), make_incident(kind="finding", rule=RANK_GONE))
     assert found.cause == say("alerts.rank-gone") and found.why == say("alerts.rank-gone-why")
@@ -325,7 +370,6 @@ def test_a_rank_that_is_gone_is_explained_without_a_page(make_incident: Callable
 @pytest.mark.parametrize(
     ("state", "level", "headline"),
     [
-        ("finished", "good", "Finished at step 57 / 900"),
         ("failed", "critical", "Failed at step 57 / 900"),
         ("unwatched", "quiet", "Not watched: last seen at step 57 / 900"),
         ("starting", "quiet", "Starting: no step yet"),
@@ -336,6 +380,17 @@ def test_other_states(state: str, level: str, headline: str) -> None:
     ended = NOW if state in ("finished", "failed", "unwatched") else None
     found = judged(row(state, ended_at=ended))
     assert (found.level, found.headline) == (level, headline)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_run_that_finished_before_its_last_step_is_not_simply_good(language: str) -> None:
+    say = Reader(language).say
+    early = judged(row("finished", ended_at=NOW), language=language)
+    assert (early.level, early.headline) == ("quiet", say("is_finished_early", "57", "900"))
+    assert early.facts == (say("is_finished_early_why"),)
+    for step in (899.0, 900.0):  # steps may count from 0
+        whole = judged(row("finished", step=step, ended_at=NOW))
+        assert (whole.level, whole.headline) == ("good", f"Finished at step {step:.0f} / 900")
 
 
 def test_a_failed_run_is_explained_by_the_incident_of_its_end(make_incident: Callable[..., Incident]) -> None:
@@ -355,7 +410,7 @@ def test_a_finished_run_reports_faults_that_were_not_fixed(make_incident: Callab
 
 def test_a_finished_run_is_not_blamed_for_a_stall_it_got_over(make_incident: Callable[..., Incident]) -> None:
     got_over = make_incident(status="resolved", resolution="recovered")
-    found = judged(row("finished", ended_at=NOW), got_over)
+    found = judged(row("finished", step=900.0, ended_at=NOW), got_over)
     assert found.level == "good" and not found.cause
 
 

@@ -9,7 +9,7 @@ import pytest
 from stallwatch_dashboard.verdict import of_diagnosis
 from stallwatch_dashboard.words import Reader
 from stallwatch_rules.messages import message
-from stallwatch_rules.records import Diagnosis, Place, Progress, UnknownException, Verdict
+from stallwatch_rules.records import Diagnosis, Place, Primary, Progress, UnknownException, Verdict
 
 
 @pytest.mark.parametrize("verdict", get_args(Verdict))
@@ -43,9 +43,38 @@ def test_an_unknown_exception_is_shown_with_its_place_and_where_to_look() -> Non
     advice = message("diagnosis.advice-key", key="'label'")
     unknown = UnknownException("KeyError", "'label'", [0], 1, place, frames, advice=advice)
     found = of_diagnosis(Diagnosis("unknown-failure", unknown=[unknown]), {}, Reader("en"))
-    assert found.headline == "Failed, cause unknown"
+    assert found.headline == "Failed, cause uncertain"  # a cause is given below
     assert found.cause.startswith("KeyError: 'label' (data.py:7)")
     own, key = found.fixes
     assert (
         own.startswith("Look at `~/data.py:7 in __getitem__` first") and "The key 'label' is missing" in key
     )
+
+
+@pytest.mark.parametrize(("confidence", "headline"), [(0.3, "Failed, cause uncertain"), (0.9, "Failed")])
+def test_the_headline_says_if_the_cause_is_doubtful(confidence: float, headline: str) -> None:
+    about: dict[str, Any] = {"role": "wrapper", "harm": "fatal", "rank": 1, "file": "a.log", "line": 1}
+    about |= {"time": None, "step": None, "evidence": [], "captures": {}, "why": "", "fixes": []}
+    primary = Primary(rule="torchrun-summary", title="Rank 1 failed", confidence=confidence, **about)
+    verdict: Verdict = "unknown-failure" if confidence < 0.5 else "failed"
+    found = of_diagnosis(Diagnosis(verdict, primary), {}, Reader("en"))
+    assert (found.headline, found.cause) == (headline, "Rank 1 failed")
+    unexplained = of_diagnosis(Diagnosis("unknown-failure"), {}, Reader("en"))
+    assert (unexplained.headline, unexplained.cause) == ("Failed, cause unknown", "")
+
+
+@pytest.mark.parametrize(
+    ("last", "closed", "headline"),
+    [
+        (60, False, "Finished at step 60 of 100"),
+        (60, True, "Finished, nothing wrong found"),  # the log says that the training is complete
+        (99, False, "Finished, nothing wrong found"),
+    ],
+)
+def test_a_run_that_finished_before_its_last_step_is_not_simply_good(
+    last: int, closed: bool, headline: str
+) -> None:
+    progress = Progress(last_step=last, total_steps=100, finished=closed)
+    found = of_diagnosis(Diagnosis("finished", progress=progress), {}, Reader("en"))
+    assert found.headline == headline
+    assert (found.level == "quiet") == bool(found.facts) == ("60 of" in headline)

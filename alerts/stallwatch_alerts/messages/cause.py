@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stallwatch_alerts.messages.ranks import remedy
 from stallwatch_exporter.incident import RANK_GONE, UNKNOWN_FAILURE, Incident
+from stallwatch_rules.judgements.conclusions import SILENT_HANG
+from stallwatch_rules.locale import LANGUAGES, render
 from stallwatch_rules.messages import Text, bilingual, message, sentences
 from stallwatch_rules.pages.fixes import fixes_for, why_of, with_page_words
 from stallwatch_rules.stacks.concluding import advises_stacks
-from stallwatch_rules.stacks.sentences import with_title_prefix
+from stallwatch_rules.stacks.sentences import place_of, sentence, with_title_prefix
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from stallwatch_rules.pages.page import RulePage
     from stallwatch_rules.records import Primary
+    from stallwatch_rules.stacks.records import StallStacks
 
 # torchrun: SubprocessContext._poll ends all processes of its node after one failed (torch 2.13.0,
 # distributed/elastic/multiprocessing/api.py). srun: -K, --kill-on-bad-exit in srun(1); without the option,
@@ -52,7 +58,38 @@ def cause_of(incident: Incident, page: RulePage | None) -> Cause:
         why, fixes = message("alerts.unknown-why"), incident.next_steps
     if incident.kind == "stall" and incident.stacks is not None and title:
         title = with_title_prefix(title, incident.stacks)
-    return Cause(title, why, tuple(_on_its_host(fix, incident) for fix in fixes))
+    fixes = [_on_its_host(fix, incident) for fix in fixes]
+    if incident.stacks is not None:
+        fixes = _without_places(fixes, incident.stacks)
+        if incident.rule == SILENT_HANG and (advice := _first_advice(incident.stacks)):
+            fixes = [advice, *fixes]
+    return Cause(title, why, tuple(fixes))
+
+
+def is_located(stacks: StallStacks) -> bool:
+    """Return whether the location of every living rank is known, so that the reader need not look for it."""
+    return bool(stacks.groups) and all(g.kind != "unknown" or g.condition != "alive" for g in stacks.groups)
+
+
+def _without_places(fixes: Sequence[Text], stacks: StallStacks) -> list[Text]:
+    """Drop fixes that only give the ranks' location, and those that look for a location that is known."""
+    known = sentence(stacks)
+    if known:
+        shown = [render(known, language) for language in LANGUAGES]
+        fixes = [fix for fix in fixes if not any(words in _in_all(fix) for words in shown)]
+    return [fix for fix in fixes if not advises_stacks(fix)] if is_located(stacks) else list(fixes)
+
+
+def _in_all(fix: Text) -> str:
+    return "\n".join(render(fix, language) for language in LANGUAGES)
+
+
+def _first_advice(stacks: StallStacks) -> Text:
+    """Return the place of the ranks that block the run and what to do there, as far as they are known."""
+    advice = remedy(stacks)
+    if place := place_of(stacks):
+        return message("alerts.look-at", place=place, advice=advice)
+    return advice
 
 
 def _on_its_host(fix: Text, incident: Incident) -> Text:

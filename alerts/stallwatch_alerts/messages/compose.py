@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from stallwatch_alerts.messages.cause import cause_of, primary_of
 from stallwatch_alerts.messages.links import plain
-from stallwatch_alerts.messages.ranks import answered, commands, pid_of, remedy, stack
+from stallwatch_alerts.messages.ranks import answered, commands, pid_of, stack
 from stallwatch_alerts.neutral import clipped, neutralise
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_exporter.running.ending import running_sentence
@@ -23,7 +23,7 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
 from stallwatch_rules.messages import has, message
-from stallwatch_rules.stacks.sentences import blamed, names_ranks, place_of, sentence
+from stallwatch_rules.stacks.sentences import blamed, names_ranks, sentence
 
 if TYPE_CHECKING:
     from stallwatch_rules.pages.page import RulePage
@@ -52,7 +52,6 @@ class Message(msgspec.Struct, frozen=True):
 def render(incident: Incident, language: str, page: RulePage | None) -> Message:
     """Return the message about an incident that opens or resolves; `page` is the page of its rule."""
     cause = _cause(incident, language, page)
-    cause = _with_remedy(cause, incident, language)
     run = neutralise(incident.run, 80)
     title = _title(incident, language, cause)
     if incident.unwatched:
@@ -134,21 +133,6 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
         tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in found.fixes[:_FIXES]),
         names_ranks(found.title),
     )
-
-
-def _with_remedy(cause: _Cause, incident: Incident, language: str) -> _Cause:
-    """Put the advice about the rank that blocks the run before the general advice."""
-    if incident.stacks is None or incident.rule != SILENT_HANG:
-        return cause
-    first = remedy(incident.stacks, language)
-    looked = plain(in_words(sentence(incident.stacks), language), _FIX_LIMIT)[
-        :40
-    ]  # the message already contains this advice
-    fixes = [fix for fix in cause.fixes if not (looked and looked in fix)]
-    if place := place_of(incident.stacks):
-        shown = neutralise(in_words(place, language), _LINE_LIMIT)
-        first = say("alerts.look-at", language, place=shown, advice=first)
-    return replace(cause, fixes=tuple([first, *fixes] if first else fixes)[:_FIXES])
 
 
 # ---------------------------------------------------------------- title

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from stallwatch_alerts.neutral import neutralise
 from stallwatch_rules.locale import render, say, templates
+from stallwatch_rules.messages import Text, message
 from stallwatch_rules.stacks.kinds import is_library
 from stallwatch_rules.stacks.records import Frame, StallStacks
 from stallwatch_rules.stacks.sentences import few_hosts, hosts_of, suspects
@@ -38,12 +39,12 @@ def fold_hosts(hosts: Sequence[str], language: str) -> str:
     return neutralise(render(few_hosts(hosts), language))
 
 
-def remedy(stacks: StallStacks, language: str) -> str:
+def remedy(stacks: StallStacks) -> Text:
     """Return the advice for the blamed ranks, or for all ranks; empty if their states differ."""
     if stacks.why == "diverged":
-        return say("alerts.stall-diverged", language)
+        return message("alerts.stall-diverged")
     if stacks.hosts and stacks.why in _OF_HOSTS:
-        return say(f"alerts.stall-{stacks.why}", language)
+        return message(f"alerts.stall-{stacks.why}")
     odd = [group for group in stacks.groups if not stacks.odd or set(group.ranks) & set(stacks.odd)]
     if len({(group.kind, group.condition, group.locked_out) for group in odd}) != 1:
         return ""
@@ -55,7 +56,7 @@ def remedy(stacks: StallStacks, language: str) -> str:
         return ""
     pid = next((str(stacks.pids[rank]) for rank in group.ranks if rank in stacks.pids), "PID")
     command = _COMMANDS.get(key, _TAKE_STACKS).format(pid)
-    return say(f"alerts.{key}", language, command=_there(command, stacks, group.ranks))
+    return message(f"alerts.{key}", command=_there(command, stacks, group.ranks))
 
 
 def stack(stacks: StallStacks, language: str) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from stallwatch_dashboard import formats, theme
+from stallwatch_dashboard import theme
 from stallwatch_dashboard.charts.base import (
     Drawing,
     Span,
@@ -20,8 +20,9 @@ from stallwatch_dashboard.charts.base import (
 )
 from stallwatch_dashboard.charts.lag import draw_lag, folded_rows, rows_of_host
 from stallwatch_dashboard.data.frames import RunFrames
+from stallwatch_dashboard.data.overview import began
 from stallwatch_dashboard.theme import Look
-from stallwatch_dashboard.words import Say
+from stallwatch_dashboard.words import Say, Seconds
 from stallwatch_exporter.incident import Incident
 
 Fill = Callable[[Drawing, RunFrames, Span, Look, Say], None]
@@ -117,7 +118,7 @@ def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Sa
     line(chart, limits, say("stall_threshold"), look.grey, _SECONDS, dash="dash", stepped=True)
     if not found.threshold.empty and (limit := float(found.threshold["v"].iloc[-1])) > highest:
         # A line for a threshold this high would flatten the line of steps, so it is shown as text.
-        words = say("threshold_above", formats.seconds(limit))
+        words = say("threshold_above", Seconds(limit))
         corner = {"xref": "paper", "x": 1, "xanchor": "right", "yanchor": "top"}
         chart.layout["annotations"] += [note(words, look.grey, **corner)]
     if waited:
@@ -163,7 +164,22 @@ def _warnings(chart: Drawing, found: RunFrames, _span: Span, look: Look, say: Sa
     line(chart, found.warnings, say("warnings_so_far"), look.cycle[1], "%{y:,}", stepped=True)
 
 
-def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say) -> None:
+@dataclass(frozen=True)
+class PhaseChart(Chart):
+    """The band of phases, on which the stalls are drawn: no phase continues during a stall."""
+
+    def draw(
+        self, found: RunFrames, incidents: Sequence[Incident], span: Span, look: Look, say: Say
+    ) -> Drawing:
+        chart = figure(look, span, incidents, say)
+        _phases(chart, found, span, say)
+        stalls = [one for one in incidents if one.kind == "stall"]
+        spans = [(began(one), one.resolved_at or max(span.seen, began(one))) for one in stalls]
+        _bars(chart, spans, say("stalled"), theme.VERMILLION)
+        return chart
+
+
+def _phases(chart: Drawing, found: RunFrames, span: Span, say: Say) -> None:
     """Draw the band of phases. Each phase ends when the next begins; the last ends with the known data."""
     if not found.phases:
         return
@@ -174,22 +190,27 @@ def _phases(chart: Drawing, found: RunFrames, span: Span, _look: Look, say: Say)
             for (begin, name), end in zip(found.phases, ends, strict=True)
             if name == phase and end > begin
         ]
-        if not spans:
-            continue
-        chart.add(
-            type="bar",
-            base=[milliseconds(begin) for begin, _ in spans],
-            x=[milliseconds(end - begin) for begin, end in spans],
-            y=[""] * len(spans),
-            customdata=[end - begin for begin, end in spans],
-            orientation="h",
-            name=say(f"phase_{phase}"),
-            marker={"color": colour, "line": {"width": 0}},
-            hovertemplate="%{customdata:.0f} s",
-            width=1,
-        )
+        _bars(chart, spans, say(f"phase_{phase}"), colour)
     chart.layout |= {"height": _BAND_PIXELS, "barmode": "overlay", "bargap": 0, "hovermode": "closest"}
+    chart.layout["legend"] |= {"y": 1.4}  # above the names of the incidents, in this low chart
     chart.set("yaxis", visible=False, range=[-0.5, 0.5])
+
+
+def _bars(chart: Drawing, spans: Sequence[tuple[float, float]], name: str, colour: str) -> None:
+    if not spans:
+        return
+    chart.add(
+        type="bar",
+        base=[milliseconds(begin) for begin, _ in spans],
+        x=[milliseconds(end - begin) for begin, end in spans],
+        y=[""] * len(spans),
+        customdata=[end - begin for begin, end in spans],
+        orientation="h",
+        name=name,
+        marker={"color": colour, "line": {"width": 0}},
+        hovertemplate="%{customdata:.0f} s",
+        width=1,
+    )
 
 
 BOARD = (
@@ -200,7 +221,7 @@ BOARD = (
     _of_ranks("learning_rate", "%{y:.3e}"),
     Chart("memory", "memory", ("memory",), _memory),
     Chart("warnings", "warnings", ("warnings",), _warnings),
-    Chart("phases", "phases", ("phases",), _phases),
+    PhaseChart("phases", "phases", ("phases",)),
     LagChart("lag", "chart_lag", ("rank_steps",)),
 )
 WIDE = ("phases", "lag", "lag_ranks")  #: charts that use the full width of the page

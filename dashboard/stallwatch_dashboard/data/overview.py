@@ -114,6 +114,13 @@ class RunRow(Numbers):
         return self.host_memory_limit_bytes - self.host_memory_bytes
 
     @property
+    def ended_early(self) -> bool:
+        """True if the run finished, but its last known step is not the last one; steps may count from 0."""
+        return self.state == "finished" and bool(
+            self.step is not None and self.total_steps and self.step + 1 < self.total_steps
+        )
+
+    @property
     def invalidations_per_step(self) -> float | None:
         """Trace-cache invalidations per step; None before the first step, or if they are not counted."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None

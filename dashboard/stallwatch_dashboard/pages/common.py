@@ -26,6 +26,8 @@ from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 
 T = TypeVar("T")
 _CHOSEN, _OF_ADDRESS, _DRAWN = "chosen_language", "told_language", "drawn_page"
+_COOKIE = "stallwatch_language"
+_COOKIE_SECONDS = 365 * 86400
 CLICKED = ("open_incident",)  #: session keys in which a click in a fragment stores the page to open
 
 #: Pages in the order of the navigation, with their icons.
@@ -99,11 +101,15 @@ def into_address(name: str, value: str | None) -> None:
 
 
 def language() -> str:
-    """Return the language that the user chose, or the language of the address, browser, or settings."""
+    """Return the language that the user chose, or the language of the address, browser, or settings.
+
+    A choice in this session takes precedence over the address, which takes precedence over an earlier choice
+    (the cookie).
+    """
     if (named := st.query_params.get("lang")) in words.LANGUAGES:
         st.session_state[_OF_ADDRESS] = named  # the next page's address does not repeat it
-    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS) or _of_browser()
-    chosen = chosen or shared().settings.language
+    chosen = st.session_state.get(_CHOSEN) or st.session_state.get(_OF_ADDRESS)
+    chosen = chosen or _of_cookie() or _of_browser() or shared().settings.language
     return chosen if chosen in words.LANGUAGES else "en"
 
 
@@ -112,9 +118,25 @@ def _of_browser() -> str | None:
     return "zh" if (st.context.locale or "").casefold().startswith("zh") else None
 
 
+def _of_cookie() -> str | None:
+    kept = st.context.cookies.get(_COOKIE)
+    return kept if kept in words.LANGUAGES else None
+
+
 def _choose_language() -> None:
     """Store the chosen language, because the switch is a new widget on every page and loses its value."""
-    st.session_state[_CHOSEN] = st.session_state["language"] or language()
+    st.session_state[_CHOSEN] = chosen = st.session_state["language"] or language()
+    if "lang" in st.query_params:
+        into_address("lang", chosen)  # otherwise, a reload would restore the old language
+
+
+def _keep_language() -> None:
+    """Store the chosen language in the browser, for addresses without a language."""
+    if (chosen := st.session_state.get(_CHOSEN)) not in words.LANGUAGES:
+        return
+    cookie = f"{_COOKIE}={chosen}; path=/; max-age={_COOKIE_SECONDS}; samesite=lax"
+    with st.container(key="kept-language"):
+        st.html(f"<script>document.cookie = '{cookie}'</script>", unsafe_allow_javascript=True)
 
 
 def say(key: str, *values: object) -> str:
@@ -176,6 +198,7 @@ def head(title: str, choose: Callable[[], str | None] | None = None) -> str | No
             on_change=_choose_language,
             label_visibility="collapsed",
         )
+    _keep_language()
     if problem := shared().problem:
         st.warning(markdown(render(problem)), icon=":material/warning:")
     return chosen
@@ -197,26 +220,28 @@ def draw_verdict(found: Verdict, *, icon: str = "", facts: Sequence[str] = ()) -
         st.markdown(f"### {icon} {markdown(found.headline)}")
         if caption := " · ".join(markdown(fact) for fact in (*found.facts, *facts)):
             st.caption(caption)
-        if not found.cause:
+        if not (found.cause or found.fixes):
             return
-        first = found.fixes[:_FEW_FIXES]
+        fixes = [prose(fix, found.page) for fix in found.fixes]
+        first = [*fixes[: found.in_full], *map(first_sentence, fixes[found.in_full : _FEW_FIXES])]
         left, right = st.columns(2, gap="medium")
         with left:
-            st.markdown(f"**{say('cause')}:** {advice(found.cause)}")
+            if found.cause:
+                st.markdown(f"**{say('cause')}{say('colon')}** {advice(found.cause)}")
             if found.place:
-                st.markdown(f"**{say('stacks')}:** {markdown(found.place)}")
+                st.markdown(f"**{say('stacks')}{say('colon')}** {markdown(found.place)}")
             if found.note:
-                st.markdown(f"**{say('harm_here')}:** {advice(found.note)}")
+                st.markdown(f"**{say('harm_here')}{say('colon')}** {advice(found.note)}")
             if found.evidence:
                 st.code(verbatim("\n".join(found.evidence[-MOST_EVIDENCE:])), language=None, wrap_lines=True)
         with right:
             if first:
                 st.markdown(f"**{say('fixes')}**")
-                st.markdown(numbered(first_sentence(prose(fix, found.page)) for fix in first))
+                st.markdown(numbered(first))
         if found.why or found.fixes:
             with st.expander(say("why_and_more")):
                 st.markdown(prose(found.why, found.page))
-                st.markdown(numbered(prose(fix, found.page) for fix in found.fixes))
+                st.markdown(numbered(fixes))
 
 
 def numbered(fixes: Iterable[str]) -> str:

@@ -127,7 +127,7 @@ def _live(key: str) -> None:
     draw_verdict(verdict.of_incident(incident, pages, reader()), icon=_icon(incident))
     st.page_link(
         page("run"),
-        label=f"{say('to_the_run')}: {markdown(incident.run)}",
+        label=f"{say('to_the_run')}{say('colon')} {markdown(incident.run)}",
         icon=":material/monitoring:",
         query_params={"run": incident.run},
     )
@@ -288,7 +288,10 @@ def _silence(incident: Incident, who: str, now: float) -> None:
         return
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     hours = left.selectbox(
-        say("silence_for"), _HOURS, format_func=lambda h: duration(h * 3600.0), key="silence_hours"
+        say("silence_for"),
+        _HOURS,
+        format_func=lambda h: duration(h * 3600.0),
+        key=f"silence_hours-{language()}",
     )
     if right.button(say("silence"), icon=":material/notifications_off:", key="silence"):
         _do(lambda: cases.silence(incident, hours * 3600.0, who, now))

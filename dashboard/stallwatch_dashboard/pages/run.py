@@ -23,6 +23,7 @@ from stallwatch_dashboard.pages.common import (
     duration,
     head,
     into_address,
+    language,
     look,
     page,
     reader,
@@ -66,6 +67,11 @@ def _choose() -> str | None:
         into_address("run", chosen)
     state["address_run"] = chosen or in_address
     return chosen
+
+
+def _own(key: str) -> str:
+    """Return the key of a choice in this language: the browser would keep its text in the former one."""
+    return f"{key}-{language()}"
 
 
 def _named() -> str | None:
@@ -198,7 +204,7 @@ def _open_host(row: RunRow, found: RunFrames, incidents: list[Incident]) -> str:
         say("ranks_of_host"),
         names,
         index=names.index(wanted) if wanted else 0,
-        key=f"host-{row.run}",
+        key=_own(f"host-{row.run}"),
         format_func=lambda name: plain(say("ranks_of", name) if name in hosts else name),
         label_visibility="collapsed",
     )
@@ -289,7 +295,7 @@ def _log(run: str) -> None:
         say("logs"),
         range(len(found)),
         format_func=names.__getitem__,
-        key=f"log-{run}",
+        key=_own(f"log-{run}"),
         label_visibility="collapsed",
     )
     text = log_copies.tail(found[chosen].path, _MANY_LINES if more else _FEW_LINES, zone())
@@ -337,16 +343,16 @@ def _moment(run: str) -> None:
     incidents = shared().incidents(run)
     first, second, third, fourth, fifth = st.columns([3, 1.4, 1.4, 1.6, 3], vertical_alignment="bottom")
     choices: list[Incident | None] = [*incidents, None]
-    chosen = first.selectbox(say("moment"), choices, format_func=_moment_name, key=f"moment-{run}")
+    chosen = first.selectbox(say("moment"), choices, format_func=_moment_name, key=_own(f"moment-{run}"))
     at = _beginning(run, chosen)
     if chosen is None:
         usual = _local(at).time().replace(microsecond=0)
         at = _typed_time(run, second.time_input(say("time_of_day"), usual, step=60, key=f"time-{run}"))
     seconds = third.selectbox(
-        say("span"), _SPANS, index=1, format_func=lambda s: f"± {duration(s)}", key=f"span-{run}"
+        say("span"), _SPANS, index=1, format_func=lambda s: f"± {duration(s)}", key=_own(f"span-{run}")
     )
     ranks = {_copy_name(copy): copy for copy in found}
-    rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=f"rank-{run}")
+    rank = fourth.selectbox(say("ranks"), [say("all_ranks"), *ranks], key=_own(f"rank-{run}"))
     search = fifth.text_input(say("search_lines"), key=f"search-{run}", icon=":material/search:")
     own = [ranks[rank]] if rank in ranks else found
     lines = log_copies.matching(log_copies.lines_around(own, at, seconds), search)

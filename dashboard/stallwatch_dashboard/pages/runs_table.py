@@ -65,7 +65,7 @@ class Column:
     """A column of numbers, or of words if `field` is empty. The highest number is sorted first."""
 
     name: str  #: key of the heading's text
-    width: int  #: width in pixels; a window of 1,440 pixels shows all columns up to the invalidations
+    width: int  #: width in pixels
     order: str = ""  #: the column's name in the address; if empty, the column cannot be sorted
     field: str = ""  #: the field of `RunRow` that holds the number
     shown: Callable[..., str] = formats.number
@@ -73,29 +73,33 @@ class Column:
     rising: bool = False  #: True if the lowest number is sorted first
     help: str = ""
     long: bool = False  #: True if the text can be wider than its column
+    widest: int = 0  #: maximum width, if the column takes the remaining space; otherwise 0
 
 
+#: The columns up to the duration fit into a window of 1,300 pixels; the incident takes the remaining room.
 COLUMNS = (
-    Column("state", 118, "urgency", rising=True),
-    Column("run", 158, "run", rising=True, long=True),
-    Column("open_incidents", 150, "incident", rising=True, long=True),
-    Column("phase", 84, "phase", rising=True, long=True),
-    Column("step", 72, "step", "step", formats.integer),
-    Column("total", 76, "total", "total_steps", formats.integer),
-    Column("time_left", 86, "left", "seconds_left", formats.seconds, True),
-    Column("step_time", 84, "seconds", "step_seconds", formats.seconds, True),
-    Column("against_baseline", 88, "step_time", "pace", "× {:.2f}".format, help="help_baseline"),
-    Column("loss", 72, "loss", "loss"),
-    Column("loss_course", 80),
+    Column("state", 126, "urgency", rising=True),
+    Column("run_column", 140, "run", rising=True, long=True),
+    Column("open_incidents", 208, "incident", rising=True, long=True, widest=420),
+    Column("phase", 118, "phase", rising=True, long=True),
+    Column("step", 68, "step", "step", formats.integer),
+    Column("total", 70, "total", "total_steps", formats.integer),
+    Column("time_left", 84, "left", "seconds_left", formats.seconds, True),
+    Column("step_time", 78, "seconds", "step_seconds", formats.seconds, True),
+    Column("against_baseline", 86, "step_time", "pace", "× {:.2f}".format, help="help_baseline"),
+    Column("loss", 68, "loss", "loss"),
+    Column("loss_course", 70),
+    Column("duration", 88, "duration", "seconds", formats.seconds, True),
     Column("memory", 84, "memory", "memory_bytes", formats.byte_size),
     Column("headroom", 88, "headroom", "headroom", formats.byte_size, rising=True, help="help_headroom"),
     Column("invalidations_a_step", 100, "invalidations", "invalidations_per_step"),
     Column("goodput", 80, "goodput", "goodput", _percent, rising=True, help="help_goodput"),
     Column("lost_to_stalls", 104, "lost", "stalled_seconds", _seconds_lost, True, help="help_lost"),
     Column("started", 144, "started", "started_at"),
-    Column("duration", 96, "duration", "seconds", formats.seconds, True),
     Column("host", 140, "host", rising=True, long=True),
 )
+_LAST_FITTING = "duration"
+_ALWAYS = 2  #: number of the first columns that are shown without content, too
 
 
 def draw_table(table: dict[str, Any], *, key: str) -> None:
@@ -109,9 +113,20 @@ def draw_table(table: dict[str, Any], *, key: str) -> None:
 def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage]) -> dict[str, Any]:
     """Return the data for the browser, which searches and sorts; `rows` start with the most urgent.
 
-    All data is shown as text, except `key`, which identifies the run to open.
+    All data is shown as text, except `key`, which identifies the run to open. Empty columns are omitted.
     """
     say = reader.say
+    drawn = [_row(row, reader, pages) for row in rows]
+    empty = ("", formats.NOTHING)
+    places = [
+        place
+        for place in range(len(COLUMNS))
+        if place < _ALWAYS or any(row["cells"][place] not in empty for row in drawn)
+    ]
+    for row in drawn:
+        row |= {key: [row[key][place] for place in places] for key in ("cells", "values")}
+    columns = [COLUMNS[place] for place in places]
+    known = {column.order for column in columns}
     return {
         "language": reader.language,
         "words": {
@@ -125,16 +140,26 @@ def table(rows: Sequence[RunRow], reader: Reader, pages: Mapping[str, RulePage])
             "nothing": formats.NOTHING,
         },
         "states": [{"name": name, "icon": ICONS[name], "word": say(name)} for name in ICONS],
-        "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS],
-        "columns": [_column(column, say) for column in COLUMNS],
-        "rows": [_row(row, reader, pages) for row in rows],
+        "orders": [(name, say("ordered_by", say(f"order_{name}"))) for name in ORDERS if name in known],
+        "columns": [_column(column, _width(column, columns), say) for column in columns],
+        "rows": drawn,
     }
 
 
-def _column(column: Column, say: Say) -> dict[str, Any]:
+def _width(column: Column, columns: Sequence[Column]) -> str:
+    """Return the width of a column in CSS; one that takes the remaining room depends on the table's width."""
+    if not column.widest:
+        return f"{column.width}px"
+    names = [one.name for one in COLUMNS]
+    fitting = names[: names.index(_LAST_FITTING) + 1]
+    others = sum(one.width for one in columns if one.name in fitting and not one.widest)
+    return f"clamp({column.width}px, 100cqw - {others}px, {column.widest}px)"
+
+
+def _column(column: Column, width: str, say: Say) -> dict[str, Any]:
     return {
         "title": say(column.name),
-        "width": column.width,
+        "width": width,
         "order": column.order,
         "number": bool(column.field),
         "rising": column.rising,
@@ -149,10 +174,10 @@ def _row(row: RunRow, reader: Reader, pages: Mapping[str, RulePage]) -> dict[str
     numbers = [_number(column, row, reader.now) for column in COLUMNS]
     titles = _titles(row, reader, pages)
     words = {
-        "state": f"{ICONS[row.state]} {say(row.state)}",
-        "run": cell(row.run),
+        "state": f"{ICONS[row.state]} {_state(row, say)}",
+        "run_column": cell(row.run),
         "open_incidents": cell(_located(row, reader) or titles),
-        "phase": _phase(row.phase, say),
+        "phase": _phase(row, say),
         "loss_course": _course(row.losses),
         "started": reader.clock(row.started_at),
         "host": cell(fold_hosts(row.hosts, reader.language) if row.hosts else row.host),
@@ -199,9 +224,19 @@ def _located(row: RunRow, reader: Reader) -> str:
     return "; ".join(text for stacks in stalls if (text := reader.render(located(stacks))))
 
 
-def _phase(phase: str, say: Say) -> str:
-    """Return the translated phase, or the name of a custom trainer's phase."""
-    return say(f"phase_{phase}") if phase in COLOURS else cell(phase) or formats.NOTHING
+def _state(row: RunRow, say: Say) -> str:
+    """Return the state, with the share of completed steps for a run that finished before its last step."""
+    if not (row.ended_early and row.step is not None and row.total_steps):
+        return say(row.state)
+    return say("finished_early", say(row.state), int(100 * row.step / row.total_steps))
+
+
+def _phase(row: RunRow, say: Say) -> str:
+    """Return the translated phase, or the name of a custom trainer's phase; mark a stalled run."""
+    phase = say(f"phase_{row.phase}") if row.phase in COLOURS else cell(row.phase)
+    if phase and row.state == "stalled":
+        phase = say("phase_stalled", phase)
+    return phase or formats.NOTHING
 
 
 def _course(values: Sequence[float]) -> str:

@@ -95,11 +95,14 @@ def with_title_prefix(title: Text, stacks: StallStacks) -> Text:
     Example: ``No step …, and no error: rank 1 holds up the run at train.py:30 in main``.
     """
     blame = blamed(stacks)
-    if not blame:
-        return title
+    return message("stacks.titled", title=bare_title(title), blame=blame) if blame else title
+
+
+def bare_title(title: Text) -> Text:
+    """Return a title without the ranks that it names."""
     while isinstance(title, Message) and names_ranks(title):
         title = cast("Text", title.params["title"])
-    return message("stacks.titled", title=title, blame=blame)
+    return title
 
 
 def names_ranks(title: Text) -> bool:

@@ -49,12 +49,14 @@ class Table {
 
   show(data) {
     this.data = data;
-    if (this.language !== data.language) this.label();
+    const labels = JSON.stringify([data.language, data.columns]);
+    if (this.labels !== labels) this.label();
+    this.labels = labels;
     if (this.chosen) this.draw();
     else this.fromAddress();
   }
 
-  // What is fixed, in the reader's language.
+  // The columns with their heads, and what is fixed, in the reader's language.
   label() {
     const { words, columns, states } = this.data;
     this.language = this.data.language;
@@ -80,13 +82,14 @@ class Table {
     this.widths.replaceChildren(
       ...columns.map(({ width }) => {
         const column = made("col");
-        column.style.width = `${width}px`;
+        column.style.width = width;
         return column;
       }),
     );
     const table = this.body.parentElement;
-    table.style.minWidth = `${columns.reduce((sum, { width }) => sum + width, 0)}px`;
-    table.style.setProperty("--runs-first", `${columns[0].width}px`);
+    table.style.minWidth = `calc(${columns.map(({ width }) => width).join(" + ")})`;
+    table.style.setProperty("--runs-first", columns[0].width);
+    if (this.chosen && !this.column(this.chosen.sort)) this.chosen.sort = columns[0].order; // left out by now
     this.head.replaceChildren(
       ...columns.map((column) => {
         const cell = made("th", column.order ? "" : column.title);
