@@ -9,7 +9,7 @@ from typing import Literal
 
 from stallwatch_alerts.messages.cause import cause_of, is_located, primary_of
 from stallwatch_dashboard import formats
-from stallwatch_dashboard.data.overview import RunRow, began, lasted
+from stallwatch_dashboard.data.overview import RunRow, began, is_far_from_end, lasted
 from stallwatch_dashboard.words import Reader, Say
 from stallwatch_exporter.incident import UNKNOWN_FAILURE, Incident
 from stallwatch_rules.endings import interruption
@@ -81,8 +81,7 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
         if behind or found.verdict in ("interrupted", "unfinished", "no-evidence"):
             headline = reader.render(report_headline(found))
         last, total = found.progress.last_step, found.progress.total_steps
-        unfinished = last is not None and total is not None and last + 1 < total
-        if found.verdict == "finished" and unfinished and not found.progress.finished:
+        if found.verdict == "finished" and is_far_from_end(last, total) and not found.progress.finished:
             level, headline = "quiet", _finished_early(last, total, reader.say)
             facts += (reader.say("is_finished_early_why"),)
         if behind and not found.in_trouble:

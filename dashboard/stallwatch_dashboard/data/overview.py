@@ -35,6 +35,8 @@ _WAITED_SECONDS = 60.0  # minimum silence until a run counts as waiting
 _UNTIMED_SECONDS = 180.0  # minimum if no step was measured: lines can be minutes apart
 _WAITED_STEPS = 20
 
+_NEAR_END = 0.9  # share of all steps after which the last logged step can be the last of the run
+
 
 @dataclass(frozen=True, kw_only=True)
 class Numbers:
@@ -115,15 +117,21 @@ class RunRow(Numbers):
 
     @property
     def ended_early(self) -> bool:
-        """True if the run finished, but its last known step is not the last one; steps may count from 0."""
-        return self.state == "finished" and bool(
-            self.step is not None and self.total_steps and self.step + 1 < self.total_steps
-        )
+        """True if the run finished, although its last known step is far from the planned last step."""
+        return self.state == "finished" and is_far_from_end(self.step, self.total_steps)
 
     @property
     def invalidations_per_step(self) -> float | None:
         """Trace-cache invalidations per step; None before the first step, or if they are not counted."""
         return self.invalidations / self.step if self.step and self.invalidations is not None else None
+
+
+def is_far_from_end(step: float | None, total: float | None) -> bool:
+    """Return whether a step is not among the last tenth of all steps, if both numbers are known.
+
+    Steps can count from 0, and a trainer that logs only every n-th step does not log the last steps.
+    """
+    return step is not None and bool(total) and step + 1 < _NEAR_END * (total or 0)
 
 
 def state_of(
