@@ -247,11 +247,12 @@ class RunEpisodes(Episodes):
             and before.why == "unreachable"
             and (not now.odd or (now.why in _WAITING and set() < set(before.odd) <= set(now.odd)))
         )
+        silenced = {*now.silent} - {*before.silent} if before is not None and now is not None else set()
         is_lost_later = (
             before is not None
             and now is not None
-            and (before.odd and before.why != "unreachable" and now.why == "unreachable")
-            and {*now.silent} - {*before.silent} <= before.hosts.keys()
+            and (before.odd and now.why == "unreachable" and (silenced or before.why != "unreachable"))
+            and silenced <= before.hosts.keys()
         )
         is_surer = before is None or (
             now is not None and now.confidence >= before.confidence and not (is_back or is_lost_later)

@@ -951,6 +951,16 @@ def test_a_host_that_falls_silent_during_a_stall_takes_no_blame_away(
     assert [one.odd for one in reported(whole, cut)] == [first, blamed]
 
 
+@pytest.mark.parametrize(("had_posted", "blamed"), [("n0 n2", [1]), ("n0", [1, 2])])
+def test_a_second_host_shares_the_blame_only_if_its_stacks_were_never_seen(
+    had_posted: str, blamed: list[int]
+) -> None:
+    hosts = {name: name[1] for name in had_posted.split()}
+    first = StallStacks(0.0, 1.0, odd=[1], why="unreachable", silent=["n1"], hosts=hosts, confidence=0.85)
+    both = StallStacks(0.0, 1.0, odd=[1, 2], why="unreachable", silent=["n1", "n2"], confidence=0.85)
+    assert [one.odd for one in reported(first, both)] == [[1], blamed]
+
+
 def reported(first: StallStacks, later: StallStacks) -> list[StallStacks]:
     """Return the stacks in the reports of a stall that has these stacks first, and later others."""
     clock, got = Clock(), list[Incident]()
