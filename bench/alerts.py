@@ -81,7 +81,7 @@ class Webhook:
 
 
 class Writers:
-    """Write eight logs at a steady pace, without steps, because survived failures are not reported."""
+    """Write eight logs at a steady pace. They have no steps: a step after a failure is a recovery."""
 
     def __init__(self, folder: Path) -> None:
         self.files = [(folder / f"rank{rank}.log").open("a", buffering=1) for rank in range(SOURCES)]

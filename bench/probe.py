@@ -266,11 +266,11 @@ def steps(folder: Path) -> dict[str, list[float]]:
 def cold(folder: Path) -> dict[str, Costs]:
     """Return the cost that the probe adds to a step if the training evicts the probe's data from the caches.
 
-    In each round, steps of four kinds come in random order, and each is compared with the step that calls
-    nothing. The other three call an empty function (the control, which shows the error of the method), the
-    probe, and the probe with the readings that it takes once a second, which is in one of twenty steps of 50
-    ms. The work is arithmetic and copies, not sleep: a sleep would hide added time. The unit is processor
-    time, which other programs on a busy machine disturb less.
+    Each round runs four kinds of steps in random order: a baseline that calls nothing, an empty function (the
+    control, which shows the measurement error), the probe, and the probe with the readings that it takes once
+    a second. Each of the last three is compared with the baseline. With steps of 50 ms, one step in twenty
+    includes the readings. The work is arithmetic and copies, not sleep: a sleep would hide added time. The
+    unit is processor time, which other programs on a busy machine disturb less.
     """
     probe = Probe(folder, {"RANK": "0"})
     probe.samplers += [accelerator_memory, resident_memory]

@@ -68,6 +68,6 @@ class SlowFile:
 
 
 def run(scenarios: dict[str, Any]) -> None:
-    """Run the scenario that the command line names, a function of the calling module."""
+    """Run the scenario named on the command line; each scenario is a function of the calling module."""
     scenario: Callable[[], None] = scenarios[sys.argv[1]]
     scenario()

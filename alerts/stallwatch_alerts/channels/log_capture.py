@@ -1,7 +1,7 @@
 """Capture Apprise's log and the servers' responses: Apprise itself returns only success or failure.
 
-Log and responses contain URLs and therefore secrets. The log is hidden from all other handlers, and only
-``apprise_channel``, which masks secrets, receives the captured text.
+The log and the responses contain URLs and therefore secrets. The log is hidden from all other handlers, and
+only ``apprise_channel``, which masks secrets, receives the captured text.
 """
 
 from __future__ import annotations

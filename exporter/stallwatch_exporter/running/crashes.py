@@ -52,7 +52,7 @@ class ProcessEnd(msgspec.Struct, frozen=True):
 
     @property
     def is_ray_worker(self) -> bool:
-        """Return whether Ray started the process; Ray ends workers by SIGTERM, SIGKILL or exit code 1.
+        """Return whether Ray started the process; Ray ends workers with SIGTERM, SIGKILL, or exit code 1.
 
         If a worker dies, the call that waits for the worker fails (ray 2.60, ``RayActorError``).
         """

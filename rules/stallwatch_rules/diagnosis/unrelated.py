@@ -99,7 +99,7 @@ def without_foreign_exceptions(found: list[RuleFinding], streams: Streams) -> li
 
 
 def _own(finding: RuleFinding, streams: Streams) -> RuleFinding:
-    """Return the finding without the streams in which all its exceptions come from other code."""
+    """Return the finding without the streams whose exceptions all come from code other than `said_by`."""
     hits = dict(finding.hits)
     for key in finding.hits:
         table = streams[key].exceptions_now().seen.values()

@@ -1,7 +1,7 @@
 """Match rules against lines: find which rule fires on which line, with its captures.
 
-Matching is per line, on at most its first ``MAX_CHARACTERS`` characters, case-sensitive, in linear time. A
-``Matcher`` may be used from several threads.
+Matching is case-sensitive and takes linear time. Only the first ``MAX_CHARACTERS`` characters of each line
+are searched. Several threads can share a ``Matcher``.
 """
 
 from __future__ import annotations

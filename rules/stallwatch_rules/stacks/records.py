@@ -182,5 +182,5 @@ class StallStacks(msgspec.Struct):
     layout: list[RankGroup] = []  #: the known process groups
     hosts: dict[str, str] = {}  #: host → its folded ranks; empty for a single host
     silent: list[str] = []  #: hosts of the run that do not respond
-    candidates: list[int] = []  #: ranks among which the culprit is, if it is not certain
+    candidates: list[int] = []  #: ranks that may be the culprit, if the culprit is not certain
     confidence: float = 0.0  #: confidence that `odd` and `why` are correct; 0 without a result
