@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -75,16 +75,26 @@ def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) ->
     closed: list[Incident] = []
     for folder, info in _left_behind(home, now):
         if info.end_is_unknown:
-            closed += _close(folder, now, info, notify)
+            over = _resolved(home, info.key) if info.key else ()
+            closed += _close(folder, now, info, over, notify)
     return closed
 
 
-def _close(folder: Path, now: float, info: AgentInfo, notify: Callable[[Incident], None]) -> list[Incident]:
+def _resolved(home: Path, key: str) -> set[str]:
+    """Return the ids of a multi-host run's incidents that any of its agents recorded as resolved."""
+    folders = [folder for folder, info in kept_runs(home) if info.key == key]
+    return {one.id for folder in folders for one in _of_all_hosts(folder) if one.status == "resolved"}
+
+
+def _close(
+    folder: Path, now: float, info: AgentInfo, over: Collection[str], notify: Callable[[Incident], None]
+) -> list[Incident]:
+    """Close the incidents of one agent, except those in `over`, which another agent has resolved."""
     of_all_hosts = bool(info.key)
     left = [
         msgspec.structs.replace(left_open(orphan, info), updated_at=now)
         for orphan in (_of_all_hosts(folder) if of_all_hosts else read_incidents(folder))
-        if orphan.status == "open" and not orphan.is_final_incident
+        if orphan.status == "open" and not orphan.is_final_incident and orphan.id not in over
     ]
     if not left:
         return []

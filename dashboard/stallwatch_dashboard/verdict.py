@@ -17,8 +17,8 @@ from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.messages import Text, has, message, with_params, without_sentence
 from stallwatch_rules.pages.page import RulePage
 from stallwatch_rules.records import Diagnosis
+from stallwatch_rules.report.phrases import ENDED_WITH_MESSAGE, next_steps, primary_note, where
 from stallwatch_rules.report.phrases import headline as report_headline
-from stallwatch_rules.report.phrases import next_steps, primary_note, where
 from stallwatch_rules.stacks.sentences import bare_title, place_of, sentence
 from stallwatch_rules.text.digest import fold_ranks
 
@@ -86,9 +86,10 @@ def of_diagnosis(found: Diagnosis, pages: Mapping[str, RulePage], reader: Reader
             facts += (reader.say("is_finished_early_why"),)
         if behind and not found.in_trouble:
             level = "warning"
-        if found.verdict != "unknown-failure" or not found.unknown:
+        closing = [note for note in found.notes if has(note, ENDED_WITH_MESSAGE)]
+        if found.verdict != "unknown-failure" or not (found.unknown or closing):
             return Verdict(level, headline, facts)
-        fixes = tuple(map(reader.render, next_steps(found.unknown[0])))
+        fixes = tuple(map(reader.render, next_steps(found.unknown[0]) if found.unknown else closing))
         headline = reader.say("cause_uncertain", reader.say("verdict_failed"))
         return Verdict(level, headline, facts, cause=reader.render(report_headline(found)), fixes=fixes)
     if primary.confidence < _DOUBTFUL and found.verdict in ("failed", "unknown-failure"):

@@ -8,13 +8,14 @@ import msgspec
 import pytest
 
 from stallwatch.cli.watching import TerminalSink
+from stallwatch_alerts.messages import compose
 from stallwatch_alerts.notice import Notice, incident_notice
 from stallwatch_alerts.people import Silence
 from stallwatch_alerts.settings import AlertSettings
 from stallwatch_alerts.sink import ChatSink
 from stallwatch_exporter.incident import Incident
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
-from stallwatch_rules.pages.catalogue import Catalogue
+from stallwatch_rules.pages.catalogue import Catalogue, load_catalogue
 from stallwatch_rules.stacks.records import StackGroup, StallStacks, Why
 
 
@@ -200,3 +201,10 @@ def test_a_stall_that_was_silenced_stays_so_whatever_rule_explains_it_now() -> N
     assert [one.quiets(told, 50.0) for one in silences] == [True, True, False]
     assert [one.quiets(died, 50.0) for one in silences] == [False, True, False]
     assert not silences[0].quiets(told, 100.0)
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_place_cannot_mention_a_channel_and_its_advice_is_complete(language: str) -> None:
+    page = load_catalogue().pages[SILENT_HANG]
+    text = compose.render(located([2], "diverged"), language, page).text
+    assert "<!channel>" not in text and "TORCH_DISTRIBUTED_DEBUG=DETAIL" in text

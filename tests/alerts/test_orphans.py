@@ -259,3 +259,11 @@ def test_what_an_agent_merged_is_not_closed_while_another_of_its_run_is_up(
     of_hosts(tmp_path, "sft-n2", "5f", None, dead=False)
     assert close_orphans(tmp_path, time.time(), lambda _: None) == []
     assert report_unsent(tmp_path, time.time(), lambda _: None) == []
+
+
+def test_what_another_host_recorded_as_over_is_not_closed_again(tmp_path: Path, stall: Stall) -> None:
+    merged = stall(id="sft/stall/x/1", run="sft")
+    over = msgspec.structs.replace(merged, status="resolved", resolution="recovered", resolved_at=9.0)
+    of_hosts(tmp_path, "sft", "5f", merged)
+    of_hosts(tmp_path, "sft-n2", "5f", over)
+    assert close_orphans(tmp_path, time.time(), lambda _: None) == []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -22,7 +22,8 @@ from stallwatch_rules.endings import Ending, ending_name
 from stallwatch_rules.judgements.conclusions import SILENT_HANG
 from stallwatch_rules.locale import duration_text, language_of, say, templates
 from stallwatch_rules.locale import render as in_words
-from stallwatch_rules.messages import has, message
+from stallwatch_rules.messages import Message as TextMessage
+from stallwatch_rules.messages import Text, has, message
 from stallwatch_rules.stacks.sentences import blamed, names_ranks, sentence
 
 if TYPE_CHECKING:
@@ -130,9 +131,25 @@ def _cause(incident: Incident, language: str, page: RulePage | None) -> _Cause:
     return _Cause(
         neutralise(in_words(found.title, language), _CAUSE_LIMIT),
         clean(in_words(found.why, language), _WHY_LIMIT),
-        tuple(clean(in_words(fix, language), _FIX_LIMIT) for fix in found.fixes[:_FIXES]),
+        tuple(
+            _advice(fix, language) or clean(in_words(fix, language), _FIX_LIMIT)
+            for fix in found.fixes[:_FIXES]
+        ),
         names_ranks(found.title),
     )
+
+
+def _advice(fix: Text, language: str) -> str:
+    """Return the advice on what to do about the ranks of a stall; empty for other fixes.
+
+    Only the place in it can contain text of the run, such as the names of files.
+    """
+    if not isinstance(fix, TextMessage) or not fix.id.startswith(("alerts.look-at", "alerts.stall-")):
+        return ""
+    if fix.id != "alerts.look-at":
+        return in_words(fix, language)
+    place, advice = (in_words(cast("Text", fix.params[name]), language) for name in ("place", "advice"))
+    return say("alerts.look-at", language, place=neutralise(place, _LINE_LIMIT), advice=advice)
 
 
 # ---------------------------------------------------------------- title

@@ -276,7 +276,10 @@ def make_row(
         state = "waiting"
     of_incidents = max((i.total_steps for i in incidents if i.total_steps), default=None)
     ended_at = info.ended_at if info else numbers.ended_at
-    incident = newest(incidents) if ended_at is None else final_incident(incidents)
+    if ended_at is None:
+        incident = newest(incidents)
+    else:
+        incident = final_incident(incidents, is_unknown_end=info is not None and info.end_is_unknown)
     if incident is None and state == "stale":  # the incident was closed because the agent is gone
         incident = max((i for i in incidents if i.unwatched), key=lambda i: i.opened_at, default=None)
     is_fatal = incident is not None and (incident.kind != "finding" or incident.harm == "fatal")
@@ -351,10 +354,13 @@ def newest(incidents: Sequence[Incident]) -> Incident | None:
     return max(open_ones, key=lambda i: (i.kind == "stall", RANKS[i.severity], i.opened_at), default=None)
 
 
-def final_incident(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the incident of a run's end, otherwise an incident that outlasted the run, otherwise None."""
+def final_incident(incidents: Sequence[Incident], *, is_unknown_end: bool = False) -> Incident | None:
+    """Return the incident of a run's end, otherwise an incident that outlasted the run, otherwise None.
+
+    If the end of the run is unknown, so is the end of incidents that were closed because nothing watched it.
+    """
     ended = [incident for incident in incidents if incident.kind == "ended"]
-    unsolved = [i for i in incidents if i.status == "open" or i.outlasted or i.unwatched]
+    unsolved = [i for i in incidents if i.status == "open" or i.outlasted or (is_unknown_end and i.unwatched)]
     return max(ended or unsolved, key=lambda incident: incident.opened_at, default=None)
 
 

@@ -144,6 +144,7 @@ class Source:
             info = as_one(agents)
             if (numbers[run] if info is None else info).ended_at is None:
                 known = incidents.get(run) or journal(*(one.folder for one in newest_start(agents)))
+                known = [_as_left(one, agents) for one in known]
             else:
                 known = self.incidents(run)
             row = self._row(run, agents, seen.get(run), known, numbers[run])

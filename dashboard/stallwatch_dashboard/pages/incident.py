@@ -272,7 +272,7 @@ def _acknowledge(incident: Incident, who: str, now: float) -> None:
     cases = shared().cases
     if cases.acknowledged(incident.id):
         st.caption(say("is_acknowledged"))
-    elif incident.status == "open" and st.button(
+    elif (incident.status == "open" or incident.unwatched) and st.button(
         say("acknowledge"), icon=":material/check:", key="acknowledge"
     ):
         _do(lambda: cases.acknowledge(incident.id, who, now))

@@ -239,21 +239,21 @@ class RunEpisodes(Episodes):
         ranks, wait in a collective, because the connections between the ranks are broken. It is also kept if
         only hosts that had posted their stacks are silent now: they lost their connection during the stall.
         """
-        before, now = episode.reported.stacks if episode.reported is not None else None, view.stacks
-        going = any(one.kind == "stall" and not is_over(one) for one in episode.troubles.values())
+        reported, now = episode.reported, view.stacks
+        before = reported.stacks if reported is not None else None
+        going = {name for name, one in episode.troubles.items() if one.kind == "stall" and not is_over(one)}
         is_back = (
             before is not None
             and now is not None
             and before.why == "unreachable"
             and (not now.odd or (now.why in _WAITING and set() < set(before.odd) <= set(now.odd)))
         )
-        silenced = {*now.silent} - {*before.silent} if before is not None and now is not None else set()
+        of_this_stall = reported is not None and not going.isdisjoint({reported.id, *reported.aliases})
         is_lost_later = (
-            before is not None
-            and now is not None
-            and (before.odd and now.why == "unreachable" and (silenced or before.why != "unreachable"))
-            and silenced <= before.hosts.keys()
+            of_this_stall and before is not None and now is not None and _is_lost_later(before, now)
         )
+        if is_lost_later and before is not None and now is not None and before.why != "unreachable":
+            before = msgspec.structs.replace(before, silent=now.silent)
         is_surer = before is None or (
             now is not None and now.confidence >= before.confidence and not (is_back or is_lost_later)
         )
@@ -275,6 +275,17 @@ class RunEpisodes(Episodes):
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
         """Return the other ids under which isolated hosts reported the incident, with their opening times."""
         return next((one.merged for one in self._episodes if one.id == incident.id), {})
+
+
+def _is_lost_later(before: StallStacks, now: StallStacks) -> bool:
+    """Return whether the hosts that are blamed now, for being silent, had posted their stacks before.
+
+    Such a host lost its connection during the stall, which other ranks had caused. A host that was already
+    blamed for its silence stays blamed.
+    """
+    blamed = {*before.silent} if before.why == "unreachable" else set()
+    silenced = {*now.silent} - blamed
+    return bool(before.odd and silenced) and now.why == "unreachable" and silenced <= before.hosts.keys()
 
 
 def _blamed(stacks: StallStacks | None) -> object:

@@ -31,6 +31,11 @@ _END_REQUESTED = lazy(
     r"|^(?:.{1,200}: line \d+: +\d+ )?Terminated\b"
 )
 _MEMORY = lazy(r"(?i)memory|\boom|oom[-_ ]?kill")
+#: Lines that libraries print while the interpreter exits, whatever ended the program.
+_AT_EXIT = lazy(
+    r"^(?:wandb|swanlab|mlflow|comet)\b|resource_tracker|^\s*warnings\.warn\(|\w*Warning:"
+    r"|^Exception ignored in|^\s*File \"|^\[[WI]\d{3,4} |destroy_process_group"
+)
 _NOT_RUN = (126, 127)  # exit statuses of a shell that could not run a program (POSIX 2018, Shell, 2.8.2)
 _OTHERS = (3, 5, 10, 12, 13, 14, 16, 24, 25, 26, 27, 29, 30, 31, *range(34, 65))
 #: The exit codes that belong to each tag: of a process that the signal ended, and of a shell that ran it.
@@ -162,6 +167,7 @@ def closing_message(run: Snapshot, now: Assessment) -> Line | None:
         return None
     entries = [entry for stream in run.streams.values() for entry in stream.templates.entries.values()]
     new = [entry.last for entry in entries if _is_after(entry.first, step)]
+    new = [line for line in new if not _AT_EXIT.search(line.text)]
     return latest(new) if new else None
 
 

@@ -12,7 +12,7 @@ from stallwatch_rules.diagnosis.snapshot import Assessment, RunContext, Snapshot
 from stallwatch_rules.diagnosis.uneven import ranks_left_behind, uneven_end
 from stallwatch_rules.diagnosis.verdict import END_REQUESTED
 from stallwatch_rules.failures.flight import flight_note, watchdog_positions
-from stallwatch_rules.judgements.conclusions import STANDSTILLS
+from stallwatch_rules.judgements.conclusions import SILENT_HANG, STANDSTILLS
 from stallwatch_rules.judgements.standstill import note_on_manual_stop
 from stallwatch_rules.messages import Message, Text, has, message
 from stallwatch_rules.records import Diagnosis
@@ -60,6 +60,9 @@ def notes_of(diagnosis: Diagnosis, run: Snapshot, now: Assessment) -> list[Text]
         if not has(by_itself, "diagnosis.ended-with-message"):
             notes.append(message("diagnosis.ends-in-error" if bare else "diagnosis.no-rule"))
         notes += [by_itself] if by_itself else []
+    elif chosen is not None and chosen.rule == SILENT_HANG:
+        by_itself = ended_by_itself(run, now)
+        notes += [by_itself] if has(by_itself, "diagnosis.ended-with-message") else []
     if diagnosis.verdict in ("failed", "unknown-failure") and progress.finished:
         notes.append(message("diagnosis.training-was-complete"))
     fine = not diagnosis.in_trouble and diagnosis.verdict != "no-training-log"

@@ -935,20 +935,30 @@ def test_a_host_that_is_back_stays_blamed_while_its_ranks_wait(
 
 
 @pytest.mark.parametrize(
-    ("first", "why", "had_posted", "blamed"),
+    ("first", "why", "had_posted", "silent", "blamed"),
     [
-        ([1], "elsewhere", "n0 n1 n2", [1]),
-        ([1], "elsewhere", "n0 n1", [2]),
-        ([], "", "n0 n1 n2", [2]),
+        ([1], "elsewhere", "n0 n1 n2", [], [1]),
+        ([1], "elsewhere", "n0 n1", [], [2]),
+        ([1], "elsewhere", "n0 n1", ["n2"], [2]),
+        ([], "", "n0 n1 n2", [], [2]),
     ],
 )
 def test_a_host_that_falls_silent_during_a_stall_takes_no_blame_away(
-    first: list[int], why: Why, had_posted: str, blamed: list[int]
+    first: list[int], why: Why, had_posted: str, silent: list[str], blamed: list[int]
 ) -> None:
     hosts = {name: name[1] for name in had_posted.split()}
-    whole = StallStacks(0.0, 1.0, odd=first, why=why, hosts=hosts, confidence=0.6)
+    whole = StallStacks(0.0, 1.0, odd=first, why=why, silent=silent, hosts=hosts, confidence=0.6)
     cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], confidence=0.85)
-    assert [one.odd for one in reported(whole, cut)] == [first, blamed]
+    found = reported(whole, cut)
+    assert [one.odd for one in found] == [first, blamed]
+    assert found[-1].silent == ["n2"]
+
+
+def test_a_host_that_dies_after_a_stall_is_blamed_for_the_next_one() -> None:
+    hosts = {"n0": "0", "n1": "1", "n2": "2"}
+    whole = StallStacks(0.0, 1.0, odd=[1], why="elsewhere", hosts=hosts, confidence=0.6)
+    cut = StallStacks(0.0, 1.0, odd=[2], why="unreachable", silent=["n2"], confidence=0.85)
+    assert [one.odd for one in reported(whole, cut, second_stall=True)][-1] == [2]
 
 
 @pytest.mark.parametrize(("had_posted", "blamed"), [("n0 n2", [1]), ("n0", [1, 2])])
@@ -961,16 +971,26 @@ def test_a_second_host_shares_the_blame_only_if_its_stacks_were_never_seen(
     assert [one.odd for one in reported(first, both)] == [[1], blamed]
 
 
-def reported(first: StallStacks, later: StallStacks) -> list[StallStacks]:
-    """Return the stacks in the reports of a stall that has these stacks first, and later others."""
+def reported(first: StallStacks, later: StallStacks, *, second_stall: bool = False) -> list[StallStacks]:
+    """Return the stacks in the reports of one or two stalls: `first`, and `later` after a minute."""
     clock, got = Clock(), list[Incident]()
     view = [View(first)]
     episodes = RunEpisodes(got.append, lambda: view[0], lambda: True, clock)
     stall = in_run(incident(clock.wall(), rule="silent-hang-no-error"), "a0", "n0", 0.0)
+    finding = {"kind": "finding", "rule": "loss-nan", "id": "a0 sft/finding/loss-nan/1"}
+    if second_stall:  # an open finding keeps the episode of both stalls open
+        episodes.take(msgspec.structs.replace(stall, **finding))
     episodes.take(stall)
     episodes.flush()
-    view[0] = View(later)
     clock.now += 60.0
-    episodes.take(msgspec.structs.replace(stall, updated_at=stall.updated_at + 60.0))
+    at = stall.updated_at + 60.0
+    if second_stall:
+        over = {"status": "resolved", "resolution": "recovered", "resolved_at": at, "updated_at": at}
+        episodes.take(msgspec.structs.replace(stall, **over))
+        episodes.flush()
+        clock.now += 60.0
+        stall = msgspec.structs.replace(stall, id="a0 sft/stall/x/2", opened_at=at + 60.0)
+    view[0] = View(later)
+    episodes.take(msgspec.structs.replace(stall, updated_at=at + 60.0))
     episodes.flush()
     return [one.stacks for one in got if one.stacks is not None]

@@ -119,26 +119,32 @@ def test_a_single_command_that_ends_itself(catalogue: Catalogue) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "itself"),
+    "text", ["no data left in the queue: giving up", "watchdog: no progress for 300 s, aborting"]
+)
+def test_a_stall_that_a_program_ended_itself_is_reported_with_its_message(
+    catalogue: Catalogue, text: str
+) -> None:
+    """A watchdog's message looks like any other: the stall remains the finding."""
+    rows = [(float(step), f"step {step} loss {2 / step:.4f}") for step in range(1, 41)]
+    rows += [(41.0, "waiting for data"), (400.0, text)]
+    found = diagnose(catalogue, stamped(rows), stalled=True)
+    assert rule_of(found) == "silent-hang-no-error"
+    (note,) = [note for note in rendered(found).notes if "last message" in note]
+    assert text in note
+
+
+@pytest.mark.parametrize(
+    "at_exit",
     [
-        ("no data left in the queue: giving up", True),
-        ("no step for 600 s, the loader timed out", False),  # the program reports its own stall
-        ("got SIGTERM: saving, then exiting", False),  # another process ended the stall
-        ("", False),
+        "wandb: Find logs at: ./wandb/run-1/logs",
+        "Exception ignored in: <function Loader.__del__ at 0x7f>",
+        "[W1128 12:00:00 ProcessGroupNCCL.cpp:1250] destroy_process_group() was not called",
+        "  warnings.warn('resource_tracker: There appear to be 2 leaked objects')",
     ],
 )
-def test_a_program_that_ended_itself_after_a_silence_is_not_stalled(
-    catalogue: Catalogue, text: str, itself: bool
-) -> None:
-    rows = [(float(step), f"step {step} loss {2 / step:.4f}") for step in range(1, 41)]
-    rows += [(41.0, "waiting for data"), *([(400.0, text)] if text else [])]
-    found = diagnose(catalogue, stamped(rows), stalled=True)
-    assert rule_of(found) == ("" if itself else "silent-hang-no-error")
-    if itself:
-        assert found.verdict == "unknown-failure"
-        assert render(headline(found)) == f"The program ended with exit code 1. Its last message: {text}"
-        (note,) = rendered(found).notes
-        assert text in note and "nothing in its log explains why" not in note
+def test_the_last_message_is_not_what_libraries_print_at_exit(catalogue: Catalogue, at_exit: str) -> None:
+    found = diagnose(catalogue, f"{STEPS}no data left\n{at_exit}\n")
+    assert render(headline(found)) == "The program ended with exit code 1. Its last message: no data left"
 
 
 def test_a_message_before_the_last_step_is_not_the_programs_last(catalogue: Catalogue) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from stallwatch_rules.diagnosis.assessors.endings import ended_itself_after
 from stallwatch_rules.diagnosis.exceptions import named
 from stallwatch_rules.diagnosis.exits import SIGKILL, SIGTERM
 from stallwatch_rules.diagnosis.findings import OVERFLOW, TRACE_CACHE, RuleFinding, concluded
@@ -275,7 +274,7 @@ def _silence(run: Snapshot, now: Assessment) -> Iterator[Conclusion]:
     if any(one.role != "wrapper" and one.rule not in now.ends for one in now.fatal):
         return
     silence = judge_silence(now.facts)
-    if silence is not None and not ended_itself_after(now.facts.threshold, run, now):
+    if silence is not None:
         beside = now.exceptions.shortly_before(run.clock.last_sign)
         if beside is not None and now.facts.silence is not None and not now.facts.ended:
             silence = replace(silence, note=note_on_silence(now.facts, named(beside)))

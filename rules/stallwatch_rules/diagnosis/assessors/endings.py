@@ -17,7 +17,6 @@ from stallwatch_rules.diagnosis.exceptions import named
 from stallwatch_rules.diagnosis.exits import (
     SIGKILL,
     SIGTERM,
-    closing_message,
     ended_from_outside,
     failures_of_lost_peers,
 )
@@ -110,17 +109,6 @@ def end(run: Snapshot, now: Assessment) -> Iterator[Change]:
 def _is_of_own_work(finding: RuleFinding) -> bool:
     """Return whether a symptom is a failure in its rank's work, which other ranks' stalls cannot cause."""
     return finding.role == "symptom" and finding.page.family in _OWN_WORK and "timeout" not in finding.rule
-
-
-def ended_itself_after(silence: float, run: Snapshot, now: Assessment) -> bool:
-    """Return whether the program ended a silence itself: it printed a message and exited with a failure.
-
-    A message about a signal or a timeout shows that something else ended the silence, or reports it.
-    """
-    last, step = closing_message(run, now), run.clock.last_sign
-    if last is None or last.time is None or step is None or last.time - step < silence:
-        return False
-    return not (_HANGS.search(last.text) or _TIMED_OUT.search(last.text) or signal_lines(run.streams))
 
 
 def _ends_in_timeout(fatal: Iterable[RuleFinding]) -> bool:
