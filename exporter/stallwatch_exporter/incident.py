@@ -84,7 +84,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule at the opening: a finding can become the end of its run, with another cause."""
+        """Kind and rule of the incident when it opened.
+
+        If a finding later becomes the end of its run, its kind and rule change.
+        """
         parts = self.id.rsplit("/", 3)
         return (
             (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
@@ -115,7 +118,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def run_ending(self) -> Message:
-        """Description of the end of the run that closed the incident."""
+        """Description of the end of the run, if this end closed the incident."""
         if self.resolution == "run-failed":
             return ending_name(self.ending or Ending("failed", None))
         return interruption(self.ending)
@@ -171,7 +174,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return an open incident as closed when its agent, which is gone, last reported."""
+    """Return a closed copy of an incident that was open when its agent stopped running.
+
+    The copy is closed at the time of the agent's last report.
+    """
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

@@ -347,13 +347,19 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen on; the port of `join.address` comes first if that names this host."""
+        """Return the ports to listen on.
+
+        If `join.address` is an address of this host, its port comes first.
+        """
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Start listening and return the signing data; ``None`` without a secret, when the agent is alone."""
+        """Start listening, and return the identity that signs requests.
+
+        Return ``None`` as long as there is no secret. In this case, the agent works alone.
+        """
         if self._signed is None and not self._no_secret:
             try:
                 secret = self._source.get(self._clock())
@@ -417,7 +423,10 @@ class HostReports:
         self._closed = False
 
     def post(self, report: AgentReport, *, own: bool) -> Reply | None:
-        """Add a report; return the reply to the post that carried it, or the last reply if it can wait."""
+        """Add a report, and return the reply to the post that includes this report.
+
+        If the report can wait for the next post, return the last reply immediately.
+        """
         with self._changed:
             if len(self._waiting) >= MOST_REPORTS and report.agent not in self._waiting:
                 return None
@@ -453,7 +462,7 @@ class HostReports:
         return answer.of(report.agent) if answer is not None else None
 
     def close(self) -> None:
-        """Release all waiting threads."""
+        """Wake all threads that wait for a post, because no more posts are sent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -91,7 +91,9 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity from the environment of a started rank; a definite identity is not changed.
+    """Return the identity of a run, completed from the environment of a rank that has started.
+
+    An identity that is not provisional is returned unchanged.
 
     A rank has more information than the command line of its launcher, which may be hidden in a script.
     torchrun sets all variables used here (torch 2.13,
@@ -142,9 +144,10 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return a launcher's option: from its arguments, from torchrun's variable, or from `variables`.
+        """Return the value of an option of the launcher.
 
-        torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
+        The value is from the launcher's arguments, from torchrun's variable for the option, or from
+        `variables`. torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
         for alias in (name, *others):
             if alias in self.launcher:
@@ -217,7 +220,10 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of a launcher that runs on each host or in each Kubernetes pod, by its address."""
+    """Identify the run of a launcher by the address at which its instances meet.
+
+    An instance of the launcher runs on each host or in each Kubernetes pod.
+    """
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
     known = facts.option("rdzv_id")
@@ -311,7 +317,10 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def starts_elsewhere(command: Sequence[str]) -> bool:
-    """Return whether a starter such as ``srun`` starts the ranks, which have their own agents or none."""
+    """Return whether the command starts its ranks through a program such as ``srun``.
+
+    The agents of these ranks, if there are any, run below that program.
+    """
     for word in command:
         program = Path(word).name
         if program in _STARTERS:

@@ -66,7 +66,9 @@ class Joining:
         self.member = None if identity is None or is_off else self._join(identity)
 
     def look(self, pids: Iterable[int]) -> Member | None:
-        """Return the member of the run that these rank processes name, if they are the first to do so.
+        """Return the agent's new member of the run if one of these rank processes identifies the run.
+
+        Return ``None`` if no process identifies a run, or if the run has been identified before.
 
         Each process is inspected once. No process is inspected after one of them has identified a run.
         """

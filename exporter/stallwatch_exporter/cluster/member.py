@@ -67,9 +67,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """A sink of the agent's incidents, with a thread that posts the agent's reports.
+    """An agent of a multi-host run, with a sink for its incidents and a thread that posts its reports.
 
-    `update` and the sink do not block. `step` runs a coordinator within this agent once a second.
+    `update` and the sink do not block. The thread calls `step` about once a second, to run the coordinator
+    within this agent.
     """
 
     def __init__(
@@ -170,7 +171,10 @@ class Member:
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents of an agent that was alone; users have already been notified of them."""
+        """Adopt the open incidents that this agent reported before it joined the run.
+
+        Users have already been notified of these incidents.
+        """
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -236,7 +240,11 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return the incident with the id that users know: the id of the run's incident, or an unused id."""
+        """Return a copy of the incident with the id that users know.
+
+        If an open incident of the run includes this incident, the copy gets the id of that incident.
+        Otherwise, it gets an id that no known incident has.
+        """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
@@ -399,5 +407,8 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the part of the state that is posted on every change, because a host can be lost at any time."""
+    """Return the part of the state that must be posted immediately when it changes.
+
+    It cannot wait, because a host can be lost at any time.
+    """
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -90,7 +90,7 @@ class Connection(http.client.HTTPConnection):
             raise
 
     def end(self) -> None:
-        """Wake the thread that waits on this connection, in any call."""
+        """Shut down the connection, so that a thread that waits on it wakes."""
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
@@ -186,7 +186,11 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Start a search for the agent, unless it is known, being searched for, or was recently silent."""
+        """Start a search for the agent in a separate thread.
+
+        Do nothing if the agent has been found, if a search is in progress, or if the agent did not respond
+        recently.
+        """
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -347,7 +351,11 @@ def _sent(
     body: bytes = b"",
     encoding: str = "",
 ) -> tuple[int, bytes]:
-    """Send a signed request; return the response's status and body, signed for status 200 or 409."""
+    """Send a signed request, and return the status and the body of the response.
+
+    The response must be signed. Raises `_Refusal` if an agent rejects the request or does not sign a response
+    with status 200 or 409, and `_Unknown` if any other response is not signed.
+    """
     signer = signed.signer
     proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)
     status, content, packed, signature = connection.exchange(method, path, body, encoding, proof.header)

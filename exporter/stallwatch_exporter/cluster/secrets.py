@@ -49,7 +49,7 @@ class SecretSource:
         self._began: float | None = None
 
     def get(self, now: float) -> Secret | None:
-        """Return the secret; ``None`` if another agent is just creating its file.
+        """Return the secret; ``None`` while another agent creates the file with the secret.
 
         `now` is from a monotonic clock. Raises `NoSecret` with the reason if there is no secret.
         """
@@ -116,7 +116,10 @@ def _prune(folder: Path, but: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client; none without certificates. Raises `NoSecret`."""
+    """Return the TLS contexts of server and client; ``None`` for each if no certificates are configured.
+
+    Raises `NoSecret` if the certificates cannot be used.
+    """
     given = {
         "tls_certificate": join.tls_certificate,
         "tls_key": join.tls_key,

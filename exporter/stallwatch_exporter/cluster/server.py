@@ -81,7 +81,7 @@ class Notices:
 
 
 class Run:
-    """The merger of one run; `merges` processes reports from any thread."""
+    """A run whose reports arrive here; `merges` is the object that merges the reports, from any thread."""
 
     def __init__(self, merges: Merges) -> None:
         self.merges = merges
@@ -145,7 +145,11 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """`merges` returns a run's merger, `knows` if a run exists, `elsewhere` another merging agent."""
+        """Set up the gate.
+
+        `merges` returns the object that merges the run with this key, and `knows` returns whether there is
+        such a run. `elsewhere` returns the agent that merges instead of this agent, if there is one.
+        """
         self._secret = secret
         self._agent = agent
         self._host_id = host_id

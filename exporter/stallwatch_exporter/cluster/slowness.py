@@ -81,9 +81,10 @@ class UnacknowledgedSteps:
 
 
 class Slowness:
-    """Compare the ranks' steps from all agents' reports; open and close the run's incident of a slow host.
+    """Find the slow host of a run by comparing the steps of all ranks, and open and close its incident.
 
-    `change` receives the changes of the incident, `cost` the fraction of the throughput that is lost.
+    The steps are from the reports of all agents. `change` receives the changes of the incident, and `cost`
+    the fraction of the throughput that is lost.
     """
 
     def __init__(

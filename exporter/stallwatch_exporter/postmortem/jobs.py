@@ -113,10 +113,10 @@ def _paths_of(job: Job) -> list[str]:
 
 
 class _Kept:
-    """Summary line for each job, and the two diagnoses from which one is reported.
+    """Summary lines of the jobs, and the two diagnoses of which one will be reported.
 
-    The newest job is known only after all jobs are read: by their times if all jobs have one, otherwise by
-    the order of their names, in which they arrive.
+    The newest job is known only after all jobs have been read. If all jobs have a time, the times determine
+    the newest job. Otherwise, the last name in the order of names does; the jobs are read in this order.
     """
 
     def __init__(self) -> None:

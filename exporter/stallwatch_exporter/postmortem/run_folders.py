@@ -73,7 +73,10 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem; for a tail's folder without log copies, it names the followed files."""
+    """Return the problem, with a better remedy if the path is a run folder of ``stallwatch tail``.
+
+    This folder has no log copies, so the remedy names the files that the command followed.
+    """
     if not is_recorded(problem.path):
         return problem
     from stallwatch_exporter.runs.runfolder import read_info

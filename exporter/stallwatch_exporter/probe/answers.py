@@ -151,7 +151,10 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return the task and the chain of tasks that it awaits; of parallel tasks, the first unfinished one."""
+    """Return the task and the chain of tasks that it awaits.
+
+    If a task awaits several parallel tasks, the chain continues with the first unfinished task.
+    """
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)

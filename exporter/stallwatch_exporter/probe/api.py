@@ -158,7 +158,10 @@ class Probe:
             turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
-        """Set a field of the next record; a tensor on a device is read when ready, for a later record.
+        """Set a field of the next record.
+
+        If `value` is a tensor on a device, its number is stored in a later record, as soon as it is
+        available.
 
         Hooks call this method in each step, so its code is written inline, as in ``step``.
         """
@@ -318,7 +321,10 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring, which is created if needed; call only in a turn, so that only one ring exists."""
+        """Return the ring, which is created if needed.
+
+        Call this method only within a method that ``_in_turn`` wraps, so that only one ring is created.
+        """
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late: most Python processes are not ranks

@@ -73,7 +73,7 @@ class Draft:
 
 
 class Reading:
-    """Readings of one tensor value; only one reading is in progress at a time."""
+    """Reader of one value that is a tensor on a device; only one copy is in progress at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -25,7 +25,7 @@ _FORWARDS = INDEX["forwards"]
 
 
 class Listening:
-    """Count the forward passes of one process in the row of its probe."""
+    """Count the forward passes of one process, and store the count in the record of its probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe

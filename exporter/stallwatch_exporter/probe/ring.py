@@ -28,7 +28,10 @@ from .layout import (
 
 
 class RingWriter:
-    """Writer of `draft` as records into a new file at `path`. Raises `OSError` if it cannot be created."""
+    """Writer that stores `draft` as records in a new file at `path`.
+
+    Raises `OSError` if the file cannot be created.
+    """
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ _LEAST_DESCRIPTOR = 64  # low numbers can have a meaning: a program may inherit 
 
 
 class Answerer:
-    """Answerer of the agent's queries in this process; `base` is the path of its ring."""
+    """Object that answers the agent's queries in this process; `base` is the path of the process's ring."""
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
@@ -93,7 +93,10 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal if Python code uses it; a sampler without values, called every second."""
+        """Withdraw the offer of the signal if Python code now uses the signal.
+
+        The probe calls this method every second as a sampler. It returns no values.
+        """
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None

@@ -43,7 +43,10 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process `pid`, if it was running at `started` (steady time); once for each key."""
+        """Watch the process `pid`, if it was running at `started` (steady time).
+
+        Further calls with the same key do nothing.
+        """
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)

@@ -218,7 +218,7 @@ class Probing:
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the exit codes of ended ranks' last processes, if seen; ``-n`` for signal n."""
+        """Return the exit code of the last process of each ended rank, if known; ``-n`` for signal n."""
         gone = {rank: own for rank, own in self._by_rank().items() if not any(each.is_up for each in own)}
         last = {
             rank: max(own, key=lambda each: each.header.started).path for rank, own in gone.items() if own

@@ -45,7 +45,11 @@ Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, 
 
 
 class EndEvidence:
-    """Evidence of the end: set `programs.command`, call ``look`` at least every second, then ``ending``."""
+    """Evidence of how a run ended.
+
+    Set `programs.command`, call ``look`` at least once a second while the command runs, and then call
+    ``ending``.
+    """
 
     def __init__(
         self,
@@ -116,7 +120,9 @@ class EndEvidence:
     def ending(
         self, command: Ending, probing: Probing | None, diagnose: Diagnose, read_reports: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
-        """Return the ending of the run, based on the command's own ending, and the matching diagnosis.
+        """Return the ending of the run, and the diagnosis that agrees with this ending.
+
+        The ending is based on the ending of the command itself.
 
         `read_reports` reads the ranks' reports until the ranks have ended. This must be the last call: it
         closes the rings of `probing`.
@@ -200,7 +206,7 @@ def _died(found: Diagnosis) -> bool:
 
 
 def _both(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
-    """Merge the observations of a program with the reports of its probe."""
+    """Merge the agent's observations of a program with the reports of the program's probe."""
     return replace(
         reported,
         rank=own.rank if reported.rank is None else reported.rank,

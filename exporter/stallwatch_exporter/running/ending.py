@@ -41,7 +41,7 @@ class EndingWatch:
     def killed(self, kill: Kill | None) -> None:
         """Record that a process of the run was killed, so that later kills on the machine are ignored.
 
-        ``None`` means that the run continued after the kill.
+        If `kill` is ``None``, the run continued after the kill, and later kills are counted again.
         """
         if kill != self._kill:
             self._kill = kill

@@ -257,7 +257,7 @@ class RunFolder:
         _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store the ending of the run before other data about the end: in its folder or in a replacement."""
+        """Store the ending of the run, in its folder or in a replacement, before other data about the end."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -503,7 +503,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time until which a lost agent's incident changes were reported, or infinity for all.
+    """Return the time until which a lost agent's incident changes count as reported; infinity for all.
 
     A killed agent may not have stored its last notifications. After a day, they are no longer sent. Incidents
     that the agent left open may have been delayed longer; see `Episodes`.

@@ -117,7 +117,7 @@ def _alone(folder: Path) -> list[LocalRank]:
 
 
 def _named(folder: Path, suffix: str) -> list[LocalRank]:
-    """Return the processes to which the files with this suffix in the folder of rings belong."""
+    """Return the processes that wrote the files with this suffix in the folder of rings."""
     paths, found = list[Path](), list[LocalRank]()
     with contextlib.suppress(OSError):
         paths = sorted(folder.glob(f"*{suffix}"))

@@ -148,7 +148,10 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` unless `count` files can be opened: a failed check would look like no answer."""
+    """Raise `OSError` unless `count` files can be opened.
+
+    Without this check, a rank that cannot be queried would look like a rank that does not answer.
+    """
     opened: list[int] = []
     try:
         while len(opened) < count:

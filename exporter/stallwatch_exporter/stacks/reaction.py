@@ -1,4 +1,4 @@
-"""React to a run's stall: take snapshots of its ranks before it, and run ``[stall] on_stall`` after it."""
+"""React to a stall: take snapshots of the ranks before it is reported, then run ``[stall] on_stall``."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ _WRITTEN_SECONDS = 5.0  #: seconds after which agent.json is rewritten; a change
 
 
 class Agent:
-    """Watch one run."""
+    """Agent that watches one run; see the description of this module."""
 
     def __init__(
         self,

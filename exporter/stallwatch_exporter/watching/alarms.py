@@ -51,7 +51,10 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until the next match is due, or infinity; `ending` extends the time."""
+        """Return the seconds until the next match is due; infinity if there is no match.
+
+        If `ending` is true, matches are due later.
+        """
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -138,7 +141,11 @@ class Alarms:
         self._unknown_past = _unknown_count(diagnosis)
 
     def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
-        """Open incidents for the due fatal findings, or for all, unless the diagnosis withdraws a finding."""
+        """Open incidents for the matches and warnings that are due, or for all if `everything` is true.
+
+        No incident opens for a match whose finding is not fatal according to the diagnosis. A warning opens
+        an incident only if the diagnosis contains a harmful finding of its rule.
+        """
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule) or findings.get(self._reported_as.get(rule, rule))
@@ -315,8 +322,9 @@ class Alarms:
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the end of the run.
 
-        The finding has the same cause as the end, or no step came after it, so that the cause known now
-        explains both. A finding about a checkpoint never explains the end.
+        The finding has the same cause as the end, or no step came after the finding. In the second case, the
+        cause that is known now explains both the finding and the end. A finding about a checkpoint never
+        explains the end.
         """
         found = [
             incident

@@ -260,7 +260,10 @@ def folded_episode(
 
 
 def _closing(event: Event, at: float) -> bool:
-    """Return whether the closing of the episode already includes this end of one trouble."""
+    """Return whether an event is the end of one problem at the time at which the whole episode closed.
+
+    The history then needs no separate entry for this event.
+    """
     return event.what == "cleared" and event.at == at
 
 

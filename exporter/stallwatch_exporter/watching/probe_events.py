@@ -77,7 +77,10 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for new invalidations in a record and the number of others; otherwise ``None``."""
+        """Return a match for the new invalidations in a record; ``None`` if there are none.
+
+        The match stands for one invalidation. The second value is the number of further new invalidations.
+        """
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)

@@ -82,7 +82,7 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return the checkpoint folder that contains a file, by the folder's name; otherwise the file itself."""
+    """Return the folder of a file if the folder has the name of a checkpoint; otherwise, the file itself."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 

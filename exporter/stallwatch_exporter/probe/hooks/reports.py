@@ -23,7 +23,10 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
-    """Report that `rule` is about to fire, once per value of `about`; `seen` is the id of the explanation."""
+    """Report that the failure of `rule` is imminent, once for each value of `about`.
+
+    `seen` is the id of the message that explains what was observed.
+    """
     texts = {name: str(value)[:300] for name, value in captures.items()}
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 

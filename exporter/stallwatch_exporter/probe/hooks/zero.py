@@ -240,7 +240,10 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
-    """Return the class of the trainer that is being created and its ``None`` models; otherwise ""."""
+    """Return the class of the trainer that is being created, and the names of its models that are ``None``.
+
+    If no trainer is being created, return two empty texts.
+    """
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
