@@ -1,4 +1,4 @@
-"""Incidents as facts: a live stall, a finding or the end of a run. Sinks render the text."""
+"""Incidents of a run as facts: a stall, a finding or the end of the run. Sinks write the text about them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def closing(self) -> Message:
-        """How the closed incident ended, in words: ``recovered``, ``ended with the run: failed``."""
+        """How the closed incident ended, in words such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 
@@ -138,7 +138,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no attention: it crashed no run and was not left open."""
+        """Return whether the incident needs no more attention.
+
+        This means that it did not crash the run, and that it was not left open.
+        """
         left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
         return self.status == "resolved" and not left
 
@@ -154,7 +157,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident is final: the end of the run, or a finding that was never fixed."""
+        """Return whether the incident can no longer change.
+
+        This is true for the end of the run, and for a finding that was never fixed.
+        """
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property

@@ -146,7 +146,7 @@ def _file_faults(path: Path) -> Iterator[Fault]:
 
 
 def _index_faults(path: Path) -> Iterator[Fault]:
-    """Yield the faults of an index of shards (``*.index.json``): missing shards and missing tensors."""
+    """Yield a fault for the missing shards and the missing tensors of an index (``*.index.json``)."""
     if path.stat().st_size > MAX_INDEX:
         yield fault(path, "index-unreadable", "index-too-large")
         return
@@ -230,7 +230,7 @@ def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator
 
 
 def diagnostic_of(fault: Fault) -> Diagnostic:
-    """Return the diagnostic for a fault; the name of its check starts with ``checkpoint-``."""
+    """Return the diagnostic that describes a fault. The name of its check starts with ``checkpoint-``."""
     about = fault.kind if fault.kind in _EXPLAINED else "cut"
     return Diagnostic(
         f"checkpoint-{fault.kind}",

@@ -77,7 +77,10 @@ class HttpBacking:
         clock: Callable[[], float] = time.monotonic,
         hostname: str = "",
     ) -> None:
-        """Set up the transport; `merges` is used if this agent has to merge, `clock` is monotonic."""
+        """Set up the transport.
+
+        If this agent has to merge the run itself, `merges` processes the reports. `clock` must be monotonic.
+        """
         self._identity = identity
         self._join = join
         self._home = home
@@ -145,7 +148,10 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Try to become the agent that posts for this host; return whether it succeeded. Raises `OSError`."""
+        """Try to become the agent that posts for this host. Return whether that succeeded.
+
+        Raises `OSError`.
+        """
         bound = host.bind(name)
         if bound is None:
             return False

@@ -93,7 +93,10 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the agent's clock is ahead; the largest value, because delayed posts reduce it."""
+        """Seconds by which the agent's clock is ahead of this clock, estimated from several posts.
+
+        A delay of a post reduces the estimate, so the largest estimate is used.
+        """
         return max(self._ahead, default=0.0)
 
     def has_part_in(self, incident: Incident) -> bool:

@@ -51,7 +51,10 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: another run can have the same key until the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the run's name, equal on every host: the name from the user or the script, and the job."""
+        """Return the name of the run, which is the same on every host.
+
+        It consists of the user's name for the run, or the name of the script, and of the job.
+        """
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -156,7 +159,7 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """Minimum and maximum number of nodes in the launcher's options; ``None`` if not given."""
+        """Minimum and maximum number of nodes in the launcher's options; ``None`` if no option sets them."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None

@@ -42,11 +42,12 @@ class Joining:
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
-        """Join the run if `identity` is known; `hosts` receives the counts of `HostCounts`.
+        """Join the run immediately if `identity` is known.
 
-        `slowdown` receives the fraction of the throughput that is lost because of a slow host. `identified`
-        receives the record of this agent if its host gets another name. `ranks_may_say` is true if agents on
-        other hosts could also identify the run from their ranks.
+        `hosts` receives the counts of `HostCounts`. `slowdown` receives the fraction of the throughput that
+        is lost because of a slow host. `identified` receives the record of this agent if its host gets
+        another name. `ranks_may_say` is true if agents on other hosts could also identify the run from their
+        ranks.
         """
         self._identity = identity
         self._folder = folder

@@ -165,7 +165,7 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Pass the agent's heartbeat to the sinks; called about once a second."""
+        """Tell the sinks that the agent is alive. This method is called about once a second."""
         for alive in optional_methods(self._sinks, "alive"):
             alive(problem)
         self.notify_alone()
@@ -257,7 +257,11 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Post the last changes, and let a coordinator in this agent send its notifications; never raise."""
+        """Post the last changes, and wait for the notifications of a coordinator in this agent.
+
+        The method waits for at most `timeout` seconds, and slightly longer if other agents must still get to
+        know the notifications. It never raises an error.
+        """
         began = time.monotonic()
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():

@@ -54,11 +54,11 @@ class Signed(NamedTuple):
 
 
 class _Refusal(Exception):
-    """An agent responds but rejects the reports; the text is for the user."""
+    """Error if an agent responds but rejects the reports. The text is a message for the user."""
 
 
 class _Unknown(Exception):
-    """Another program responds on this port."""
+    """Error if a program other than an agent of the run responds on a port."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -149,7 +149,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Peer:
-    """An agent at an address with several possible ports; a separate thread searches for it."""
+    """Another agent, which listens on one of several ports of an address; a thread searches for the port."""
 
     def __init__(
         self,
@@ -159,7 +159,10 @@ class Peer:
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
-        """Set up without a search; `searches` limits the number of concurrent searches for agents."""
+        """Set up the agent's addresses without a search.
+
+        `searches` limits the number of concurrent searches for agents.
+        """
         self.host = host
         self.ports = tuple(ports)
         self.hello: Hello | None = None  #: identity of the agent; ``None`` if it has not been found

@@ -22,7 +22,7 @@ _RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute 
 
 
 class NoSecret(Exception):
-    """Agents of the run cannot prove that they belong together; the text is one line for the user."""
+    """Error if agents cannot prove that they belong to the same run. The text is one line for the user."""
 
 
 @dataclass(frozen=True)

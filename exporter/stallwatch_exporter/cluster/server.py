@@ -233,7 +233,7 @@ class OtherHosts:
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
     def forget(self, key: str) -> None:
-        """Remove a run that is over; a later post begins it again."""
+        """Remove a run that is over. If an agent posts for this run later, the run is created again."""
         with self._lock:
             self._runs.pop(key, None)
 
@@ -313,7 +313,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a certificate that does not belong to the run; a closed connection is normal."""
+        """Report an error if a certificate does not belong to the run, but not if a connection was closed."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]

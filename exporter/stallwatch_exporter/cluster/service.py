@@ -25,7 +25,7 @@ _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Server that merges runs until it is closed; each run has a coordinator, and all notify `sinks`."""
+    """Server that merges runs until it is closed. Each run has a coordinator, which notifies `sinks`."""
 
     def __init__(
         self,

@@ -126,7 +126,10 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, each from its files and folders; yield each run's result and problems."""
+    """Diagnose several runs, and yield the result and the problems of each run.
+
+    Each run is given by its files and folders.
+    """
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):

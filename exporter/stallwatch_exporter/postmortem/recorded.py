@@ -224,7 +224,9 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 
 
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
-    """Return the host that failed first; if none failed, an unfinished host or the last host to finish.
+    """Return the host that failed first.
+
+    If no host failed, return a host that has not finished, or the host that finished last.
 
     After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
     they end. Therefore, a rank that a signal ended takes precedence over ranks that ended with an error

@@ -39,7 +39,9 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths; if they are one host's run folder, add adjacent folders of the run's other hosts.
+    """Return the paths, with the folders of the run's other hosts if the paths are one host's run folder.
+
+    The folders of the other hosts are found next to that run folder.
 
     Returns:
         The paths, and a note on the added folders.
@@ -200,7 +202,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return the run folders in groups; the folders of a group can be from the same start of a job."""
+    """Group the run folders. Folders in the same group can be from the same start of a job."""
     # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import by_start
 

@@ -48,7 +48,7 @@ _MOST_WORKERS = 64
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the global and the local rank, from torch.distributed or the launcher; -1 if unknown."""
+    """Return the global and the local rank, from torch.distributed or the launcher. An unknown rank is -1."""
     local, known = _number(environ.get("LOCAL_RANK")), _rank()
     if known is not None:
         return known, local

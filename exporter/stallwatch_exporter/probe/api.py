@@ -215,7 +215,10 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process itself has reported anything; a fork of a rank is not always a rank."""
+        """Return whether this process itself has reported anything.
+
+        A forked child of a rank has reported nothing at first, because it may not be a rank.
+        """
         return self._ring is not None
 
     @_in_turn
@@ -229,7 +232,10 @@ class Probe:
     # ---- text
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Write a text event to the side file; events with the same `key` are written once, then counted."""
+        """Write a text event to the side file.
+
+        Of the events with the same `key`, the first is written and the others are mostly only counted.
+        """
         if self._off or not (self.is_rank or self._ring):
             return  # warnings in a launcher process do not belong to a rank
         try:
@@ -246,7 +252,7 @@ class Probe:
             self.failed()
 
     def left_out(self) -> None:
-        """Count an event that is dropped because there are too many events of its kind."""
+        """Count an event that was not written because there are too many events of its kind."""
         ring, events = self._ring, self._events
         if ring is not None and events is not None:
             events.dropped += 1

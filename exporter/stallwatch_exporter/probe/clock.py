@@ -17,7 +17,9 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotoni
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return the seconds to add to the monotonic clock: the agent's offset; on other hosts, this host's own.
+    """Return the seconds to add to the monotonic clock to get the steady time.
+
+    On the agent's host, this is the agent's offset. On any other host, it is the host's own offset.
 
     Frequent callers add the offset themselves: a function call is a large part of a step's cost.
     """

@@ -42,7 +42,11 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, or a tensor's number without waiting for it; can raise any error."""
+        """Store a number in a field.
+
+        The number of a tensor on a device is stored later, when it can be read without waiting. Reading the
+        value can raise any error.
+        """
         if value is None:
             return
         place = INDEX[name]

@@ -236,7 +236,7 @@ def register_own_signal(base: str) -> Answerer:
 
 
 def start_answering(probe: Probe, ring: str) -> None:
-    """Let the agent query this process through files next to its `ring`; only once per process."""
+    """Let the agent query this process through files next to its `ring`. Further calls do nothing."""
     global _answerer
     try:
         if _answerer is None or _answerer.pid != os.getpid():

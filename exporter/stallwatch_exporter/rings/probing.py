@@ -57,7 +57,9 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents; surviving ranks keep their rings, which are still open.
+    """Remove the folders of killed agents.
+
+    Ranks that are still running keep their rings, because they have them open.
 
     The process id of an agent in another container is meaningless here, so only the folder's age counts.
     """
@@ -275,7 +277,9 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that complete steps; all of its processes if none does.
+        """Return the processes of a rank that complete steps.
+
+        If none of them completes steps, return all processes of the rank.
 
         Processes that started while another process trained are its workers, even after it has ended.
         """

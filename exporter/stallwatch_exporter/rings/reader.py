@@ -108,7 +108,7 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open a closed file for one call; a file that cannot be opened is treated as empty."""
+        """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
         rested = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
             if rested:

@@ -210,7 +210,10 @@ def _total(step: int | None, reached: Reached) -> int | None:
 
 
 def exit_code_loss(script: str) -> Literal["pipe", "wait", ""]:
-    """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
+    """Return how a shell script loses exit codes, or an empty text.
+
+    It can lose them in a pipe, or by a ``wait`` that names no process.
+    """
     if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
         return "pipe"
     return "wait" if re.search(r"(?:^|[\s;&])wait\s*(?:$|[;&)\n])", script) else ""

@@ -83,9 +83,10 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due; infinity once the command has been up for a while.
+        """Return the seconds until the next check is due.
 
-        Later, a check per second is enough. Exit codes of processes that run between checks stay unknown.
+        Once the command has run for a while, return infinity, because a check per second is enough. Exit
+        codes of processes that run between checks stay unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
@@ -222,7 +223,7 @@ def _reached(tracker: ProgressTracker) -> Reached:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return the evidence of a failure that no exit code shows: a loss of NaN, or the log."""
+    """Return the evidence of a failure that no exit code shows, which is a loss of NaN or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

@@ -65,7 +65,9 @@ def classify(
     last_lines: Sequence[str] = (),
     slurm_end: float | None = None,
 ) -> Ending:
-    """Return the ending of a command; `returncode` has the form of `subprocess`: ``-n`` for signal n.
+    """Return the ending of a command.
+
+    `returncode` has the form that `subprocess` uses, which is ``-n`` for signal n.
 
     `oom` contains the counts of ``EndingWatch``, `passed_on` is a signal that the agent received and passed
     on, and `slurm_end` is the job's time limit. `interrupted` is true if Ctrl-C was pressed.

@@ -91,7 +91,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of bytes that all processes can use: this cgroup's limit, or the machine's memory."""
+    """Return the bytes that all processes can use, which is this cgroup's limit or the machine's memory."""
     found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
@@ -107,7 +107,10 @@ def _groups(proc: Path) -> list[str]:
 
 
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """Return the limits of a cgroup and its ancestors; inside a container its own folder is the root."""
+    """Return the limits of a cgroup and its ancestors.
+
+    Inside a container, the folder of its own cgroup is the root.
+    """
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):

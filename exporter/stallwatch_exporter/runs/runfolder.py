@@ -93,7 +93,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
     @property
     def end_is_unknown(self) -> bool:
-        """Return whether no end of the run is recorded: its agent watches, was killed, or was a tail."""
+        """Return whether the run has no recorded end, because its agent runs, was killed, or was a tail."""
         return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
 
     @property

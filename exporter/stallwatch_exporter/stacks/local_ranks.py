@@ -40,7 +40,10 @@ class LocalRank(msgspec.Struct, frozen=True):
 
 
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
-    """Return one process for each rank, by rank; descendants of the process `command` can be ranks."""
+    """Return one process for each rank, in the order of ranks.
+
+    The processes have a ring in `rings`, or are descendants of the process `command`.
+    """
     probed = _named(rings, ".ring") if rings is not None else []
     bare = _without_ring(command, {process.pid for process in probed})
     if rings is not None and not probed and not bare:
@@ -63,7 +66,9 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0; empty for several programs, or only launchers.
+    """Return the command's only Python program as rank 0.
+
+    The result is empty if the command has several programs, or only launchers.
 
     Processes that this program started itself, such as workers of a data loader, do not count.
     """

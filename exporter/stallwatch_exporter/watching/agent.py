@@ -371,7 +371,10 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """Return the state of the stall, and whether it was known at the last check; report a recovery."""
+        """Return the state of the stall, and whether this stall was already known at the last check.
+
+        If the last known stall is over, report the recovery.
+        """
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
         # A stall that ended and began again between two checks is a new stall.
@@ -401,7 +404,11 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, corrected for the agent's own abort and for ranks that left early."""
+        """Return the command's ending, corrected by what the agent knows.
+
+        The agent knows whether it ended the command itself, which ranks ended earlier, and when a signal
+        requested the end.
+        """
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:

@@ -453,7 +453,10 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """Return the cause of a failure: `primary` with its `finding`, or an unknown exception."""
+    """Return the fields of an incident that describe the cause of a failure.
+
+    The cause is `primary` with its `finding`, or else an unknown exception.
+    """
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),

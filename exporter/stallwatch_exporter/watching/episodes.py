@@ -124,7 +124,7 @@ class Episodes:
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new problem belongs to this episode; a checkpoint fault never does."""
+        """Return whether a new problem belongs to this episode. A checkpoint fault never belongs to one."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -218,7 +218,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Combine the episode into one incident: its leading problem, completed from the other problems.
+    """Combine the episode into one incident, which is its leading problem with facts from the other problems.
 
     The problem with the lowest `precedence` leads.
     """

@@ -96,7 +96,7 @@ class Invalidations:
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:
-    """Return the path of a module; otherwise "module" and its number."""
+    """Return the path of a module in its model; if it is unknown, the word "module" and its number."""
     return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
 
 
@@ -192,7 +192,10 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run; called after a run has failed."""
+    """Return matches for failures that these versions cause in any run.
+
+    The function is called only after a run has failed.
+    """
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

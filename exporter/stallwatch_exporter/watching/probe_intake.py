@@ -133,7 +133,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the time at which a rank starts its backward pass, because other ranks may wait for it."""
+        """Compare when the ranks start their backward passes, because they wait for the slowest rank."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -186,7 +186,10 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record the running ranks, also in ``RankExits``, and the time of a failure."""
+        """Record the running ranks, here and in ``RankExits``.
+
+        If a rank ended and did not end well, also record the time of its failure.
+        """
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
@@ -218,7 +221,10 @@ class ProbeIntake:
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints, which takes time; processes `pids` can still write them."""
+        """Check the checkpoints that ranks have announced, which takes time.
+
+        `pids` are the processes that can still write the checkpoints.
+        """
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)

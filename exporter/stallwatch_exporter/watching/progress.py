@@ -38,7 +38,11 @@ class _Rank:
 
 
 class HookedProgress(ProgressTracker):
-    """Progress of a run: from its log until a rank reports its first step, and then from the ranks."""
+    """Progress of a run.
+
+    Until a rank reports its first step, the progress is read from the log, and after that from the ranks'
+    reports.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +108,10 @@ class HookedProgress(ProgressTracker):
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Record that all local ranks ended; their launcher will also end, or restart them after a while."""
+        """Record that all local ranks ended.
+
+        The launcher of the ranks will also end, or it will restart the ranks after a while.
+        """
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -164,7 +171,10 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank is not training; a rank without steps counts until others make a step."""
+        """Return whether the rank is in a phase other than training.
+
+        The phase of a rank without steps counts only until other ranks make a step.
+        """
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
