@@ -146,7 +146,7 @@ class Incident(msgspec.Struct, kw_only=True):
         return self.status == "resolved" and not left
 
     def concerns(self, *, kind: str = "", rule: str = "") -> bool:
-        """Return whether trouble of this kind, or with this rule, is part of the incident."""
+        """Return whether a problem of this kind, or with this rule, is part of the incident."""
         parts = [(self.kind, self.rule), self.began_as, *((one.kind, one.rule) for one in self.history)]
         return any(kind in ("", a_kind) and rule in ("", a_rule) for a_kind, a_rule in parts)
 

@@ -98,7 +98,10 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for the work after the command's end, in which errors must not replace its exit code."""
+    """Return a guard for the work after the command has ended.
+
+    An error in this work must not replace the exit code of the command.
+    """
     return Guard(surviving(notice), "the exit code is the command's")
 
 

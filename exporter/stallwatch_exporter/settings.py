@@ -29,7 +29,10 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's; its content can be recreated."""
+    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's cache folder for the user.
+
+    The content of this folder can be recreated.
+    """
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")

@@ -193,7 +193,11 @@ class RunEpisodes(Episodes):
         return super().joins(trouble, episode)
 
     def is_due(self, episode: Episode) -> bool:
-        """Return whether all other hosts have replied since the episode began, or had time to do so."""
+        """Return whether the episode can be reported.
+
+        It can be reported if it was reported before, if all hosts have replied since the newest incident
+        arrived, or if they had enough time for a reply.
+        """
         waited = self._clock() - episode.began
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 

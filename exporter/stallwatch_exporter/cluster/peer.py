@@ -97,7 +97,9 @@ class Connection(http.client.HTTPConnection):
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Limit the total duration to `seconds`; the timeout of a socket applies only to its next byte.
+        """Return a context that limits the total duration of its block to `seconds`.
+
+        The timeout of a socket is not enough, because it applies only to the wait for the next byte.
 
         Raises `TimeoutError` after that time. Any error closes the connection.
         """

@@ -209,7 +209,7 @@ def _is_fatal_cause(primary: Primary) -> bool:
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:
-    """Return the record with its host set in the incidents and their causes."""
+    """Return the record, with `host` set as the host of its incidents and of their causes."""
 
     def placed(incident: Incident) -> Incident:
         primary = incident.primary

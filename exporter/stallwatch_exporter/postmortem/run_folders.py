@@ -155,7 +155,10 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return the host of each rank, except numbers used on several hosts, such as local ranks."""
+    """Return the host of each rank.
+
+    Rank numbers that are used on several hosts, such as local ranks, are omitted.
+    """
     found: dict[int, set[str]] = {}
     for rank, host in places:
         found.setdefault(rank, set()).add(host)

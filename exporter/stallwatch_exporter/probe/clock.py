@@ -33,7 +33,9 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the ids of this process's boot and namespace (for clocks, kind "time"); empty if unknown.
+    """Return the boot id of this host and the id of this process's namespace; empty if they are unknown.
+
+    `kind` is the kind of namespace, such as "time" for clocks.
 
     The boot id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """

@@ -86,7 +86,10 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return a number that can be read without waiting; otherwise, copy the tensor for ``ready``."""
+        """Return the number of a value if it can be read without waiting.
+
+        Otherwise, return ``None`` and copy the tensor, so that ``ready`` can return the number later.
+        """
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")

@@ -188,7 +188,10 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Return a duplicate of a descriptor with a high number, which is rarely in use, and close `fd`."""
+    """Replace the descriptor `fd` by a duplicate with a high number, and return the duplicate.
+
+    Other code rarely uses descriptors with such high numbers.
+    """
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:

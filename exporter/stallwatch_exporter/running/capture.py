@@ -376,7 +376,11 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
 
 
 def run_unwatched(command: Sequence[str]) -> int:
-    """Run `command` with the agent's own output if it cannot be watched at all; return its exit code."""
+    """Run `command` without watching it, and return its exit code.
+
+    The command writes directly to the agent's own output. This function is used if the command cannot be
+    watched at all.
+    """
     with SignalRelay() as relay:
         try:
             child = subprocess.Popen(command, umask=usual_umask())

@@ -59,7 +59,10 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
 
 
 def transferred(pid: int, proc: Path = PROC) -> int | None:
-    """Return the bytes that the main thread has read and written (proc_pid_io(5)); ``None`` if hidden."""
+    """Return the bytes that the main thread has read and written; ``None`` if they are not readable.
+
+    See ``proc_pid_io(5)``.
+    """
     return _transferred(proc / str(pid) / "task" / str(pid) / "io")
 
 

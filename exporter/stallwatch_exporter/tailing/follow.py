@@ -212,7 +212,10 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name from the file, or from the folder of the pattern, and the time."""
+    """Return a name for a run, made of the name of its file or folder and the start time.
+
+    If the first pattern is the path of a file, its name is used; otherwise, the name of the folder.
+    """
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name

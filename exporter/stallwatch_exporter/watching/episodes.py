@@ -157,7 +157,10 @@ class Episodes:
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode, so that changes of its open problems are not reported."""
+        """Return whether to keep a closed episode because some of its problems are still open.
+
+        As long as the episode is kept, changes of these problems do not open a new incident.
+        """
         return not all(is_over(one) for one in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:

@@ -148,7 +148,10 @@ class StallWatch:
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time in this phase that ended by itself, in seconds; ``None`` if rarely observed."""
+        """Longest quiet time in this phase that ended by itself, in seconds.
+
+        The value is ``None`` if the phase was rarely observed.
+        """
         phase: Phase = "eval" if self._evaluated else self._phase
         return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
