@@ -129,7 +129,10 @@ def user_path(text: str, folder: Path) -> Path:
 
 
 def current_folder() -> Path:
-    """Return the working directory; if it was deleted, a path that does not exist."""
+    """Return the working directory.
+
+    If it was deleted, return a path that does not exist.
+    """
     try:
         return Path.cwd()
     except OSError:
@@ -173,7 +176,7 @@ class JoinSettings:
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Settings of the training side; all defaults work without changes."""
+    """Settings of Stallwatch on the hosts of a training run. All defaults work without changes."""
 
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose

@@ -195,7 +195,7 @@ class HttpBacking:
         return answer
 
     def _learn(self, listed: Sequence[Member]) -> None:
-        """Record the agents that may merge the reports.
+        """Record the agents that can merge the reports of the run.
 
         A new coordinator lists only the hosts that have posted to it. The other hosts stay known, because an
         agent that forgets a host with precedence over its own would merge a part of the run by itself.
@@ -268,7 +268,7 @@ class HttpBacking:
         return self._peer(where, (port,)) if where and port else None
 
     def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Merge the reports in this agent."""
+        """Merge the reports in this agent, because no agent with precedence accepted them."""
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:

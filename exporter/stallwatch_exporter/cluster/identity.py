@@ -286,7 +286,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command's launcher, without the options of the script that follows it.
+    """Return the options of the launcher in the command, without those of the script after the launcher.
 
     Without ``--no_ssh``, DeepSpeed's launcher starts the ranks of other hosts itself, with a single agent.
     """
@@ -372,6 +372,6 @@ def _host_of(address: str) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether the name is empty, or is a name that every host uses for itself."""
+    """Return whether a host name is empty, or is a name that every host uses for itself."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

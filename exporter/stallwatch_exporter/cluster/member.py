@@ -205,7 +205,7 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Update the current state of the agent; urgent changes are posted immediately."""
+        """Update the current state of the agent. Urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):

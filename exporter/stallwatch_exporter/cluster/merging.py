@@ -66,7 +66,10 @@ class RunEpisodes(Episodes):
         is_complete: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """Set up; `is_complete` returns whether all hosts replied since the newest incident arrived."""
+        """Set up the episodes.
+
+        `is_complete` returns whether all hosts replied since the newest incident arrived.
+        """
         self._view = view
         self._is_complete = is_complete
         self._clock = clock

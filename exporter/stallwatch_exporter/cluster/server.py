@@ -129,7 +129,7 @@ class Gate(Protocol):
 
 
 class OtherHosts:
-    """Gate for other hosts: every request must prove that its sender belongs to the run.
+    """Gate for requests from other hosts, which must prove that their sender belongs to the run.
 
     Every response to such a request is signed.
     """

@@ -137,7 +137,10 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """Merge the records of the agents on several hosts; the ending is from the host that failed first."""
+    """Merge the records of the agents on several hosts.
+
+    The ending of the run is the ending on the host that failed first.
+    """
 
     def when(recorded: Recorded) -> float:
         if recorded.info is None:

@@ -59,7 +59,10 @@ def _in_turn(method: _Method) -> _Method:
 
 
 class Probe:
-    """The probe of a process, which records its steps, values and phases; it never raises and never waits."""
+    """Recorder of a process's steps, values and phases.
+
+    Its methods never raise errors and never wait.
+    """
 
     def __init__(
         self,
@@ -183,7 +186,10 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Increase a count; write a record only if the last record is at least a second old."""
+        """Increase a count.
+
+        A record is written only if the last record is at least a second old.
+        """
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -191,7 +197,9 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """Set the rank's current phase, one of ``layout.PHASES``; the next step starts the phase ``train``.
+        """Set the rank's current phase, which is one of ``layout.PHASES``.
+
+        The next step starts the phase ``train``.
 
         A repeated call during the phase is a sign of life, such as a batch of an evaluation.
         """
@@ -284,7 +292,10 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Store a value of a step in the draft; if that fails, count an error and keep the other values."""
+        """Store a value of a step in the draft.
+
+        If that fails, count an error, and keep the other values of the step.
+        """
         try:
             self._draft.take(name, value)
         except Exception:

@@ -84,7 +84,7 @@ class Listening:
 
 
 class _CountedCall:
-    """Descriptor that replaces ``Module.__call__``: a `NoticedMethod` that only counts."""
+    """Descriptor that replaces ``Module.__call__`` and only counts its lookups."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

@@ -24,7 +24,7 @@ Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """How a process ended, or that it is still running."""
+    """Facts about a process of a run: how it ended, or that it is still running."""
 
     pid: int
     rank: int | None = None  #: ``None`` for a program without a rank that reported no steps

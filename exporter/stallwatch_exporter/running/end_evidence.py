@@ -192,7 +192,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Return the ends of the processes, after the ranks had a moment to end with the command."""
+        """Wait a moment so that the ranks can end with the command, and return the ends of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))

@@ -32,7 +32,7 @@ class MemoryHeld:
         self._limit = 0
 
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
-        """Record the memory in the values that a rank reported."""
+        """Record the memory use of a rank, which is in the values that the rank reported."""
         held = values.get("resident_bytes", 0.0)
         if rank >= 0 and held > self._ranks.get(rank, 0.0):  # False for NaN
             self._ranks[rank] = held
@@ -80,7 +80,10 @@ def _size(size: float) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its descendants; shared pages count for each process."""
+    """Return the resident memory of a process and its descendants.
+
+    Pages that several processes share are counted for each of them.
+    """
     total = 0
     for process in family(pid):
         try:

@@ -115,7 +115,7 @@ def runs_home(home: Path) -> Path:
 
 
 class RunFolder:
-    """Folder of a run's agent: in the state folder, otherwise in ``$TMPDIR`` or only in memory.
+    """Folder of a run's agent, which is in the state folder, in ``$TMPDIR``, or only in memory.
 
     A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has its
     own block on the disk (`Reserve`).
@@ -277,7 +277,7 @@ class RunFolder:
         self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
-        """Return the location of the run's record if it is not in the state folder; otherwise ""."""
+        """Return where the run's record is stored; "" if it is in the state folder as usual."""
         if self.problem is not None:
             return message("run.kept-nowhere", why=self.problem)
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""

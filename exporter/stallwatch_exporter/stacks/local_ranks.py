@@ -114,7 +114,7 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """Return the only Python program of the command; empty if there are several."""
+    """Return the only Python program of the command; an empty list if there are several."""
     running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
     # A process that called ``exec`` has left files with the same process id.
     alone = _outermost(list({one.pid: one for one in running}.values()))

@@ -291,7 +291,7 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending; if the agent ended the command, the ending includes this fact."""
+        """Return the command's ending. If the agent ended the command, the ending includes this fact."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code

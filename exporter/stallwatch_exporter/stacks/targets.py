@@ -138,7 +138,7 @@ def _rings_of(agent: int, home: Path) -> Path | None:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Stacks of the ranks, and the answers of the ranks."""
+    """Stacks of the ranks of a target, and the answer of each rank to the query."""
 
     stacks: StallStacks
     answers: list[RankAnswer]

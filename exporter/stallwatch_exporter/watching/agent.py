@@ -173,7 +173,10 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, which ended at `last_sign`; return the diagnosis of the run so far."""
+        """Conclude the history, and return the diagnosis of the run so far.
+
+        `last_sign` is the time of the last sign of life in the history.
+        """
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)

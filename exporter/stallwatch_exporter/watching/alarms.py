@@ -110,7 +110,10 @@ class Alarms:
         self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add matches of rules; a fatal cause is reported once its lines are complete."""
+        """Add the matches whose rule is a fatal cause.
+
+        These matches are reported after a delay, so that their lines are complete.
+        """
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:

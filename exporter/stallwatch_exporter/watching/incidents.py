@@ -117,7 +117,9 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 
 
 class IncidentManager:
-    """Keep one incident per kind, rule and episode; `notify` receives a copy at every change.
+    """Manager of the incidents of a run, one for each kind, rule and episode.
+
+    `notify` receives a copy of an incident at every change.
 
     `past` contains the incidents that earlier agents of the same run reported. Episode numbers continue from
     these incidents. This agent resolves incidents that were left open, except endings and unfixed findings,

@@ -184,7 +184,7 @@ _BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its proces
 
 
 class LostRankAlarms:
-    """Open and resolve the incidents of lost ranks in `book`: one incident for each kind of ending."""
+    """Open and resolve the incidents of lost ranks in `book`, one incident for each kind of ending."""
 
     def __init__(self, book: IncidentManager) -> None:
         self.reported: set[str] = set()  #: rules of the open incidents

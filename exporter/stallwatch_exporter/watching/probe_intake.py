@@ -214,7 +214,7 @@ class ProbeIntake:
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending with the ranks that ended before it."""
+        """Return the command's ending, completed by the ranks that ended before the command."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks normally end at slightly different times
             left = [one for one in left if one.behind >= GONE_ON]

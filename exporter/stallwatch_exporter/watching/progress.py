@@ -156,7 +156,10 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: the phase of a rank that pauses training, until that rank makes another step."""
+        """Phase of the run.
+
+        If a rank pauses training, this is the phase of that rank, until the rank makes another step.
+        """
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -187,7 +190,10 @@ _AT_HAND = 2  #: number of steps that a run can still finish after a request to 
 
 
 class Advance:
-    """Pass progress to the stall watch and the metrics; call `seen` after each batch of lines."""
+    """Pass the progress of a run to the stall watch and the metrics.
+
+    Call `seen` after each batch of lines.
+    """
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
@@ -203,7 +209,10 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass changes since the last call to watch and metrics; return whether the run progressed."""
+        """Pass the changes since the last call to the stall watch and the metrics.
+
+        Return whether the run progressed.
+        """
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.log_only = not tracker.hooked_ranks
@@ -256,7 +265,10 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Continue with a run that started before the agent; its files were last written at `last_sign`."""
+        """Continue with a run that started before the agent.
+
+        `last_sign` is the time at which the files of the run were last written.
+        """
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None

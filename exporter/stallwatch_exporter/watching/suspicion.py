@@ -25,7 +25,10 @@ _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take due snapshots of the ranks and pass the ruling to the stall watch; call `look` at every tick."""
+    """Take the due snapshots of the ranks, and pass the ruling to the stall watch.
+
+    Call `look` at every tick.
+    """
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period

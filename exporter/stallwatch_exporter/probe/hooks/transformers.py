@@ -69,7 +69,10 @@ class TrainerWatch:
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Record the logged numbers of the last steps; transformers 5 writes some of them as text."""
+        """Record the logged numbers of the last steps.
+
+        transformers 5 writes some of these numbers as text.
+        """
         logs = given.get("logs")
         for name in _LOGGED:
             if logs and name in logs:

@@ -166,7 +166,7 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of sums over partitioned parameters, in a sample of each engine's losses."""
+    """Observer of sums over partitioned parameters, which checks a sample of each engine's losses."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
