@@ -1,4 +1,4 @@
-"""Diagnose several jobs whose logs were given together, one after another.
+"""Diagnose several jobs one after another, if the user passed their logs together.
 
 Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output.
 Only one line is kept for each of the other jobs, so that memory use hardly grows with the number of jobs.

@@ -1,4 +1,4 @@
-"""Answer the agent, which queries a rank for its state (``answers``) at a stall, and never before.
+"""Answer queries of the agent for the state of a rank (``answers``). The agent sends them only at a stall.
 
 There are two ways to answer, for two kinds of stall:
 

@@ -1,4 +1,4 @@
-"""Query the stacks of a rank: through its pipe, by the signal of faulthandler, or with py-spy."""
+"""Query a rank for its stacks, through its pipe, by a signal to its faulthandler, or with py-spy."""
 
 from __future__ import annotations
 

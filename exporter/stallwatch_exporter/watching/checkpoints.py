@@ -1,4 +1,4 @@
-"""Check the checkpoints that ranks announce after they are written, in the agent and never in a rank.
+"""Check the checkpoints of the ranks after they are written. The agent checks them, and never a rank.
 
 Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
 does not return, another thread checks the next checkpoints. A file that is being written looks broken.
