@@ -1,4 +1,4 @@
-"""Incidents as facts: a live stall, a finding or the end of a run. Sinks render the text."""
+"""Incidents of a run as facts: a stall, a finding or the end of the run. Sinks write the text about them."""
 
 from __future__ import annotations
 
@@ -84,7 +84,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def began_as(self) -> tuple[str, str]:
-        """Kind and rule at the opening: a finding can become the end of its run, with another cause."""
+        """Kind and rule of the incident when it opened.
+
+        If a finding later becomes the end of its run, its kind and rule change.
+        """
         parts = self.id.rsplit("/", 3)
         return (
             (parts[1], parts[2]) if len(parts) == 4 and parts[1] in get_args(Kind) else (self.kind, self.rule)
@@ -115,14 +118,14 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def run_ending(self) -> Message:
-        """Description of the end of the run that closed the incident."""
+        """Description of the end of the run, if this end closed the incident."""
         if self.resolution == "run-failed":
             return ending_name(self.ending or Ending("failed", None))
         return interruption(self.ending)
 
     @property
     def closing(self) -> Message:
-        """How the closed incident ended, in words: ``recovered``, ``ended with the run: failed``."""
+        """How the closed incident ended, in words such as ``recovered`` or ``ended with the run: failed``."""
         how = "unwatched" if self.watch_ended else self.resolution
         return message(f"endings.{'-'.join(filter(None, ('over', how)))}", ending=self.run_ending)
 
@@ -135,12 +138,15 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether the incident needs no attention: it crashed no run and was not left open."""
+        """Return whether the incident needs no more attention.
+
+        This means that it did not crash the run, and that it was not left open.
+        """
         left = self.unwatched or self.resolution == "unmended" or self.outcome == "crashed"
         return self.status == "resolved" and not left
 
     def concerns(self, *, kind: str = "", rule: str = "") -> bool:
-        """Return whether trouble of this kind, or with this rule, is part of the incident."""
+        """Return whether a problem of this kind, or with this rule, is part of the incident."""
         parts = [(self.kind, self.rule), self.began_as, *((one.kind, one.rule) for one in self.history)]
         return any(kind in ("", a_kind) and rule in ("", a_rule) for a_kind, a_rule in parts)
 
@@ -151,7 +157,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
     @property
     def is_final_incident(self) -> bool:
-        """Return whether the incident is final: the end of the run, or a finding that was never fixed."""
+        """Return whether the incident can no longer change.
+
+        This is true for the end of the run, and for a finding that was never fixed.
+        """
         return self.kind == "ended" or self.resolution == "unmended"
 
     @property
@@ -171,7 +180,10 @@ class Incident(msgspec.Struct, kw_only=True):
 
 
 def left_open(incident: Incident, info: AgentInfo) -> Incident:
-    """Return an open incident as closed when its agent, which is gone, last reported."""
+    """Return a closed copy of an incident that was open when its agent stopped running.
+
+    The copy is closed at the time of the agent's last report.
+    """
     at = max(info.ended_at or info.updated_at, incident.opened_at)
     return msgspec.structs.replace(
         incident, status="resolved", resolution="unknown", resolved_at=at, ending=info.ending

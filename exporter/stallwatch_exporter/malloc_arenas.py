@@ -22,7 +22,7 @@ def check_address_space() -> None:
 
 
 def limit_malloc_arenas() -> None:
-    """Let all threads allocate from two heaps; glibc would reserve up to 128 MB for each thread.
+    """Let all threads allocate from two heaps, because glibc would reserve up to 128 MB for each thread.
 
     Under an address space limit (``ulimit -v``), a new thread could otherwise fail to allocate any memory.
     CPython 3.11 does not survive that: while it handles the exception it needs memory again, retries

@@ -22,7 +22,10 @@ _LINES: dict[tuple[int, int], OutputLine] = {}
 
 
 def line_of(descriptor: int) -> OutputLine:
-    """Return the last line of the file behind a descriptor; stdout and stderr can be the same file."""
+    """Return the last line of the file behind a descriptor.
+
+    If stdout and stderr are the same file, they share this line.
+    """
     try:
         file = os.fstat(descriptor)
     except OSError:
@@ -78,7 +81,7 @@ class Guard:
 
     @contextlib.contextmanager
     def __call__(self, what: str) -> Iterator[None]:
-        """Run the block; an error is reported once for each ``what``, the name of the block."""
+        """Run the ``with`` block. ``what`` is its name; for each name, only one error is reported."""
         try:
             yield
         except Exception as error:
@@ -95,7 +98,10 @@ class Guard:
 
 
 def at_the_end(notice: Callable[[str], None]) -> Guard:
-    """Return a guard for the work after the command's end, in which errors must not replace its exit code."""
+    """Return a guard for the work after the command has ended.
+
+    An error in this work must not replace the exit code of the command.
+    """
     return Guard(surviving(notice), "the exit code is the command's")
 
 

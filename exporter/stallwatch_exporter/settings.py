@@ -29,7 +29,10 @@ def state_home(environ: Mapping[str, str] | None = None, cwd: Path | None = None
 
 
 def cache_home() -> Path:
-    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's; its content can be recreated."""
+    """Return the cache folder: ``$STALLWATCH_CACHE``, or the platform's cache folder for the user.
+
+    The content of this folder can be recreated.
+    """
     named = os.environ.get("STALLWATCH_CACHE")
     if not named:
         return own_default(platformdirs.user_cache_path("stallwatch"), ".cache/stallwatch")
@@ -126,7 +129,10 @@ def user_path(text: str, folder: Path) -> Path:
 
 
 def current_folder() -> Path:
-    """Return the working directory; if it was deleted, a path that does not exist."""
+    """Return the working directory.
+
+    If it was deleted, return a path that does not exist.
+    """
     try:
         return Path.cwd()
     except OSError:
@@ -170,7 +176,7 @@ class JoinSettings:
 
 @dataclass(frozen=True)
 class ExporterSettings:
-    """Settings of the training side; all defaults work without changes."""
+    """Settings of Stallwatch on the hosts of a training run. All defaults work without changes."""
 
     host: str = "127.0.0.1"  #: address to which /metrics is bound
     port: int = 19400  #: first port tried; 0 lets the system choose

@@ -20,7 +20,10 @@ def now() -> float:
 
 
 def moved() -> float:
-    """Return the seconds by which the wall clock was set since the start; less than a second counts as 0."""
+    """Return the seconds by which the wall clock was changed since the process started.
+
+    A change of less than a second counts as 0.
+    """
     by = time.time() - now()
     return by if abs(by) >= _STEP else 0.0
 

@@ -1,4 +1,4 @@
-"""Check the checkpoint of any program: the files in a folder that their names mark as weights or states.
+"""Check the checkpoint of any program. The names of files show which files contain weights or states.
 
 The names of DeepSpeed's files are those of deepspeed 0.19.8, ``runtime/engine.py`` (``_get_zero_ckpt_name``,
 ``_get_ckpt_name``). The file ``latest`` names the folder of the checkpoint. The folder contains
@@ -44,14 +44,14 @@ _REPORT_EVERY = 20_000  #: number of names between two calls of `on_count`
 
 
 class FolderContent(NamedTuple):
-    """Folders below a path with the names of their files; `whole` is false if the listing is not complete."""
+    """Folders below a path, with the names of their files. `whole` is false if the listing is incomplete."""
 
     folders: list[tuple[Path, list[str]]]
     whole: bool = True
 
 
 class CheckedFiles(NamedTuple):
-    """Number of files of a checkpoint that can be checked, and names of similar files of other formats."""
+    """Number of files that can be checked in a checkpoint, and names of files in unsupported formats."""
 
     files: int
     foreign: list[str]
@@ -60,10 +60,11 @@ class CheckedFiles(NamedTuple):
 def listed(
     path: Path, most: int = MOST_NAMES, on_count: Callable[[int], object] | None = None
 ) -> FolderContent:
-    """Return the folders below a path with their files, starting with the path; for a file, only that file.
+    """Return a path and the folders below it, each with its files.
 
-    Links to folders are not followed. The listing stops after `most` names, because a large folder such as
-    /home is not a checkpoint. `on_count` receives the number of names found so far, at intervals.
+    If the path is a file, the listing contains only that file. Links to folders are not followed. The listing
+    stops after `most` names, because a large folder such as /home is not a checkpoint. `on_count` receives
+    the number of names found so far, at intervals.
 
     Raises:
         FileNotFoundError: The path does not exist.
@@ -87,7 +88,7 @@ def listed(
 
 
 def check_checkpoint(path: Path, below: FolderContent | None = None) -> list[Fault]:
-    """Return the faults of a checkpoint: a folder with all its content, or one file.
+    """Return the faults of a checkpoint, which is a folder with all its content, or a single file.
 
     Headers, tables of contents and sizes are read, but never the tensors, and nothing is unpickled. An
     unreadable file counts as a fault. `below` is the listing of the path, if it exists already.
@@ -145,7 +146,7 @@ def _file_faults(path: Path) -> Iterator[Fault]:
 
 
 def _index_faults(path: Path) -> Iterator[Fault]:
-    """Yield the faults of an index of shards (``*.index.json``): missing shards and missing tensors."""
+    """Yield a fault for the missing shards and the missing tensors of an index (``*.index.json``)."""
     if path.stat().st_size > MAX_INDEX:
         yield fault(path, "index-unreadable", "index-too-large")
         return
@@ -203,7 +204,11 @@ def _zero_faults(folder: Path, names: list[str]) -> Iterator[Fault]:
 
 
 def _wanted(folder: Path, names: list[str], seen: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return the expected parts, one for each rank, from the checkpoint's world size or its files."""
+    """Return the parts that a complete checkpoint has, one for each rank.
+
+    The number of ranks is the world size that the checkpoint records. If the highest rank in the names of the
+    files is greater, that rank determines the number.
+    """
     ranks = max(dp for _, dp in seen) + 1
     for name in sorted(names):
         if name.endswith("_model_states.pt"):
@@ -225,7 +230,7 @@ def _missing(folder: Path, kind: str, missing: set[tuple[int, int]]) -> Iterator
 
 
 def diagnostic_of(fault: Fault) -> Diagnostic:
-    """Return the diagnostic for a fault; the name of its check starts with ``checkpoint-``."""
+    """Return the diagnostic that describes a fault. The name of its check starts with ``checkpoint-``."""
     about = fault.kind if fault.kind in _EXPLAINED else "cut"
     return Diagnostic(
         f"checkpoint-{fault.kind}",

@@ -1,4 +1,4 @@
-"""Check files that hold tensors, in bounded memory and never unpickled.
+"""Check files of tensors in bounded memory and without unpickling them.
 
 safetensors (huggingface/safetensors, README): eight bytes with the header's length, little-endian; the header
 as JSON, at most 100 MB; then the tensors' bytes without gaps. The library is not used because it rejects an
@@ -148,10 +148,10 @@ def _span(entry: Any) -> tuple[int, int] | None:
 
 
 def _empty_tensors(path: Path, empty: list[str], total: int) -> Iterator[Fault]:
-    """Yield a fault for tensors of shape [0]: ZeRO-3 parameters outside their module's forward pass.
+    """Yield a fault for tensors of shape [0].
 
-    A single empty buffer can be intended. An empty weight or bias, or a file that is mostly empty, is a
-    fault.
+    A ZeRO-3 parameter has this shape outside the forward pass of its module. A single empty buffer can be
+    intended. An empty weight or bias, or a file that is mostly empty, is a fault.
     """
     if empty:
         fails = len(empty) * 2 >= total or any(name.endswith(("weight", "bias")) for name in empty)
@@ -202,7 +202,7 @@ def check_torch(path: Path, *, partitioned: bool = False) -> Iterator[Fault]:
 
 
 class PickleFacts(msgspec.Struct):
-    """Facts found in one pickle."""
+    """Facts about tensors, storages and world sizes that were found in one pickle."""
 
     tensors: int = 0
     empty: list[str] = []  #: names of tensors of shape [0], as far as known
@@ -219,7 +219,10 @@ def facts_of(path: Path) -> PickleFacts | None:
 
 
 def _read(path: Path) -> tuple[PickleFacts | None, set[str]]:
-    """Return the pickle's facts, ``None`` without ``data.pkl``, and the keys of the storages present."""
+    """Return the facts in the pickle of an archive, and the keys of the storages in the archive.
+
+    The facts are ``None`` if the archive does not contain ``data.pkl``.
+    """
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
         keys = {member.filename.rpartition("/data/")[2] for member in members if "/data/" in member.filename}

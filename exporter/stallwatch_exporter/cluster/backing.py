@@ -34,5 +34,8 @@ class Merges(Protocol):
         ...
 
     def step(self) -> None:
-        """Find silent agents and report due changes; called about once a second."""
+        """Find agents that became silent, and report the changes that are due.
+
+        The method is called about once a second.
+        """
         ...

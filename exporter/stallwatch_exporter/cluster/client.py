@@ -77,7 +77,10 @@ class HttpBacking:
         clock: Callable[[], float] = time.monotonic,
         hostname: str = "",
     ) -> None:
-        """Set up the transport; `merges` is used if this agent has to merge, `clock` is monotonic."""
+        """Set up the transport.
+
+        If this agent has to merge the run itself, `merges` processes the reports. `clock` must be monotonic.
+        """
         self._identity = identity
         self._join = join
         self._home = home
@@ -145,7 +148,10 @@ class HttpBacking:
                 server.close()
 
     def _is_first_here(self, name: str) -> bool:
-        """Try to become the agent that posts for this host; return whether it succeeded. Raises `OSError`."""
+        """Try to become the agent that posts for this host. Return whether that succeeded.
+
+        Raises `OSError`.
+        """
         bound = host.bind(name)
         if bound is None:
             return False
@@ -189,7 +195,7 @@ class HttpBacking:
         return answer
 
     def _learn(self, listed: Sequence[Member]) -> None:
-        """Record the agents that may merge the reports.
+        """Record the agents that can merge the reports of the run.
 
         A new coordinator lists only the hosts that have posted to it. The other hosts stay known, because an
         agent that forgets a host with precedence over its own would merge a part of the run by itself.
@@ -262,7 +268,7 @@ class HttpBacking:
         return self._peer(where, (port,)) if where and port else None
 
     def _own(self, reports: Sequence[AgentReport]) -> Answer | None:
-        """Merge the reports in this agent."""
+        """Merge the reports in this agent, because no agent with precedence accepted them."""
         self._used = None
         where, _ = host.split_address(self._join.address)
         if where and not host.is_this_host(where, self._hostname) and self._clock() >= self._missed_from:
@@ -347,13 +353,19 @@ class HttpBacking:
         return [FIRST_PORT + (first + index) % _PORTS for index in range(_TRIES)]
 
     def _ports(self) -> list[int]:
-        """Return the ports to listen on; the port of `join.address` comes first if that names this host."""
+        """Return the ports to listen on.
+
+        If `join.address` is an address of this host, its port comes first.
+        """
         where, port = host.split_address(self._join.address)
         own = [port] if port and host.is_this_host(where, self._hostname) else []
         return [*own, *self._run_ports]
 
     def _open(self) -> Signed | None:
-        """Start listening and return the signing data; ``None`` without a secret, when the agent is alone."""
+        """Start listening, and return the identity that signs requests.
+
+        Return ``None`` as long as there is no secret. In this case, the agent works alone.
+        """
         if self._signed is None and not self._no_secret:
             try:
                 secret = self._source.get(self._clock())
@@ -417,7 +429,10 @@ class HostReports:
         self._closed = False
 
     def post(self, report: AgentReport, *, own: bool) -> Reply | None:
-        """Add a report; return the reply to the post that carried it, or the last reply if it can wait."""
+        """Add a report, and return the reply to the post that includes this report.
+
+        If the report can wait for the next post, return the last reply immediately.
+        """
         with self._changed:
             if len(self._waiting) >= MOST_REPORTS and report.agent not in self._waiting:
                 return None
@@ -453,7 +468,7 @@ class HostReports:
         return answer.of(report.agent) if answer is not None else None
 
     def close(self) -> None:
-        """Release all waiting threads."""
+        """Wake all threads that wait for a post, because no more posts are sent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

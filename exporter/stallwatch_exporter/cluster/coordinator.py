@@ -93,7 +93,10 @@ class _Agent:
 
     @property
     def ahead(self) -> float:
-        """Seconds by which the agent's clock is ahead; the largest value, because delayed posts reduce it."""
+        """Seconds by which the agent's clock is ahead of this clock, estimated from several posts.
+
+        A delay of a post reduces the estimate, so the largest estimate is used.
+        """
         return max(self._ahead, default=0.0)
 
     def has_part_in(self, incident: Incident) -> bool:
@@ -115,7 +118,7 @@ class _Agent:
 
 
 class Coordinator:
-    """Merge agents' reports, from any thread, and pass each change of the run's incidents to `sinks` once."""
+    """Merge the reports of a run's agents, and pass each change of the run's incidents to `sinks` once."""
 
     def __init__(
         self,
@@ -128,9 +131,10 @@ class Coordinator:
         hosts: HostCounts = lambda _expected, _reporting, _silent: None,
         slowdown: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """Set up the coordinator `name` (an agent or a service); `hosts` receives the `HostCounts`.
+        """Set up a coordinator with the name of its agent or service.
 
-        `slowdown` receives the fraction of the throughput that is lost because of a slow host.
+        `hosts` receives the `HostCounts`. `slowdown` receives the fraction of the throughput that is lost
+        because of a slow host.
         """
         self.name = name
         self._sinks = sinks
@@ -206,10 +210,10 @@ class Coordinator:
             self._count_hosts(now)
 
     def leave(self, ledger: Iterable[Incident] = (), escalates: Iterable[str] = ()) -> None:
-        """Clear the run's state, because its agents now report to another coordinator.
+        """Clear the run's state, because the run's agents now report to another coordinator.
 
-        The sinks release the incidents in `escalates`, which the other coordinator escalates. They close the
-        incidents that are closed in its `ledger`.
+        The other coordinator escalates the incidents in `escalates`, so the sinks of this coordinator release
+        them. The sinks also close the incidents that are closed in the `ledger` of the other coordinator.
         """
         with self._lock:
             adopted = {one.id: one for one in self._ledger.values() if one.status == "open"}
@@ -248,13 +252,13 @@ class Coordinator:
                     sink(closed)
 
     def _each_sink(self, method: str, *given: Any) -> None:
-        """Call a method of those sinks that have it."""
+        """Call a method on each sink that has a method with this name."""
         for optional in optional_methods(self._sinks, method):
             with self._guarded("reporting an incident"):
                 optional(*given)
 
     def note_shown(self, incident: Incident) -> None:
-        """Record that the sinks received this state of an incident, from the coordinator or the agent."""
+        """Record the state of an incident that the sinks received from this coordinator or from its agent."""
         with self._lock:
             if incident.status == "resolved":
                 self._shown.pop(incident.id, None)
@@ -269,7 +273,10 @@ class Coordinator:
         return Slowness(self._episodes.take, self._clock, self._wall, self._slowdown)
 
     def _present(self) -> float:
-        """Return the time; clear the run's state if this process was suspended while others merged."""
+        """Return the current time.
+
+        If this process was suspended for a while, another agent has merged the run, so clear the state.
+        """
         now = self._clock()
         if now - self._present_at > _ABSENT_SECONDS:
             self.leave()
@@ -298,8 +305,8 @@ class Coordinator:
     def is_known(self) -> bool:
         """Return whether the other running agents know the incidents that they could report again.
 
-        One of these agents merges next. The incidents are open incidents, failures that could affect other
-        hosts later, and incidents that this agent itself has reported.
+        One of these agents merges the run next. Every agent must know the open incidents, the failures that
+        could affect other hosts later, and the incidents that include its own incidents.
         """
         with self._lock:
             now = self._clock()
@@ -336,7 +343,10 @@ class Coordinator:
             self._named = {each.host: each.report.host_id for each in self._agents.values()}
 
     def _note_going_on(self, now: float) -> None:
-        """Record since when the run has continued or ended on any host; a pause of a minute may be a hang."""
+        """Record how long at least one host has continued or has ended its part of the run.
+
+        After a pause of a minute, which may have been a hang, the time starts again.
+        """
         goes_on = any(
             one.report.ending is not None
             or not (one.is_silent(now) or is_quiet(one.report.quiet, one.report.threshold))
@@ -448,7 +458,10 @@ class Coordinator:
         return run_ruling(views, silent=self._silent(now), world=world, ranks=self._ranks(up))
 
     def _ranks(self, agents: Iterable[_Agent]) -> dict[str, str]:
-        """Return the folded ranks of each host, for these agents and for hosts that posted only to others."""
+        """Return the ranks of each host as folded text, such as ``0-7``.
+
+        The result contains the hosts of `agents`, and hosts that posted only to other coordinators.
+        """
         found: dict[str, list[str]] = {}
         for agent in agents:
             found.setdefault(agent.host, []).append(agent.report.ranks)
@@ -462,7 +475,7 @@ class Coordinator:
         return sorted(silent | {host for host, (_, since) in self._absent.items() if now - since > limit})
 
     def _miss(self, hosts: Mapping[str, str], now: float) -> None:
-        """Record the hosts that agents have reported before and that have not posted to this coordinator."""
+        """Record the hosts that an agent names in its report and that have not posted to this coordinator."""
         present = {agent.host for agent in self._agents.values()}
         for host in present & self._absent.keys():
             del self._absent[host]
@@ -471,7 +484,10 @@ class Coordinator:
                 self._absent.setdefault(host, (hosts[host], now))
 
     def _up(self) -> list[_Agent]:
-        """Return the valid agents; of two agents that claim the same rank, only the later one is valid."""
+        """Return the agents whose ranks no newer agent claims.
+
+        Of several agents that claim the same rank, only the agent that started last is returned.
+        """
         claims: dict[int, list[_Agent]] = {}
         for agent in self._agents.values():
             for rank in agent.ranks:
@@ -560,7 +576,10 @@ class Coordinator:
         return [name for name in names if any(escalates(name) for escalates in predicates)]
 
     def _same(self, hosts: dict[str, str]) -> dict[str, str]:
-        """Return the `hosts` object of the last replies if it is equal, to avoid a copy for every agent."""
+        """Return the `hosts` object of the last replies if it equals `hosts`; otherwise, return `hosts`.
+
+        This avoids a copy for every agent.
+        """
         known = self._shared.hosts if self._shared is not None else {}
         return known if hosts == known else hosts
 

@@ -95,7 +95,10 @@ class _Start(NamedTuple):
         return [found[1] for line in lines if (found := _SLOTS.match(line))]
 
     def with_agent(self, before: Sequence[str], at: int) -> str:
-        """Return the command with an agent inserted before its program; otherwise, general advice."""
+        """Return the command with an agent inserted before the program that the launcher starts.
+
+        If the position of the program is unknown, return general advice instead.
+        """
         watched = ["stallwatch", "run", *self.options, "--"]
         if at == len(self.rest):
             return f"put {shlex.join(watched)} in front of the program that it starts"
@@ -166,7 +169,10 @@ _ADVISERS: dict[str, Callable[[_Start], str | None]] = {
 
 
 def _program(words: Sequence[str]) -> int:
-    """Return the index of the program that the launcher starts; the number of words if it is uncertain."""
+    """Return the index of the program that the launcher starts.
+
+    If the index is uncertain, return the number of words.
+    """
     return next((index for index, word in enumerate(words) if is_program(word)), len(words))
 
 

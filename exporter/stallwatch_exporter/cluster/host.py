@@ -79,7 +79,7 @@ def socket_name(folder: Path, key: str, host: str) -> str | None:
 
 
 def bind(name: str) -> socket.socket | None:
-    """Bind and return the socket; return ``None`` if another agent has it. Raises `OSError`."""
+    """Bind the socket and return it; return ``None`` if another agent has bound it. Raises `OSError`."""
     if not name.startswith("\0"):
         Path(name).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

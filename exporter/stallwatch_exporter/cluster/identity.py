@@ -51,7 +51,10 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     provisional: bool = False  #: another run can have the same key until the ranks' environment is known
 
     def run_label(self, name: str) -> str:
-        """Return the run's name, equal on every host: the name from the user or the script, and the job."""
+        """Return the name of the run, which is the same on every host.
+
+        It consists of the user's name for the run, or the name of the script, and of the job.
+        """
         attempt = f"-r{self.attempt}" if self.attempt else ""
         if self.origin == "flags":
             return f"{self.job}{attempt}"
@@ -91,7 +94,9 @@ def identify(
 
 
 def with_ranks(identity: RunIdentity | None, environ: Mapping[str, str]) -> RunIdentity | None:
-    """Return the identity from the environment of a started rank; a definite identity is not changed.
+    """Return the identity of a run, completed from the environment of a rank that has started.
+
+    An identity that is not provisional is returned unchanged.
 
     A rank has more information than the command line of its launcher, which may be hidden in a script.
     torchrun sets all variables used here (torch 2.13,
@@ -142,9 +147,10 @@ class _Facts:
         return next(filter(None, (self.environ.get(name, "") for name in names)), "")
 
     def option(self, name: str, *others: str, variables: Sequence[str] = ()) -> str:
-        """Return a launcher's option: from its arguments, from torchrun's variable, or from `variables`.
+        """Return the value of an option of the launcher.
 
-        torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
+        The value is from the launcher's arguments, from torchrun's variable for the option, or from
+        `variables`. torchrun reads each option from ``PET_…`` (torch 2.13, distributed/argparse_util.py).
         """
         for alias in (name, *others):
             if alias in self.launcher:
@@ -153,7 +159,7 @@ class _Facts:
 
     @property
     def nodes(self) -> tuple[int, int] | None:
-        """Minimum and maximum number of nodes in the launcher's options; ``None`` if not given."""
+        """Minimum and maximum number of nodes in the launcher's options; ``None`` if no option sets them."""
         text = self.option("nnodes", "num_machines", "num_nodes", variables=("NNODES",))
         counts = [count for part in text.split(":", 2) if (count := _number(part))]
         return (min(counts), max(counts)) if counts else None
@@ -217,7 +223,10 @@ def _by_slurm(facts: _Facts, name: str) -> RunIdentity | None:
 
 
 def _by_launcher(facts: _Facts, name: str) -> RunIdentity | None:
-    """Identify the run of a launcher that runs on each host or in each Kubernetes pod, by its address."""
+    """Identify the run of a launcher by the address at which its instances meet.
+
+    An instance of the launcher runs on each host or in each Kubernetes pod.
+    """
     if "standalone" in facts.launcher or facts.get("PET_STANDALONE") not in ("", "0"):
         return None
     known = facts.option("rdzv_id")
@@ -277,7 +286,7 @@ _ORIGINS: tuple[Callable[[_Facts, str], RunIdentity | None], ...] = (_by_mpirun,
 
 
 def _launcher_options(command: Sequence[str]) -> dict[str, str]:
-    """Return the options of the command's launcher, without the options of the script that follows it.
+    """Return the options of the launcher in the command, without those of the script after the launcher.
 
     Without ``--no_ssh``, DeepSpeed's launcher starts the ranks of other hosts itself, with a single agent.
     """
@@ -311,7 +320,10 @@ def _options(words: Iterable[str]) -> dict[str, str]:
 
 
 def starts_elsewhere(command: Sequence[str]) -> bool:
-    """Return whether a starter such as ``srun`` starts the ranks, which have their own agents or none."""
+    """Return whether the command starts its ranks through a program such as ``srun``.
+
+    The agents of these ranks, if there are any, run below that program.
+    """
     for word in command:
         program = Path(word).name
         if program in _STARTERS:
@@ -360,6 +372,6 @@ def _host_of(address: str) -> str:
 
 
 def _is_local(host: str) -> bool:
-    """Return whether the name is empty, or is a name that every host uses for itself."""
+    """Return whether a host name is empty, or is a name that every host uses for itself."""
     host = host.lower()
     return host in ("", "0.0.0.0", "::") or host.startswith("localhost.") or is_own_address(host)

@@ -42,11 +42,12 @@ class Joining:
         engine: Engine | None = None,
         ranks_may_say: bool = True,
     ) -> None:
-        """Join the run if `identity` is known; `hosts` receives the counts of `HostCounts`.
+        """Join the run immediately if `identity` is known.
 
-        `slowdown` receives the fraction of the throughput that is lost because of a slow host. `identified`
-        receives the record of this agent if its host gets another name. `ranks_may_say` is true if agents on
-        other hosts could also identify the run from their ranks.
+        `hosts` receives the counts of `HostCounts`. `slowdown` receives the fraction of the throughput that
+        is lost because of a slow host. `identified` receives the record of this agent if its host gets
+        another name. `ranks_may_say` is true if agents on other hosts could also identify the run from their
+        ranks.
         """
         self._identity = identity
         self._folder = folder
@@ -66,7 +67,9 @@ class Joining:
         self.member = None if identity is None or is_off else self._join(identity)
 
     def look(self, pids: Iterable[int]) -> Member | None:
-        """Return the member of the run that these rank processes name, if they are the first to do so.
+        """Return the agent's new member of the run if one of these rank processes identifies the run.
+
+        Return ``None`` if no process identifies a run, or if the run has been identified before.
 
         Each process is inspected once. No process is inspected after one of them has identified a run.
         """

@@ -67,9 +67,10 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Member:
-    """A sink of the agent's incidents, with a thread that posts the agent's reports.
+    """An agent of a multi-host run, with a sink for its incidents and a thread that posts its reports.
 
-    `update` and the sink do not block. `step` runs a coordinator within this agent once a second.
+    `update` and the sink do not block. The thread calls `step` about once a second, to run the coordinator
+    within this agent.
     """
 
     def __init__(
@@ -164,13 +165,16 @@ class Member:
         self._wake.set()
 
     def alive(self, problem: str) -> None:
-        """Pass the agent's heartbeat to the sinks; called about once a second."""
+        """Report to the sinks that the agent is alive. This method is called about once a second."""
         for alive in optional_methods(self._sinks, "alive"):
             alive(problem)
         self.notify_alone()
 
     def take_over(self, reported: Sequence[Incident]) -> None:
-        """Adopt the open incidents of an agent that was alone; users have already been notified of them."""
+        """Adopt the open incidents that this agent reported before it joined the run.
+
+        Users have already been notified of these incidents.
+        """
         with self._lock:
             for incident in reported:
                 self._mine[incident.id] = msgspec.structs.replace(incident)
@@ -201,7 +205,7 @@ class Member:
         self._wake.set()
 
     def update(self, state: State) -> None:
-        """Update the current state of the agent; urgent changes are posted immediately."""
+        """Update the current state of the agent. Urgent changes are posted immediately."""
         with self._lock:
             self._state = state
             if self._posted_as != _news(state):
@@ -236,7 +240,11 @@ class Member:
                     sink(incident)
 
     def _alone_as(self, incident: Incident) -> Incident:
-        """Return the incident with the id that users know: the id of the run's incident, or an unused id."""
+        """Return a copy of the incident with the id that users know.
+
+        If an open incident of the run includes this incident, the copy gets the id of that incident.
+        Otherwise, it gets an id that no known incident has.
+        """
         alias = qualified(self._agent, incident)
         if incident.id not in self._names:
             known = list(self._ledger.values())
@@ -249,7 +257,11 @@ class Member:
         return msgspec.structs.replace(incident, id=name, opened_at=opened_at, aliases=[alias])
 
     def close(self, timeout: float = _LEAVING_SECONDS) -> None:
-        """Post the last changes, and let a coordinator in this agent send its notifications; never raise."""
+        """Post the last changes, and wait for the notifications of a coordinator in this agent.
+
+        The method waits for at most `timeout` seconds, and slightly longer if other agents must still get to
+        know the notifications. It never raises an error.
+        """
         began = time.monotonic()
         end = began + timeout
         while time.monotonic() < end and self._thread.is_alive():
@@ -399,5 +411,8 @@ class Member:
 
 
 def _news(state: State) -> tuple[str, bool]:
-    """Return the part of the state that is posted on every change, because a host can be lost at any time."""
+    """Return the part of the state that must be posted immediately when it changes.
+
+    It cannot wait, because a host can be lost at any time.
+    """
     return state.ranks, is_quiet(state.quiet, state.threshold)

@@ -1,4 +1,4 @@
-"""Fold the incidents of a run's agents into incidents of the run; the only other input is the clock.
+"""Combine the incidents of a run's agents into incidents of the run. The only other input is the clock.
 
 This module treats an agent's incident as ``watching.episodes`` treats a problem, with two differences. First,
 agents detect the same event at different times, so a new incident waits for the reports of other hosts, and
@@ -54,7 +54,10 @@ def number_of(incident: Incident) -> int:
 
 
 class RunEpisodes(Episodes):
-    """Episodes of a run, built from agents' incidents with `qualified` ids; `flush` reports the episodes."""
+    """Episodes of a run, each of which combines incidents of the run's agents.
+
+    The incidents have `qualified` ids. `flush` reports the episodes that changed.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,10 @@ class RunEpisodes(Episodes):
         is_complete: Callable[[], bool],
         clock: Callable[[], float],
     ) -> None:
-        """Set up; `is_complete` returns whether all hosts replied since the newest incident arrived."""
+        """Set up the episodes.
+
+        `is_complete` returns whether all hosts replied since the newest incident arrived.
+        """
         self._view = view
         self._is_complete = is_complete
         self._clock = clock
@@ -72,7 +78,9 @@ class RunEpisodes(Episodes):
         super().__init__(report)
 
     def adopt(self, known: Incident, ago: float = 0.0) -> bool:
-        """Record an incident reported before and closed `ago` seconds ago; return whether it is new.
+        """Record an incident that was already reported to users; return whether its state is new.
+
+        If the incident is closed, it was closed `ago` seconds ago.
 
         Until an agent reports the incident, it has its own episode, which other incidents can join.
         """
@@ -124,7 +132,11 @@ class RunEpisodes(Episodes):
         return any(name == one.id or name in one.merged for one in self._episodes)
 
     def begin(self, trouble: Incident) -> Episode:
-        """Begin an episode under a new id of the run, or under the id of the reported incident."""
+        """Begin an episode for an agent's incident.
+
+        If an incident that was already reported includes the agent's incident, the episode gets the id of the
+        reported incident. Otherwise, it gets a new id.
+        """
         known = self._known.get(trouble.id)
         if known is not None:
             return Episode(id=known.id, began=self._clock())
@@ -134,7 +146,7 @@ class RunEpisodes(Episodes):
         return Episode(id=f"{trouble.run}/{kind}/{rule}/{number}", began=self._clock())
 
     def take(self, trouble: Incident) -> None:
-        """Add a change to an agent's incident to the incident's episode."""
+        """Add a change of an agent's incident to the episode that contains the incident."""
         lost = self._of(trouble)
         if lost is not None and lost.closed and not is_over(trouble) and _is_unknown(lost.reported):
             # The agent seemed lost and posts again, so this is another incident with its own end.
@@ -147,7 +159,10 @@ class RunEpisodes(Episodes):
             self._recognise(episode, known)
 
     def _recognise(self, episode: Episode, known: Incident) -> None:
-        """Continue the episode as the reported incident; if both have ids, the earlier id is kept."""
+        """Treat the episode as the incident `known`, which was already reported.
+
+        If the episode has been reported too, the id of the incident that opened first is kept.
+        """
         mine, before = episode.id, episode.reported
         merged, over = episode.merged, known.status == "resolved"
         rest = [one for one in episode.troubles.values() if not is_over(one) and one.id not in known.aliases]
@@ -181,7 +196,11 @@ class RunEpisodes(Episodes):
         return super().joins(trouble, episode)
 
     def is_due(self, episode: Episode) -> bool:
-        """Return whether all other hosts have replied since the episode began, or had time to do so."""
+        """Return whether the episode can be reported.
+
+        It can be reported if it was reported before, if all hosts have replied since the newest incident
+        arrived, or if they had enough time for a reply.
+        """
         waited = self._clock() - episode.began
         return episode.reported is not None or waited >= GATHER_SECONDS or self._is_complete()
 
@@ -196,7 +215,7 @@ class RunEpisodes(Episodes):
         return any(getattr(incident, name) != getattr(reported, name) for name in lasting)
 
     def note(self, episode: Episode, trouble: Incident, before: Incident | None) -> None:
-        """Add a change that is new to the run to the history, but not its repetitions from other hosts."""
+        """Add a change to the history of an episode, unless another host has already reported this change."""
         known = len(episode.history)
         super().note(episode, trouble, before)
         seen = {(event.what, event.kind, event.rule, event.severity) for event in episode.history[:known]}
@@ -273,7 +292,10 @@ class RunEpisodes(Episodes):
         return now - episode.closed_at < KEPT_SECONDS or super().outlives(episode)
 
     def further_ids(self, incident: Incident) -> Mapping[str, float]:
-        """Return the other ids under which isolated hosts reported the incident, with their opening times."""
+        """Return the other ids of the incident, each with the opening time that was reported under that id.
+
+        A host without a connection to the other hosts reports the incident under an id of its own.
+        """
         return next((one.merged for one in self._episodes if one.id == incident.id), {})
 
 
@@ -294,9 +316,10 @@ def _blamed(stacks: StallStacks | None) -> object:
 
 
 def in_run(incident: Incident, agent: str, host: str, ahead: float) -> Incident:
-    """Return an agent's incident with the coordinator's times, a qualified id and the host's name there.
+    """Return an agent's incident with the coordinator's times, a qualified id and the name `host`.
 
-    `ahead`: seconds by which the agent's clock is ahead of the coordinator's.
+    `host` is the name of the agent's host in the run. `ahead` is the number of seconds by which the agent's
+    clock is ahead of the coordinator's clock.
     """
     moved = by_wall_clock(incident, -ahead)
     return msgspec.structs.replace(moved, id=qualified(agent, incident), host=host)
@@ -323,9 +346,11 @@ def joined_ledgers(ledgers: Iterable[Iterable[Incident]]) -> list[Incident]:
 
 
 def kept_ledger(known: Iterable[Incident], now: float, held: Collection[str] = ()) -> dict[str, Incident]:
-    """Return the ledger's incidents to keep, by id: open, recently closed, and the last of each kind.
+    """Return the incidents that stay in the ledger, by id.
 
-    The next coordinator continues the numbers of these incidents. `held` contains aliases of open incidents.
+    Open and recently closed incidents stay. The last incident of each kind and rule stays too, because the
+    next coordinator continues its number. `held` contains aliases of open incidents; incidents with these
+    aliases also stay.
     """
     known, held = list(known), frozenset(held)
     last: dict[tuple[str, str], tuple[int, str]] = {}

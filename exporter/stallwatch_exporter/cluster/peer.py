@@ -54,11 +54,11 @@ class Signed(NamedTuple):
 
 
 class _Refusal(Exception):
-    """An agent responds but rejects the reports; the text is for the user."""
+    """Error if an agent responds but rejects the reports. The text is a message for the user."""
 
 
 class _Unknown(Exception):
-    """Another program responds on this port."""
+    """Error if a program other than an agent of the run responds on a port."""
 
 
 class Connection(http.client.HTTPConnection):
@@ -90,14 +90,16 @@ class Connection(http.client.HTTPConnection):
             raise
 
     def end(self) -> None:
-        """Wake the thread that waits on this connection, in any call."""
+        """Shut down the connection, so that a thread that waits on it wakes."""
         if self._raw is not None:
             with contextlib.suppress(OSError):
                 socket.socket.shutdown(self.sock or self._raw, socket.SHUT_RDWR)
 
     @contextlib.contextmanager
     def within(self, seconds: float) -> Iterator[None]:
-        """Limit the total duration to `seconds`; the timeout of a socket applies only to its next byte.
+        """Return a context that limits the total duration of its block to `seconds`.
+
+        The timeout of a socket is not enough, because it applies only to the wait for the next byte.
 
         Raises `TimeoutError` after that time. Any error closes the connection.
         """
@@ -149,7 +151,7 @@ class Connection(http.client.HTTPConnection):
 
 
 class Peer:
-    """An agent at an address with several possible ports; a separate thread searches for it."""
+    """Another agent, which listens on one of several ports of an address; a thread searches for the port."""
 
     def __init__(
         self,
@@ -159,7 +161,10 @@ class Peer:
         clock: Callable[[], float],
         searches: threading.Semaphore,
     ) -> None:
-        """Set up without a search; `searches` limits the number of concurrent searches for agents."""
+        """Set up the agent's addresses without a search.
+
+        `searches` limits the number of concurrent searches for agents.
+        """
         self.host = host
         self.ports = tuple(ports)
         self.hello: Hello | None = None  #: identity of the agent; ``None`` if it has not been found
@@ -186,7 +191,11 @@ class Peer:
         return self.hello is None and not self._lost
 
     def look(self, signed: Signed) -> None:
-        """Start a search for the agent, unless it is known, being searched for, or was recently silent."""
+        """Start a search for the agent in a separate thread.
+
+        Do nothing if the agent has been found, if a search is in progress, or if the agent did not respond
+        recently.
+        """
         with self._changed:
             if self._closed or self.hello is not None or self._search is not None:
                 return
@@ -347,7 +356,11 @@ def _sent(
     body: bytes = b"",
     encoding: str = "",
 ) -> tuple[int, bytes]:
-    """Send a signed request; return the response's status and body, signed for status 200 or 409."""
+    """Send a signed request, and return the status and the body of the response.
+
+    The response must be signed. Raises `_Refusal` if an agent rejects the request or does not sign a response
+    with status 200 or 409, and `_Unknown` if any other response is not signed.
+    """
     signer = signed.signer
     proof = signer.sign(method, path, Proof(signed.key, signed.agent, signed.number(), to), body)
     status, content, packed, signature = connection.exchange(method, path, body, encoding, proof.header)

@@ -22,7 +22,7 @@ _RETRIED_SECONDS = 90.0  # NFS shows a new file to another host within a minute 
 
 
 class NoSecret(Exception):
-    """Agents of the run cannot prove that they belong together; the text is one line for the user."""
+    """Error if agents cannot prove that they belong to the same run. The text is one line for the user."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class SecretSource:
         self._began: float | None = None
 
     def get(self, now: float) -> Secret | None:
-        """Return the secret; ``None`` if another agent is just creating its file.
+        """Return the secret; ``None`` while another agent creates the file with the secret.
 
         `now` is from a monotonic clock. Raises `NoSecret` with the reason if there is no secret.
         """
@@ -116,7 +116,10 @@ def _prune(folder: Path, but: str) -> None:
 
 
 def _contexts(join: JoinSettings) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-    """Return the TLS contexts of server and client; none without certificates. Raises `NoSecret`."""
+    """Return the TLS contexts of server and client; ``None`` for each if no certificates are configured.
+
+    Raises `NoSecret` if the certificates cannot be used.
+    """
     given = {
         "tls_certificate": join.tls_certificate,
         "tls_key": join.tls_key,

@@ -81,7 +81,7 @@ class Notices:
 
 
 class Run:
-    """The merger of one run; `merges` processes reports from any thread."""
+    """A run whose reports arrive here; `merges` is the object that merges the reports, from any thread."""
 
     def __init__(self, merges: Merges) -> None:
         self.merges = merges
@@ -129,7 +129,7 @@ class Gate(Protocol):
 
 
 class OtherHosts:
-    """Gate for other hosts: every request must prove that its sender belongs to the run.
+    """Gate for requests from other hosts, which must prove that their sender belongs to the run.
 
     Every response to such a request is signed.
     """
@@ -145,7 +145,11 @@ class OtherHosts:
         knows: Callable[[str], bool] = lambda _: True,
         elsewhere: Callable[[], Elsewhere | None] = lambda: None,
     ) -> None:
-        """`merges` returns a run's merger, `knows` if a run exists, `elsewhere` another merging agent."""
+        """Set up the gate.
+
+        `merges` returns the object that merges the run with this key, and `knows` returns whether there is
+        such a run. `elsewhere` returns the agent that merges instead of this agent, if there is one.
+        """
         self._secret = secret
         self._agent = agent
         self._host_id = host_id
@@ -229,7 +233,7 @@ class OtherHosts:
             return HTTPStatus.INTERNAL_SERVER_ERROR, type(error).__name__
 
     def forget(self, key: str) -> None:
-        """Remove a run that is over; a later post begins it again."""
+        """Remove a run that is over. If an agent posts for this run later, the run is created again."""
         with self._lock:
             self._runs.pop(key, None)
 
@@ -309,7 +313,7 @@ class _Server(BoundedServer):
         TCPServer.server_bind(self)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
-        """Report a certificate that does not belong to the run; a closed connection is normal."""
+        """Report an error if a certificate does not belong to the run, but not if a connection was closed."""
         if isinstance(error := sys.exc_info()[1], ssl.SSLError):
             sender = sender_of(client_address)
             self.RequestHandlerClass.gate.notices(  # type: ignore[attr-defined]

@@ -25,7 +25,7 @@ _MOST_CONNECTIONS = 2048
 
 
 class CoordinatorService:
-    """Server that merges runs until it is closed; each run has a coordinator, and all notify `sinks`."""
+    """Server that merges runs until it is closed. Each run has a coordinator, which notifies `sinks`."""
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class CoordinatorService:
     def close(self) -> None:
         """Wait until all changes are sent and known to the agents, then stop serving and merging.
 
-        The service keeps the changes of agents that have ended. The next coordinator would report changes
-        again if the agents did not know that they were sent.
+        The service keeps the changes of agents that have ended. If an agent did not know that a change was
+        sent, the next coordinator would report the change again.
         """
         end = time.monotonic() + _LEAVING_SECONDS
         while time.monotonic() < end and not all(run.is_settled and run.is_known for _, run in self._all()):

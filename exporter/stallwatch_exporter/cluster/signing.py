@@ -37,7 +37,7 @@ _WINDOW = 8 << 20  # maximum bytes of memory that zstd uses
 
 
 class Malformed(Exception):
-    """A post or a reply cannot be accepted; `status` is the HTTP status of the answer."""
+    """Error if a post or a reply cannot be accepted. `status` is the HTTP status of the answer."""
 
     def __init__(self, why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
         super().__init__(why)

@@ -29,7 +29,7 @@ _RUN = "run"  # used instead of an agent's name, because the incident belongs to
 
 
 class UnacknowledgedSteps:
-    """Steps of an agent's ranks that no coordinator has acknowledged; thread-safe."""
+    """Steps of an agent's ranks that no coordinator has acknowledged. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class UnacknowledgedSteps:
         self._posted: dict[int, Mapping[int, int]] = {}  # counts by rank when each report was posted
 
     def take(self, rank: int, step: int, own: RankStep) -> None:
-        """Record a step of a rank; repeated steps are ignored."""
+        """Record a step of a rank. A step that was already recorded is ignored."""
         every = 1
         while every * own.whole < _LEAST_SECONDS and every < MOST_STEPS:
             every *= 2
@@ -81,9 +81,10 @@ class UnacknowledgedSteps:
 
 
 class Slowness:
-    """Compare the ranks' steps from all agents' reports; open and close the run's incident of a slow host.
+    """Find the slow host of a run by comparing the steps of all ranks, and open and close its incident.
 
-    `change` receives the changes of the incident, `cost` the fraction of the throughput that is lost.
+    The steps are from the reports of all agents. `change` receives the changes of the incident, and `cost`
+    the fraction of the throughput that is lost.
     """
 
     def __init__(

@@ -59,7 +59,10 @@ class Options:
 
     @contextmanager
     def expanded(self, paths: Paths) -> Iterator[UserFiles]:
-        """Yield the files in these paths and the unreadable inputs; then delete the copies of records."""
+        """Yield the files in these paths, and the inputs that cannot be read.
+
+        At the end of the ``with`` block, delete the temporary copies of records.
+        """
         rank_files, run_folders = list[LogFile](), list[str]()
         paths, notes = with_other_hosts(paths)
         with ExitStack() as stack:
@@ -77,7 +80,7 @@ class Options:
 
 
 class UserFiles(NamedTuple):
-    """Files that the user gave."""
+    """Files and run folders in the paths that the user passed for a diagnosis."""
 
     files: list[LogFile]
     problems: list[InputProblem]
@@ -87,7 +90,7 @@ class UserFiles(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """Diagnosis of one run, and the end of its log."""
+    """Diagnosis of one run, and the last time in its log."""
 
     diagnosis: Diagnosis
     last_time: str | None  #: last time in the log, ISO 8601
@@ -123,7 +126,10 @@ def diagnose_each(paths: Paths, options: Options) -> tuple[list[tuple[str, Diagn
 def diagnose_in_turn(
     runs: Sequence[tuple[Sequence[LogFile], Sequence[Path]]], options: Options
 ) -> Iterator[tuple[RunResult, list[InputProblem]]]:
-    """Diagnose several runs, each from its files and folders; yield each run's result and problems."""
+    """Diagnose several runs, and yield the result and the problems of each run.
+
+    Each run is given by its files and folders.
+    """
     matcher = Matcher(options.catalogue)
     sizes = [sum(file.size for file in files) for files, _ in runs]
     for number, (files, folders) in enumerate(runs):
@@ -147,7 +153,9 @@ def diagnose_run(
     started: float | None = None,
     rank_files: Sequence[LogFile] = (),
 ) -> RunResult:
-    """Diagnose files as one run; the `folders` that Stallwatch stored for its hosts add facts.
+    """Diagnose files as the logs of one run.
+
+    `folders` are the folders that Stallwatch stored for the hosts of this run. Their records add facts.
 
     `rank_files` show where the ranks were, but the agent's observations during the stall are more reliable.
     Inputs that cannot be read are added to `problems`, and the diagnosis contains all problems.
@@ -205,7 +213,7 @@ def time_limit_note(files: int, unread: int) -> Message:
 def _read(
     files: Sequence[LogFile], problems: list[InputProblem], reading: RunReading, options: Options
 ) -> tuple[Stats, list[Text]]:
-    """Read the files; return statistics, and notes on omissions."""
+    """Read the files, and return statistics and notes on the content that was not read."""
     stats = Stats()
     notes: list[Text] = []
     binary: list[str] = []

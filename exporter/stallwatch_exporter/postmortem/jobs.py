@@ -1,4 +1,4 @@
-"""Diagnose several jobs whose logs were given together, one after another.
+"""Diagnose several jobs one after another, if the user passed their logs together.
 
 Only one job gets a full report: the newest job in trouble, otherwise the newest job with training output.
 Only one line is kept for each of the other jobs, so that memory use hardly grows with the number of jobs.
@@ -113,10 +113,10 @@ def _paths_of(job: Job) -> list[str]:
 
 
 class _Kept:
-    """Summary line for each job, and the two diagnoses from which one is reported.
+    """Summary lines of the jobs, and the two diagnoses of which one will be reported.
 
-    The newest job is known only after all jobs are read: by their times if all jobs have one, otherwise by
-    the order of their names, in which they arrive.
+    The newest job is known only after all jobs have been read. If all jobs have a time, the times determine
+    the newest job. Otherwise, the last name in the order of names does; the jobs are read in this order.
     """
 
     def __init__(self) -> None:

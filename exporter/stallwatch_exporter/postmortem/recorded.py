@@ -69,7 +69,7 @@ def recorded(folders: Sequence[Path], ahead: Mapping[str, float] | None = None) 
 
 
 def _had_others(part: Recorded, merged: Sequence[Incident]) -> bool:
-    """Return whether agents of other hosts reported to this agent, although their records are missing."""
+    """Return whether agents on other hosts sent reports to this agent, even if their records are missing."""
     hosts = {host for one in merged for host in (one.host, *one.hosts) if host}
     return part.info is not None and bool(hosts - {part.info.host_in_run})
 
@@ -137,7 +137,10 @@ def _versions(folder: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
 
 
 def _of_run(merged: Sequence[Incident], parts: Sequence[Recorded], ahead: Mapping[str, float]) -> Recorded:
-    """Merge the records of the agents on several hosts; the ending is from the host that failed first."""
+    """Merge the records of the agents on several hosts.
+
+    The ending of the run is the ending on the host that failed first.
+    """
 
     def when(recorded: Recorded) -> float:
         if recorded.info is None:
@@ -209,7 +212,7 @@ def _is_fatal_cause(primary: Primary) -> bool:
 
 
 def _on_host(part: Recorded, host: str) -> Recorded:
-    """Return the record with its host set in the incidents and their causes."""
+    """Return the record, with `host` set as the host of its incidents and of their causes."""
 
     def placed(incident: Incident) -> Incident:
         primary = incident.primary
@@ -224,7 +227,9 @@ def _on_host(part: Recorded, host: str) -> Recorded:
 
 
 def _first_to_fail(parts: Sequence[Recorded], when: Callable[[Recorded], float]) -> Recorded:
-    """Return the host that failed first; if none failed, an unfinished host or the last host to finish.
+    """Return the host that failed first.
+
+    If no host failed, return a host that has not finished, or the host that finished last.
 
     After a rank is lost, other hosts fail within moments, and launchers wait for their other ranks before
     they end. Therefore, a rank that a signal ended takes precedence over ranks that ended with an error
@@ -251,14 +256,21 @@ def _passed_signal_on(ending: Ending) -> bool:
 
 
 def _merged_incidents(folders: Sequence[Path]) -> list[Incident]:
-    """Return the last state of the run's incidents, from the agents that merged them; oldest first."""
+    """Return the last state of each incident of the run, oldest first.
+
+    The incidents are from the folders of the agents that merged the run.
+    """
     from stallwatch_exporter.runs.runfolder import RUN_INCIDENTS
 
     return last_states(one for folder in folders for one in read_journal(folder, name=RUN_INCIDENTS))
 
 
 def _stacks_of_all(parts: Sequence[Recorded], merged: Sequence[Incident]) -> StallStacks | None:
-    """Return the stacks of all hosts at the last stall, merged live or, if surer, from the records."""
+    """Return the stacks of all hosts at the last stall.
+
+    The agents combined the stacks of all hosts during the run. If combining the stacks in the records of the
+    hosts gives a more certain result, that result is returned instead.
+    """
     # An incident that an agent sent alone has no hosts, and stacks only from the agent's host.
     last = next((one for one in reversed(merged) if one.hosts and one.stacks is not None), None)
     live = last.stacks if last is not None and last.resolution != "recovered" else None
@@ -325,7 +337,7 @@ def _was_open(incident: Incident, started: float) -> bool:
 
 
 def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
-    """Add the facts of recorded incidents that no log line shows to the diagnosis of the logs."""
+    """Add facts to the diagnosis of the logs that only the recorded incidents show."""
     notes: list[Text] = []
     if known.stall is not None:
         diagnosis = _with_stall(diagnosis, known.stall)
@@ -361,7 +373,7 @@ def with_recorded(diagnosis: Diagnosis, known: Recorded) -> Diagnosis:
 
 
 def _last_printed(incident: Incident) -> Text:
-    """Return the last line that the run printed from an incident's evidence, without stack frames."""
+    """Return the last line in an incident's evidence that the run printed and that is not a stack frame."""
     printed = [line for line in incident.evidence if isinstance(line, Message) or not line.startswith("  ")]
     return next(iter(printed[-1:]), incident.rule)
 
@@ -380,13 +392,19 @@ def _shows_symptoms(diagnosis: Diagnosis) -> bool:
 
 
 def _of_lost_host(incident: Incident) -> Primary | None:
-    """Return the cause that the agent of a lost host reported, without a file, which is not available."""
+    """Return the cause that the agent of a lost host reported.
+
+    The cause names no log file, because the files of that host are not available.
+    """
     primary = incident.primary
     return primary and msgspec.structs.replace(primary, host=incident.host, file="", line=0)
 
 
 def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
-    """Return the diagnosis as a failure with this cause; an interruption with the same rule stays."""
+    """Return the diagnosis, changed to a failure with this cause.
+
+    If the diagnosis is an interruption with the same rule, it stays an interruption.
+    """
     same = diagnosis.primary is not None and primary is not None and diagnosis.primary.rule == primary.rule
     if diagnosis.verdict == "interrupted" and same:
         return msgspec.structs.replace(diagnosis, primary=primary)
@@ -394,7 +412,7 @@ def _failed(diagnosis: Diagnosis, primary: Primary | None) -> Diagnosis:
 
 
 def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
-    """Add the cause or the advice that only the agent could find, from the probe or the processes."""
+    """Add the cause or the advice that the agent found in a stall, from the probe or the processes."""
     primary = diagnosis.primary
     if stall.primary is None or (primary is not None and primary.rule != SILENT_HANG):
         return diagnosis
@@ -412,7 +430,10 @@ def _with_stall(diagnosis: Diagnosis, stall: Incident) -> Diagnosis:
 
 
 def _went_on(diagnosis: Diagnosis, incident: Incident) -> bool:
-    """Return whether the logs show later steps; for a lost rank, later steps are those of other ranks."""
+    """Return whether the logs show that the run continued after the incident, because they show later steps.
+
+    For the incident of a lost rank, return False, because the later steps are those of other ranks.
+    """
     last = diagnosis.progress.last_step
     if incident.rule == RANK_GONE or last is None or incident.step is None:
         return False
@@ -460,7 +481,10 @@ def _with_steps(diagnosis: Diagnosis, kept: Diagnosis) -> Diagnosis:
 
 
 def without_copies(diagnosis: Diagnosis, problems: list[InputProblem], folders: Sequence[Path]) -> Diagnosis:
-    """Remove problems of hosts without readable logs, if the record of the run shows its outcome."""
+    """Remove the problems of hosts without readable logs if the outcome of the run is known anyway.
+
+    The outcome is known from the logs of other hosts, or from the record of the run.
+    """
     if not (diagnosis.stats.files or diagnosis.in_trouble):
         return diagnosis
     if diagnosis.stats.files:  # some hosts printed no output

@@ -39,7 +39,9 @@ def is_recorded(folder: str | os.PathLike[str]) -> bool:
 def with_other_hosts(
     paths: Sequence[str | os.PathLike[str]],
 ) -> tuple[Sequence[str | os.PathLike[str]], list[Message]]:
-    """Return the paths; if they are one host's run folder, add adjacent folders of the run's other hosts.
+    """Return the paths, with the folders of the run's other hosts if the paths are one host's run folder.
+
+    The folders of the other hosts are found next to that run folder.
 
     Returns:
         The paths, and a note on the added folders.
@@ -73,7 +75,10 @@ def with_other_hosts(
 
 
 def naming_followed_files(problem: InputProblem) -> InputProblem:
-    """Return the problem; for a tail's folder without log copies, it names the followed files."""
+    """Return the problem, with a better remedy if the path is a run folder of ``stallwatch tail``.
+
+    This folder has no log copies, so the remedy names the files that the command followed.
+    """
     if not is_recorded(problem.path):
         return problem
     from stallwatch_exporter.runs.runfolder import read_info
@@ -150,7 +155,10 @@ def placed(files: Sequence[LogFile], folders: Sequence[Path]) -> Placed:
 
 
 def hosts_of_ranks(places: Iterable[tuple[int, str]]) -> dict[int, str]:
-    """Return the host of each rank, except numbers used on several hosts, such as local ranks."""
+    """Return the host of each rank.
+
+    Rank numbers that are used on several hosts, such as local ranks, are omitted.
+    """
     found: dict[int, set[str]] = {}
     for rank, host in places:
         found.setdefault(rank, set()).add(host)
@@ -197,7 +205,7 @@ def stored_runs_of(files: Iterable[LogFile], run_folders: Iterable[str] = ()) ->
 
 
 def start_groups(runs: Mapping[str, AgentInfo]) -> list[list[str]]:
-    """Return the run folders in groups; the folders of a group can be from the same start of a job."""
+    """Group the run folders. Folders in the same group can be from the same start of a job."""
     # Import here, because most logs are not in a run folder.
     from stallwatch_exporter.runs.runfolder import by_start
 

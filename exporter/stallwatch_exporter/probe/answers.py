@@ -48,7 +48,7 @@ _MOST_WORKERS = 64
 
 
 def ranks(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the global and the local rank, from torch.distributed or the launcher; -1 if unknown."""
+    """Return the global and the local rank, from torch.distributed or the launcher. An unknown rank is -1."""
     local, known = _number(environ.get("LOCAL_RANK")), _rank()
     if known is not None:
         return known, local
@@ -151,7 +151,10 @@ def tasks(frame: FrameType | None) -> list[dict[str, Any]]:
 
 
 def _awaited(task: Any) -> list[Any]:
-    """Return the task and the chain of tasks that it awaits; of parallel tasks, the first unfinished one."""
+    """Return the task and the chain of tasks that it awaits.
+
+    If a task awaits several parallel tasks, the chain continues with the first unfinished task.
+    """
     found: list[Any] = []
     while hasattr(task, "get_coro") and task not in found and not task.done() and len(found) < _MOST_AWAITED:
         found.append(task)

@@ -59,7 +59,10 @@ def _in_turn(method: _Method) -> _Method:
 
 
 class Probe:
-    """The probe of a process, which records its steps, values and phases; it never raises and never waits."""
+    """Recorder of a process's steps, values and phases.
+
+    Its methods never raise errors and never wait.
+    """
 
     def __init__(
         self,
@@ -158,7 +161,10 @@ class Probe:
             turn.append(True)
 
     def value(self, name: str, value: Any) -> None:
-        """Set a field of the next record; a tensor on a device is read when ready, for a later record.
+        """Set a field of the next record.
+
+        If `value` is a tensor on a device, its number is stored in a later record, as soon as it is
+        available.
 
         Hooks call this method in each step, so its code is written inline, as in ``step``.
         """
@@ -180,7 +186,10 @@ class Probe:
 
     @_in_turn
     def add(self, name: str, by: float = 1.0) -> None:
-        """Increase a count; write a record only if the last record is at least a second old."""
+        """Increase a count.
+
+        A record is written only if the last record is at least a second old.
+        """
         place = INDEX[name]
         before = self.row[place]
         self.row[place] = (before if before == before else 0.0) + by
@@ -188,7 +197,9 @@ class Probe:
 
     @_in_turn
     def phase(self, name: str) -> None:
-        """Set the rank's current phase, one of ``layout.PHASES``; the next step starts the phase ``train``.
+        """Set the rank's current phase, which is one of ``layout.PHASES``.
+
+        The next step starts the phase ``train``.
 
         A repeated call during the phase is a sign of life, such as a batch of an evaluation.
         """
@@ -212,7 +223,10 @@ class Probe:
 
     @property
     def reports(self) -> bool:
-        """Return whether this process itself has reported anything; a fork of a rank is not always a rank."""
+        """Return whether this process itself has reported anything.
+
+        A forked child of a rank has reported nothing at first, because it may not be a rank.
+        """
         return self._ring is not None
 
     @_in_turn
@@ -226,7 +240,10 @@ class Probe:
     # ---- text
 
     def event(self, kind: str, key: str | None = None, **about: Any) -> None:
-        """Write a text event to the side file; events with the same `key` are written once, then counted."""
+        """Write a text event to the side file.
+
+        Of the events with the same `key`, the first is written and the others are mostly only counted.
+        """
         if self._off or not (self.is_rank or self._ring):
             return  # warnings in a launcher process do not belong to a rank
         try:
@@ -243,7 +260,7 @@ class Probe:
             self.failed()
 
     def left_out(self) -> None:
-        """Count an event that is dropped because there are too many events of its kind."""
+        """Count an event that was not written because there are too many events of its kind."""
         ring, events = self._ring, self._events
         if ring is not None and events is not None:
             events.dropped += 1
@@ -275,7 +292,10 @@ class Probe:
             self._ring.count(DROPPED_RECORDS, self._missed)
 
     def _take_one(self, name: str, value: Any) -> None:
-        """Store a value of a step in the draft; if that fails, count an error and keep the other values."""
+        """Store a value of a step in the draft.
+
+        If that fails, count an error, and keep the other values of the step.
+        """
         try:
             self._draft.take(name, value)
         except Exception:
@@ -318,7 +338,10 @@ class Probe:
                 self.failed()
 
     def _open(self) -> RingWriter:
-        """Return the ring, which is created if needed; call only in a turn, so that only one ring exists."""
+        """Return the ring, which is created if needed.
+
+        Call this method only within a method that ``_in_turn`` wraps, so that only one ring is created.
+        """
         if self._ring is None:
             assert self._folder is not None
             from .answers import ranks  # imported late: most Python processes are not ranks

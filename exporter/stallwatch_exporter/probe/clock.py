@@ -17,7 +17,9 @@ VARIABLE = "STALLWATCH_PROBE_CLOCK"  #: value: ``<seconds to add to the monotoni
 
 
 def steady_offset(environ: Mapping[str, str]) -> float:
-    """Return the seconds to add to the monotonic clock: the agent's offset; on other hosts, this host's own.
+    """Return the seconds to add to the monotonic clock to get the steady time.
+
+    On the agent's host, this is the agent's offset. On any other host, it is the host's own offset.
 
     Frequent callers add the offset themselves: a function call is a large part of a step's cost.
     """
@@ -31,7 +33,9 @@ def steady_offset(environ: Mapping[str, str]) -> float:
 
 
 def namespace(kind: str) -> str:
-    """Return the ids of this process's boot and namespace (for clocks, kind "time"); empty if unknown.
+    """Return the boot id of this host and the id of this process's namespace; empty if they are unknown.
+
+    `kind` is the kind of namespace, such as "time" for clocks.
 
     The boot id distinguishes hosts, and boots of one host (namespaces(7), random(4)).
     """

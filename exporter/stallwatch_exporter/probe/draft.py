@@ -42,7 +42,11 @@ class Draft:
         self.cells = place.cast("d")
 
     def take(self, name: str, value: Any) -> None:
-        """Store a number in a field, or a tensor's number without waiting for it; can raise any error."""
+        """Store a number in a field.
+
+        The number of a tensor on a device is stored later, when it can be read without waiting. Reading the
+        value can raise any error.
+        """
         if value is None:
             return
         place = INDEX[name]
@@ -73,7 +77,7 @@ class Draft:
 
 
 class Reading:
-    """Readings of one tensor value; only one reading is in progress at a time."""
+    """Reader of one value that is a tensor on a device; only one copy is in progress at a time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -82,7 +86,10 @@ class Reading:
         self._event: Any = None
 
     def offer(self, value: Any) -> float | None:
-        """Return a number that can be read without waiting; otherwise, copy the tensor for ``ready``."""
+        """Return the number of a value if it can be read without waiting.
+
+        Otherwise, return ``None`` and copy the tensor, so that ``ready`` can return the number later.
+        """
         if is_spread(value):
             return None
         device = getattr(getattr(value, "device", None), "type", "cpu")

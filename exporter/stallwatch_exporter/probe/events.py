@@ -39,7 +39,10 @@ class EventFile:
         self._seen: dict[str, int] = {}
 
     def write(self, kind: str, key: str | None = None, **about: Any) -> bool:
-        """Write an event; of events with the same `key`, write only numbers 1, 10, 100 and so on."""
+        """Write an event.
+
+        Of several events with the same `key`, only the 1st, 10th, 100th and so on are written.
+        """
         try:
             return self._write(kind, key, about)
         except Exception:  # a full disk or invalid text must not affect the training

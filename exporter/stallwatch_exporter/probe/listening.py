@@ -25,7 +25,7 @@ _FORWARDS = INDEX["forwards"]
 
 
 class Listening:
-    """Count the forward passes of one process in the row of its probe."""
+    """Count the forward passes of one process, and store the count in the record of its probe."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -84,7 +84,7 @@ class Listening:
 
 
 class _CountedCall:
-    """Descriptor that replaces ``Module.__call__``: a `NoticedMethod` that only counts."""
+    """Descriptor that replaces ``Module.__call__`` and only counts its lookups."""
 
     def __init__(self, function: Any, probe: Probe) -> None:
         self.function = function

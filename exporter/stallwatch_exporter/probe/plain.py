@@ -53,7 +53,10 @@ def is_replay(words: Sequence[str]) -> bool:
 
 
 def _is_near(folder: str) -> bool:
-    """Return whether the agent is a close ancestor; its process id is part of the rings folder's name."""
+    """Return whether the agent is a close ancestor of this process.
+
+    The name of the rings folder contains the agent's process id.
+    """
     agent = os.path.basename(folder).partition("-")[0]
     above = str(os.getppid())
     for _ in range(_MOST_ABOVE):

@@ -1,4 +1,4 @@
-"""Write a ring without locks, system calls or waits.
+"""Write the records of a rank to a ring file, without locks, system calls or waits.
 
 The blocks of the file are allocated at its creation. Otherwise, a full disk would end the training with
 SIGBUS at the first write to a page without a block.
@@ -28,7 +28,10 @@ from .layout import (
 
 
 class RingWriter:
-    """Writer of `draft` as records into a new file at `path`. Raises `OSError` if it cannot be created."""
+    """Writer that stores `draft` as records in a new file at `path`.
+
+    Raises `OSError` if the file cannot be created.
+    """
 
     def __init__(
         self,

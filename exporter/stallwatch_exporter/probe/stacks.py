@@ -1,4 +1,4 @@
-"""Answer the agent, which queries a rank for its state (``answers``) at a stall, and never before.
+"""Answer queries of the agent for the state of a rank (``answers``). The agent sends them only at a stall.
 
 There are two ways to answer, for two kinds of stall:
 
@@ -44,7 +44,7 @@ _LEAST_DESCRIPTOR = 64  # low numbers can have a meaning: a program may inherit 
 
 
 class Answerer:
-    """Answerer of the agent's queries in this process; `base` is the path of its ring."""
+    """Object that answers the agent's queries in this process; `base` is the path of the process's ring."""
 
     def __init__(self, base: str) -> None:
         self.pid = os.getpid()
@@ -93,7 +93,10 @@ class Answerer:
                 _remove(_beside(self._base, suffix))
 
     def look_after_signal(self) -> dict[str, float]:
-        """Withdraw the signal if Python code uses it; a sampler without values, called every second."""
+        """Withdraw the offer of the signal if Python code now uses the signal.
+
+        The probe calls this method every second as a sampler. It returns no values.
+        """
         taken = self._fault is not None and _signal.getsignal(self._fault) not in (_signal.SIG_DFL, None)
         if taken and self.pid == os.getpid():
             self._fault = None
@@ -185,7 +188,10 @@ def signal_masks(status: str) -> dict[str, int]:
 
 
 def _high(fd: int) -> int:
-    """Return a duplicate of a descriptor with a high number, which is rarely in use, and close `fd`."""
+    """Replace the descriptor `fd` by a duplicate with a high number, and return the duplicate.
+
+    Other code rarely uses descriptors with such high numbers.
+    """
     try:
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LEAST_DESCRIPTOR)
     except OSError:
@@ -233,7 +239,7 @@ def register_own_signal(base: str) -> Answerer:
 
 
 def start_answering(probe: Probe, ring: str) -> None:
-    """Let the agent query this process through files next to its `ring`; only once per process."""
+    """Let the agent query this process through files next to its `ring`. Further calls do nothing."""
     global _answerer
     try:
         if _answerer is None or _answerer.pid != os.getpid():

@@ -43,7 +43,10 @@ class Exits:
         self._lock = threading.Lock()
 
     def watch(self, key: Hashable, pid: int, started: float) -> None:
-        """Watch the process `pid`, if it was running at `started` (steady time); once for each key."""
+        """Watch the process `pid`, if it was running at `started` (steady time).
+
+        Further calls with the same key do nothing.
+        """
         if key in self._seen or not hasattr(os, "pidfd_open"):
             return
         self._seen.add(key)
@@ -76,7 +79,10 @@ class Exits:
     __del__ = close  # the thread holds no strong reference to this object
 
     def _waiting(self) -> select.epoll:
-        """Return the epoll object on which the thread waits; the caller holds the lock."""
+        """Return the epoll object on which a thread waits for ends of processes.
+
+        The object and the thread are created at the first call. The caller must hold the lock.
+        """
         if self._epoll is None:
             epoll = select.epoll()
             try:
@@ -88,7 +94,10 @@ class Exits:
         return self._epoll
 
     def _take(self, epoll: select.epoll, ended: list[tuple[int, int]]) -> bool:
-        """Record the ends of these descriptors' processes; return False if the calling thread must stop."""
+        """Record the ends of the processes of these descriptors.
+
+        Return False if the calling thread must stop.
+        """
         with self._lock:
             if self._epoll is not epoll:
                 return False

@@ -1,4 +1,4 @@
-"""Check whether a process with a known start is still running."""
+"""Check whether a process that started at a known time is still running."""
 
 from __future__ import annotations
 

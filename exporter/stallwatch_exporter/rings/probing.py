@@ -57,7 +57,9 @@ def _tag() -> str:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the folders of killed agents; surviving ranks keep their rings, which are still open.
+    """Remove the folders of killed agents.
+
+    Ranks that are still running keep their rings, because they have them open.
 
     The process id of an agent in another container is meaningless here, so only the folder's age counts.
     """
@@ -218,7 +220,7 @@ class Probing:
         return found.pop() if len(found) == 1 and min(found) >= 0 else None
 
     def exit_codes(self) -> dict[int, int]:
-        """Return the exit codes of ended ranks' last processes, if seen; ``-n`` for signal n."""
+        """Return the exit code of the last process of each ended rank, if known; ``-n`` for signal n."""
         gone = {rank: own for rank, own in self._by_rank().items() if not any(each.is_up for each in own)}
         last = {
             rank: max(own, key=lambda each: each.header.started).path for rank, own in gone.items() if own
@@ -275,7 +277,9 @@ class Probing:
         return not any(each.header.started < process.header.started and each.is_up for each in own)
 
     def _own(self, rank: int) -> list[RankProcess]:
-        """Return the processes of a rank that complete steps; all of its processes if none does.
+        """Return the processes of a rank that complete steps.
+
+        If none of them completes steps, return all processes of the rank.
 
         Processes that started while another process trained are its workers, even after it has ended.
         """

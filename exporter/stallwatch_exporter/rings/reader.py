@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct):
-    """New records since the last call."""
+    """New records since the last call of ``RingReader.read``, and the number of lost records."""
 
     records: list[Record] = []
     lost: int = 0  #: number of records overwritten before they were read
@@ -108,7 +108,7 @@ class RingReader:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[None]:
-        """Open a closed file for one call; a file that cannot be opened is treated as empty."""
+        """Open the file for one call if it is closed. A file that cannot be opened is treated as empty."""
         rested = self._fd is None
         with contextlib.suppress(OSError):  # removed, or no descriptor is free: no data is lost
             if rested:

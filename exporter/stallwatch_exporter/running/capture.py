@@ -42,7 +42,7 @@ _Made = TypeVar("_Made")
 
 
 class CommandProblem(Exception):
-    """The command could not be started; `exit_code` is the code that a shell would return."""
+    """Error if the command could not be started. `exit_code` is the code that a shell would return."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -198,7 +198,7 @@ class Pump:
             _patiently(lambda: self._queue.lose(self._name))
 
     def _write(self, count: int) -> None:
-        """Write all bytes; if the agent's output has no reader, the command must not be affected."""
+        """Write all bytes. If the agent's output has no reader, the bytes are dropped without an error."""
         written = 0
         while written < count and self._target is not None:
             try:
@@ -376,7 +376,11 @@ def start_problem(name: str, error: OSError) -> CommandProblem:
 
 
 def run_unwatched(command: Sequence[str]) -> int:
-    """Run `command` with the agent's own output if it cannot be watched at all; return its exit code."""
+    """Run `command` without watching it, and return its exit code.
+
+    The command writes directly to the agent's own output. This function is used if the command cannot be
+    watched at all.
+    """
     with SignalRelay() as relay:
         try:
             child = subprocess.Popen(command, umask=usual_umask())

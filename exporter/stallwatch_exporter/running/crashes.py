@@ -24,7 +24,7 @@ Fate = Literal["up", "well", "failed", "silent", "unknown"]
 
 
 class ProcessEnd(msgspec.Struct, frozen=True):
-    """How a process ended, or that it is still running."""
+    """Facts about a process of a run: how it ended, or that it is still running."""
 
     pid: int
     rank: int | None = None  #: ``None`` for a program without a rank that reported no steps
@@ -87,7 +87,7 @@ class Reached(msgspec.Struct, frozen=True):
 
     @property
     def short(self) -> bool:
-        """Return whether steps of the run are missing."""
+        """Return whether the run ended before its planned last step."""
         return (
             not self.complete and self.step is not None and self.total is not None and self.step < self.total
         )
@@ -144,7 +144,7 @@ def last_of_ranks(ends: Sequence[ProcessEnd]) -> list[ProcessEnd]:
 
 
 def _excused(process: ProcessEnd, others: Sequence[ProcessEnd], reached: Reached) -> bool:
-    """Return whether such an end of the process is compatible with a run that ended well."""
+    """Return whether the run can have ended well although this process ended in this way."""
     stopped = process.code in _END_SIGNALS
     if stopped and any(
         other.fate == "well" and other.last_seen <= process.last_seen
@@ -172,7 +172,9 @@ def _before_the_end(process: ProcessEnd, reached: Reached) -> bool:
 def _dead_programs(
     programs: Sequence[ProcessEnd], reached: Reached, log_fails: Callable[[], bool]
 ) -> list[ProcessEnd]:
-    """Return failed programs without a rank that could be the training program, if that is unknown.
+    """Return the failed programs without a rank that could be the training program.
+
+    Call this only if it is unknown which program trained.
 
     No steps are made after the training program has ended. If another program ended well, that program may be
     the training program, unless steps are missing or the log ends in a failure.
@@ -208,7 +210,10 @@ def _total(step: int | None, reached: Reached) -> int | None:
 
 
 def exit_code_loss(script: str) -> Literal["pipe", "wait", ""]:
-    """Return how a shell script loses exit codes: in a pipe, or by a ``wait`` that names no process."""
+    """Return how a shell script loses exit codes, or an empty text.
+
+    It can lose them in a pipe, or by a ``wait`` that names no process.
+    """
     if re.search(r"(?<![|>])\|&?(?!\|)", script) and "pipefail" not in script:
         return "pipe"
     return "wait" if re.search(r"(?:^|[\s;&])wait\s*(?:$|[;&)\n])", script) else ""

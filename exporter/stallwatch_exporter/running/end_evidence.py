@@ -45,7 +45,11 @@ Diagnose = Callable[[Ending], tuple[Diagnosis, bool]]  # returns the diagnosis, 
 
 
 class EndEvidence:
-    """Evidence of the end: set `programs.command`, call ``look`` at least every second, then ``ending``."""
+    """Evidence of how a run ended.
+
+    Set `programs.command`, call ``look`` at least once a second while the command runs, and then call
+    ``ending``.
+    """
 
     def __init__(
         self,
@@ -79,9 +83,10 @@ class EndEvidence:
                 self._run_steps[program] = self._reading.tracker.last_step
 
     def due_in(self, now: float) -> float:
-        """Return the seconds until the next check is due; infinity once the command has been up for a while.
+        """Return the seconds until the next check is due.
 
-        Later, a check per second is enough. Exit codes of processes that run between checks stay unknown.
+        Once the command has run for a while, return infinity, because a check per second is enough. Exit
+        codes of processes that run between checks stay unknown.
         """
         return max(0.0, self._looked_at + _QUICK_SECONDS - now) if self._starts(now) else math.inf
 
@@ -116,7 +121,9 @@ class EndEvidence:
     def ending(
         self, command: Ending, probing: Probing | None, diagnose: Diagnose, read_reports: Callable[[], None]
     ) -> tuple[Ending, Diagnosis]:
-        """Return the ending of the run, based on the command's own ending, and the matching diagnosis.
+        """Return the ending of the run, and the diagnosis that agrees with this ending.
+
+        The ending is based on the ending of the command itself.
 
         `read_reports` reads the ranks' reports until the ranks have ended. This must be the last call: it
         closes the rings of `probing`.
@@ -185,7 +192,7 @@ class EndEvidence:
     def _settled(
         self, probing: Probing | None, exit_code: int | None, read_reports: Callable[[], None]
     ) -> list[ProcessEnd]:
-        """Return the ends of the processes, after the ranks had a moment to end with the command."""
+        """Wait a moment so that the ranks can end with the command, and return the ends of the processes."""
         deadline = time.monotonic() + _PATIENCE
         while True:
             up = any(one.up for one in last_of_ranks(self._ends(probing, exit_code)))
@@ -200,7 +207,7 @@ def _died(found: Diagnosis) -> bool:
 
 
 def _both(own: ProcessEnd, reported: ProcessEnd) -> ProcessEnd:
-    """Merge the observations of a program with the reports of its probe."""
+    """Merge the agent's observations of a program with the reports of the program's probe."""
     return replace(
         reported,
         rank=own.rank if reported.rank is None else reported.rank,
@@ -216,7 +223,7 @@ def _reached(tracker: ProgressTracker) -> Reached:
 
 
 def _seen_in(tracker: ProgressTracker) -> Literal["loss", "log"]:
-    """Return the evidence of a failure that no exit code shows: a loss of NaN, or the log."""
+    """Return the evidence of a failure that no exit code shows, which is a loss of NaN or the log."""
     return "loss" if tracker.last_loss is not None and math.isnan(tracker.last_loss) else "log"
 
 

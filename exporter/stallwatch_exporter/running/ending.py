@@ -41,7 +41,7 @@ class EndingWatch:
     def killed(self, kill: Kill | None) -> None:
         """Record that a process of the run was killed, so that later kills on the machine are ignored.
 
-        ``None`` means that the run continued after the kill.
+        If `kill` is ``None``, the run continued after the kill, and later kills are counted again.
         """
         if kill != self._kill:
             self._kill = kill
@@ -65,7 +65,9 @@ def classify(
     last_lines: Sequence[str] = (),
     slurm_end: float | None = None,
 ) -> Ending:
-    """Return the ending of a command; `returncode` has the form of `subprocess`: ``-n`` for signal n.
+    """Return the ending of a command.
+
+    `returncode` has the form that `subprocess` uses, which is ``-n`` for signal n.
 
     `oom` contains the counts of ``EndingWatch``, `passed_on` is a signal that the agent received and passed
     on, and `slurm_end` is the job's time limit. `interrupted` is true if Ctrl-C was pressed.

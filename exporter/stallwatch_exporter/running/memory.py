@@ -32,7 +32,7 @@ class MemoryHeld:
         self._limit = 0
 
     def rank(self, rank: int, values: Mapping[str, float]) -> None:
-        """Record the memory in the values that a rank reported."""
+        """Record the memory use of a rank, which is in the values that the rank reported."""
         held = values.get("resident_bytes", 0.0)
         if rank >= 0 and held > self._ranks.get(rank, 0.0):  # False for NaN
             self._ranks[rank] = held
@@ -80,7 +80,10 @@ def _size(size: float) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return the resident memory of a process and its descendants; shared pages count for each process."""
+    """Return the resident memory of a process and its descendants.
+
+    Pages that several processes share are counted for each of them.
+    """
     total = 0
     for process in family(pid):
         try:
@@ -91,7 +94,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def memory_limit(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int:
-    """Return the number of bytes that all processes can use: this cgroup's limit, or the machine's memory."""
+    """Return the bytes that all processes can use, which is this cgroup's limit or the machine's memory."""
     found = [size for group in _groups(proc) for size in _limits(cgroups, group)]
     return min([int(psutil.virtual_memory().total), *found])
 
@@ -107,7 +110,10 @@ def _groups(proc: Path) -> list[str]:
 
 
 def _limits(cgroups: Path, group: str) -> list[int]:
-    """Return the limits of a cgroup and its ancestors; inside a container its own folder is the root."""
+    """Return the limits of a cgroup and its ancestors.
+
+    Inside a container, the folder of its own cgroup is the root.
+    """
     found = []
     parts = [part for part in group.split("/") if part]
     for depth in range(len(parts) + 1):

@@ -94,7 +94,9 @@ class RankCopies:
         *,
         fresh: bool = False,
     ) -> None:
-        """Add bytes that `source` printed on `stream`; `rank` is the rank of the whole source, if known.
+        """Add bytes that `source` printed on `stream`.
+
+        `rank` is the rank that printed all output of the source, if it is known.
 
         With `fresh`, the bytes do not continue the previous bytes, so an unfinished line ends before them.
         """
@@ -193,7 +195,10 @@ class RankCopies:
         return masked[len(context) if same is None else min(len(context), same) :]
 
     def _to_disk(self, *, last: bool = False) -> None:
-        """Write the buffer; records that cannot be written wait for a while, until the `last` call."""
+        """Write the buffer to the files.
+
+        Records that cannot be written are kept for a while, but not after the `last` call.
+        """
         if not self._buffer:
             return
         most = 0 if last else _HELD
@@ -215,7 +220,10 @@ class RankCopies:
             self._stuck, self._in_gap = "", False
 
     def _write(self) -> None:
-        """Append the records to their files; after an error, the buffer keeps those of the other files."""
+        """Append the records to their files.
+
+        After an error, the buffer keeps the records of the files that were not written.
+        """
         files: defaultdict[str, list[bytes]] = defaultdict(list)
         for file, _, record in self._buffer:
             files[file].append(record)
@@ -258,7 +266,7 @@ _MARKS = (b'"', b"'", b",", b";", b"&")  # separators of words in text without b
 
 
 def _between_words(text: bytes, start: int, end: int, marks: tuple[bytes, ...] = _BLANKS) -> int:
-    """Return the position of the last word's beginning; 0 if there is none."""
+    """Return the position at which the last word begins; 0 if there is only one word."""
     return max(text.rfind(mark, start, end) for mark in marks) + 1
 
 

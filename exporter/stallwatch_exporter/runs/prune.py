@@ -25,7 +25,10 @@ class _Old(msgspec.Struct, frozen=True):
 def prune(
     home: Path, keep_days: float, keep_gb: float, now: float, notice: Callable[[str], None]
 ) -> list[str]:
-    """Remove ended runs older than `keep_days`, then the oldest beyond `keep_gb`; return their names."""
+    """Remove the runs that ended more than `keep_days` ago, and return the names of the removed runs.
+
+    If the runs still need more than `keep_gb`, also remove the runs that ended first, until the rest fits.
+    """
     runs = sorted(_runs(home, now), key=lambda run: run.ended_at)
     total = sum(run.bytes for run in runs)
     removed = []

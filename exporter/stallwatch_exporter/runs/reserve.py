@@ -13,7 +13,9 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
 class Reserve:
-    """File of `SIZE` blanks, which a run's ending overwrites without the need for space or descriptors.
+    """File of `SIZE` blanks, which reserves disk space for the ending of a run.
+
+    The ending overwrites the blanks, which needs no further disk space and no new descriptor.
 
     Raises `OSError` if there is no space for the file.
     """

@@ -23,7 +23,9 @@ LATE_INDIRECTLY_SECONDS = 100.0
 
 
 def state_of(info: AgentInfo, now: float, *, alive: bool | None = None, answers: bool = False) -> RunState:
-    """Return the state of a run from its agent's record; if the agent is silent, the record is out of date.
+    """Return the state of a run from its agent's record.
+
+    If the agent has been silent for long, the record is out of date, and the state is ``stale``.
 
     `alive` is whether the agent is running, if known. `answers` is whether the agent's metrics are up to
     date, in which case the agent is not silent.

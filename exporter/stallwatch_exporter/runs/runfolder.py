@@ -93,7 +93,7 @@ class AgentInfo(msgspec.Struct, kw_only=True):
 
     @property
     def end_is_unknown(self) -> bool:
-        """Return whether no end of the run is recorded: its agent watches, was killed, or was a tail."""
+        """Return whether the run has no recorded end, because its agent runs, was killed, or was a tail."""
         return self.ended_at is None or (self.ending is not None and self.ending.kind == "unknown")
 
     @property
@@ -115,7 +115,7 @@ def runs_home(home: Path) -> Path:
 
 
 class RunFolder:
-    """Folder of a run's agent: in the state folder, otherwise in ``$TMPDIR`` or only in memory.
+    """Folder of a run's agent, which is in the state folder, in ``$TMPDIR``, or only in memory.
 
     A failed write does not end a run. The data waits in memory, within bounds, and the run's ending has its
     own block on the disk (`Reserve`).
@@ -257,7 +257,7 @@ class RunFolder:
         _write_record(self.path / name, record)
 
     def keep_end(self, diagnosis: Diagnosis, **changes: Any) -> None:
-        """Store the ending of the run before other data about the end: in its folder or in a replacement."""
+        """Store the ending of the run, in its folder or in a replacement, before other data about the end."""
         self._diagnosis = diagnosis
         for key, value in changes.items():
             setattr(self.info, key, value)
@@ -277,7 +277,7 @@ class RunFolder:
         self.write_info(**changes)
 
     def kept_elsewhere(self) -> Message | str:
-        """Return the location of the run's record if it is not in the state folder; otherwise ""."""
+        """Return where the run's record is stored; "" if it is in the state folder as usual."""
         if self.problem is not None:
             return message("run.kept-nowhere", why=self.problem)
         return message("run.kept-elsewhere", path=str(self.path), why=self.moved) if self.moved else ""
@@ -503,7 +503,7 @@ def agent_alive(info: AgentInfo, now: float | None = None) -> bool:
 
 
 def reported_until(info: AgentInfo, now: float) -> float:
-    """Return the time until which a lost agent's incident changes were reported, or infinity for all.
+    """Return the time until which a lost agent's incident changes count as reported; infinity for all.
 
     A killed agent may not have stored its last notifications. After a day, they are no longer sent. Incidents
     that the agent left open may have been delayed longer; see `Episodes`.

@@ -30,9 +30,10 @@ def is_watched(environ: Mapping[str, str] = os.environ) -> bool:
 
 @contextmanager
 def standing_in(stacks: StallStacks) -> Iterator[None]:
-    """Start a process for each rank that was alive on this host, and end them with the ``with`` block.
+    """Start a process for each rank that was alive on this host.
 
-    The output of these processes is dropped, because it is not part of the recording.
+    The processes end with the ``with`` block. The output of these processes is dropped, because it is not
+    part of the recording.
     """
     frames = {
         rank: group.frames

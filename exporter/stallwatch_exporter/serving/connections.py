@@ -1,4 +1,4 @@
-"""Limit the connections of Stallwatch's HTTP servers: their number, and how long a server waits for each.
+"""Limit the number of connections of Stallwatch's HTTP servers, and the time that a server waits for each.
 
 Each connection uses a thread and a descriptor, and the agent also needs descriptors to watch the run.
 """
@@ -30,7 +30,10 @@ class Peer:
         self.deadline: float | None = deadline  #: ``None`` while the server works for the client
 
     def end(self, how: int = socket.SHUT_RDWR) -> None:
-        """Wake the thread that waits for the client; with `SHUT_RD`, only if it waits for a request."""
+        """Wake the thread that waits for the client.
+
+        With `SHUT_RD`, the thread wakes only if it waits for a request.
+        """
         with contextlib.suppress(OSError):
             # Do not call `SSLSocket.shutdown`, which removes the TLS state that the thread uses.
             socket.socket.shutdown(self._connection, how)
@@ -86,7 +89,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
         return request, address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for the connection; at the limit, first end an idle connection."""
+        """Start a thread for the connection. If there are too many connections, first end an idle one."""
         with self._changed:
             if self._is_full():
                 waiting = [(due, peer) for peer in self.peers.values() if (due := peer.deadline) is not None]
@@ -113,7 +116,10 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
             self._changed.notify_all()
 
     def shutdown(self) -> None:
-        """End the server's loop immediately instead of at its next poll; only Linux wakes the loop."""
+        """End the server's loop.
+
+        On Linux, the loop ends immediately. On other systems, it ends at its next poll.
+        """
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         super().shutdown()
@@ -136,7 +142,7 @@ class BoundedServer(ThreadingMixIn, HTTPServer):
                     peer.end()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print nothing: a closed connection needs no traceback on the terminal."""
+        """Print nothing, because a closed connection needs no traceback on the terminal."""
 
     def next_deadline(self) -> float:
         """Return the deadline for data that is expected from now on."""
@@ -188,7 +194,10 @@ class BoundedHandler(BaseHTTPRequestHandler):
         self.wfile = _Answer(self.connection, self._peer, self.server)
 
     def handle_one_request(self) -> None:
-        """Wait for a request; on a reused connection, the deadline starts with the first byte."""
+        """Wait for a request.
+
+        If the connection is reused, the deadline starts with the first byte of the request.
+        """
         if self._peer.deadline is None:
             self._peer.deadline = self.server.next_deadline()
             self.rfile.peek(1)

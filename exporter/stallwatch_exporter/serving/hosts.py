@@ -95,7 +95,10 @@ def normalised(names: Iterable[str]) -> frozenset[str]:
 
 
 def pattern_of(name: str) -> str | None:
-    """Return a configured name, ``*.domain`` or ``*`` in that form; ``None`` for an impossible name."""
+    """Return a configured name in the form that ``refusal_of`` compares; ``None`` for an invalid name.
+
+    The name can also be a pattern, which is ``*.domain`` or ``*``.
+    """
     below = "*." if name.strip().startswith("*.") else ""
     if name.strip() == "*":
         return "*"

@@ -314,7 +314,11 @@ class RunMetrics:
         )
 
     def _rank(self, rank: int | None) -> str:
-        """Return the label of a rank; empty for impossible ranks and for new ranks beyond the limit."""
+        """Return the label of a rank.
+
+        The label is empty for a number that cannot be a rank, and for a new rank if the limit of labels is
+        reached.
+        """
         if rank is None or not 0 <= rank < _MOST_RANKS:
             return ""
         if len(self._labelled) < MOST_LABELS:

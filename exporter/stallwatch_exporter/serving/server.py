@@ -223,7 +223,10 @@ class Scrapes:
         return body
 
     def patience(self, limit: float) -> float:
-        """Return the seconds until the next scrape is expected, at most `limit`; 0 without a scraper."""
+        """Return the seconds until the next scrape is expected, at most `limit`.
+
+        Return 0 if there is no scraper, or if it is late.
+        """
         with self._changed:
             began = list(self._began)
         if not began:

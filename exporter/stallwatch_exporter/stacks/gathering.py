@@ -73,7 +73,7 @@ def _silent(pairs: _Pairs) -> _Pairs:
 
 
 def _take_answer(rank: LocalRank, record: RankAnswer, query: str) -> bool:
-    """Record the answer of the rank's own probe: its threads and its counters."""
+    """Record the answer of the rank's own probe, which contains the threads and counters of the rank."""
     answer = queries.answer(rank.ring, query) if rank.ring else None
     if answer is None:
         return False
@@ -101,7 +101,10 @@ def _numbers(found: Any) -> dict[str, float]:
 
 
 def _late_answers(pairs: _Pairs, query: str) -> None:
-    """Correct the ranks that answered late, because no call holds the interpreter lock there."""
+    """Correct the records of the ranks that answered late.
+
+    These ranks are not locked out: if they answer, no call holds their interpreter lock.
+    """
     for rank, record in pairs:
         if record.locked_out and _take_answer(rank, record, query):
             record.locked_out = False

@@ -40,7 +40,10 @@ class LocalRank(msgspec.Struct, frozen=True):
 
 
 def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
-    """Return one process for each rank, by rank; descendants of the process `command` can be ranks."""
+    """Return one process for each rank, in the order of ranks.
+
+    The processes have a ring in `rings`, or are descendants of the process `command`.
+    """
     probed = _named(rings, ".ring") if rings is not None else []
     bare = _without_ring(command, {process.pid for process in probed})
     if rings is not None and not probed and not bare:
@@ -63,7 +66,9 @@ def local_ranks(rings: Path | None, command: int | None) -> list[LocalRank]:
 
 
 def sole_program(command: int | None) -> list[LocalRank]:
-    """Return the command's only Python program as rank 0; empty for several programs, or only launchers.
+    """Return the command's only Python program as rank 0.
+
+    The result is empty if the command has several programs, or only launchers.
 
     Processes that this program started itself, such as workers of a data loader, do not count.
     """
@@ -109,7 +114,7 @@ def is_launching(rings: Path | None, command: int | None) -> bool:
 
 
 def _alone(folder: Path) -> list[LocalRank]:
-    """Return the only Python program of the command; empty if there are several."""
+    """Return the only Python program of the command; an empty list if there are several."""
     running = sorted((one for one in _named(folder, SIGNAL) if not one.ended), key=lambda one: one.started)
     # A process that called ``exec`` has left files with the same process id.
     alone = _outermost(list({one.pid: one for one in running}.values()))
@@ -117,7 +122,7 @@ def _alone(folder: Path) -> list[LocalRank]:
 
 
 def _named(folder: Path, suffix: str) -> list[LocalRank]:
-    """Return the processes to which the files with this suffix in the folder of rings belong."""
+    """Return the processes that wrote the files with this suffix in the folder of rings."""
     paths, found = list[Path](), list[LocalRank]()
     with contextlib.suppress(OSError):
         paths = sorted(folder.glob(f"*{suffix}"))

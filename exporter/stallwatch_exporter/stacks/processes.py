@@ -59,7 +59,10 @@ def kernel_place(pid: int, proc: Path = PROC) -> str:
 
 
 def transferred(pid: int, proc: Path = PROC) -> int | None:
-    """Return the bytes that the main thread has read and written (proc_pid_io(5)); ``None`` if hidden."""
+    """Return the bytes that the main thread has read and written; ``None`` if they are not readable.
+
+    See ``proc_pid_io(5)``.
+    """
     return _transferred(proc / str(pid) / "task" / str(pid) / "io")
 
 
@@ -148,7 +151,10 @@ def _read(path: Path) -> str | None:
 
 
 def require_descriptors(count: int = 8) -> None:
-    """Raise `OSError` unless `count` files can be opened: a failed check would look like no answer."""
+    """Raise `OSError` unless `count` files can be opened.
+
+    Without this check, a rank that cannot be queried would look like a rank that does not answer.
+    """
     opened: list[int] = []
     try:
         while len(opened) < count:

@@ -1,4 +1,4 @@
-"""Query the stacks of a rank: through its pipe, by the signal of faulthandler, or with py-spy."""
+"""Query a rank for its stacks, through its pipe, by a signal to its faulthandler, or with py-spy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def answer(ring: Path, query: str, suffix: str = ANSWER) -> dict[str, Any] | Non
 
 
 def has_left(ring: Path, *, well: bool = False) -> bool:
-    """Return whether the rank reported the end of its program; with `well`, only an end without an error.
+    """Return whether the rank reported the end of its program.
+
+    With `well`, only an end without an error counts.
 
     The process of the rank can continue for a while after this report.
     """
@@ -72,7 +74,7 @@ class FaultDump:
         self.sent = self._send(ring)
 
     def text(self) -> str | None:
-        """Return the dump; ``None`` while it does not exist, or still grows."""
+        """Return the dump; ``None`` while the dump does not exist or is still growing."""
         try:
             size = self._path.stat().st_size
             now = time.monotonic()

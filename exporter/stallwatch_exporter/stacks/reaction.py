@@ -1,4 +1,4 @@
-"""React to a run's stall: take snapshots of its ranks before it, and run ``[stall] on_stall`` after it."""
+"""React to a stall: take snapshots of the ranks before it is reported, then run ``[stall] on_stall``."""
 
 from __future__ import annotations
 
@@ -63,7 +63,11 @@ def run_line(
 
 
 def _run(line: str, incident: bytes, environ: Mapping[str, str], patience: float) -> tuple[int | None, bytes]:
-    """Return exit status and output; the status is ``None`` if its group was killed after `patience`."""
+    """Run a shell command, and return its exit status and output.
+
+    If the command takes longer than `patience` seconds, its process group is killed, and the status is
+    ``None``.
+    """
     process = subprocess.Popen(
         ["/bin/sh", "-c", line],
         stdin=subprocess.PIPE,
@@ -269,7 +273,7 @@ class Response:
         self._explained = False
 
     def watch(self, command: int) -> None:
-        """Set the started process, which can be ended, and may have ranks as descendants."""
+        """Set the process id of the command, which the agent can end, and whose descendants can be ranks."""
         self.evidence.command = command
 
     def alone(self) -> bool:
@@ -287,7 +291,7 @@ class Response:
             self._notice(unanswered)
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending; if the agent ended the command, the ending includes this fact."""
+        """Return the command's ending. If the agent ended the command, the ending includes this fact."""
         if not self.aborted or ending.kind == "finished":
             return ending
         ended_by = ending.signal or "SIGTERM"  # a launcher that receives the signal exits with its own code

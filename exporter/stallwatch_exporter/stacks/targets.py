@@ -1,4 +1,4 @@
-"""Find the processes that ``stallwatch stacks`` queries: ranks of a local run, or below a process."""
+"""Find the ranks that ``stallwatch stacks`` queries, which belong to a local run or run below a process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_NAMES = 8
 
 
 class NoTargetError(Exception):
-    """No rank can be queried; `key` and its parameters identify a message of the command line."""
+    """Error if no rank can be queried. `key` and its parameters identify a message of the command line."""
 
     def __init__(self, key: str, **parameters: str) -> None:
         super().__init__(key)
@@ -55,7 +55,10 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def find_target(name: str, home: Path) -> Target:
-    """Return the target with this run name, run folder or process id; for "", the only run on this host."""
+    """Return the target with this run name, run folder or process id.
+
+    An empty name means the only run on this host.
+    """
     runs = kept_runs(home)
     here = [info for _, info in runs if agent_alive(info) and _is_here(info)]
     if not name:
@@ -135,7 +138,7 @@ def _rings_of(agent: int, home: Path) -> Path | None:
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """Stacks of the ranks, and the answers of the ranks."""
+    """Stacks of the ranks of a target, and the answer of each rank to the query."""
 
     stacks: StallStacks
     answers: list[RankAnswer]

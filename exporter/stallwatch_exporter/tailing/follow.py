@@ -131,7 +131,7 @@ def tail_files(
 
 
 class Follower:
-    """Feed new content of the files to an agent; ``step`` is one round, for tests."""
+    """Feed new content of the files to an agent; ``step`` runs a single round, for tests."""
 
     def __init__(self, agent: Agent, files: TailSet, clock: Callable[[], float] = steady.now) -> None:
         self._agent = agent
@@ -186,7 +186,10 @@ class Follower:
         return now
 
     def _tick(self, now: float, behind: bool) -> None:
-        """Tick the agent; if content is unread, use the last time at which all content had been read."""
+        """Let the agent update the state of the run.
+
+        If content is unread, the agent uses the last time at which all content had been read.
+        """
         self._ticked = now
         self._agent.tick(now, read_until=min(now, self._all_read) if behind else None)
         if _is_due(now, self._saved, _SAVE_SECONDS):
@@ -209,7 +212,10 @@ def _is_due(now: float, last: float, after: float = TICK_SECONDS) -> bool:
 
 
 def _name_of(globs: Sequence[str], started: float) -> str:
-    """Return a name from the file, or from the folder of the pattern, and the time."""
+    """Return a name for a run, made of the name of its file or folder and the start time.
+
+    If the first pattern is the path of a file, its name is used; otherwise, the name of the folder.
+    """
     first = Path(globs[0]).absolute()
     plain = not any(char in first.name for char in "*?[")
     word = (first.stem if first.suffix else first.name) if plain else first.parent.name
@@ -220,7 +226,10 @@ _GATHER_SECONDS = 0.05  # seconds of changes that cause one wake-up, which limit
 
 
 class Waker:
-    """Watcher of folders; without inotify (another system, its limits reached), only the timeout wakes it."""
+    """Watcher of folders, which wakes when a file changes.
+
+    If inotify is not available, because of the system or its limits, only the timeout wakes the watcher.
+    """
 
     def __init__(self) -> None:
         self._folders: dict[Path, int] = {}

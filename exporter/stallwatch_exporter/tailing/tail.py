@@ -21,7 +21,7 @@ _MARK = 64
 
 
 class FileChunk(NamedTuple):
-    """Bytes of a file; with `fresh`, the file is new, so they do not continue the previous bytes."""
+    """Bytes of a file. With `fresh`, the file is new, so its bytes do not continue the previous bytes."""
 
     data: bytes
     fresh: bool
@@ -37,7 +37,9 @@ class Position(msgspec.Struct, frozen=True):
 
 
 class FileTailer:
-    """Reader of bytes that are appended to `path`; `position` is where an earlier tailer stopped.
+    """Reader of the bytes that are appended to `path`.
+
+    `position` is the place in the file at which an earlier tailer stopped.
 
     These cases are handled. Renamed and created again: the old file is read to its end, and replaced only
     when the new file has content. Copied and truncated: detected even if the file has grown beyond the old

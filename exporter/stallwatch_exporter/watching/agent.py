@@ -53,7 +53,7 @@ _WRITTEN_SECONDS = 5.0  #: seconds after which agent.json is rewritten; a change
 
 
 class Agent:
-    """Watch one run."""
+    """Agent that watches one run; see the description of this module."""
 
     def __init__(
         self,
@@ -173,7 +173,10 @@ class Agent:
             self._take(self._readers.past(source, data, rank, shift), len(data), None, counted=counted)
 
     def history_ends(self, last_sign: float) -> Diagnosis:
-        """Conclude the history, which ended at `last_sign`; return the diagnosis of the run so far."""
+        """Conclude the history, and return the diagnosis of the run so far.
+
+        `last_sign` is the time of the last sign of life in the history.
+        """
         with self._guarded("reading the log"):
             for bar in self._readers.idle(last_sign):
                 self._take(bar, 0, None)
@@ -371,7 +374,10 @@ class Agent:
                 self.response.react(self._reporting.episodes.incident_of(stall))
 
     def _check_stall(self, now: float) -> tuple[StallState, bool]:
-        """Return the state of the stall, and whether it was known at the last check; report a recovery."""
+        """Return the state of the stall, and whether this stall was already known at the last check.
+
+        If the last known stall is over, report the recovery.
+        """
         waits = self._suspicion.pending(now) and self._stall is None
         state, before = self._watch.check(now, begin=not waits), self._stall
         # A stall that ended and began again between two checks is a new stall.
@@ -401,7 +407,11 @@ class Agent:
     # ---- the end
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending, corrected for the agent's own abort and for ranks that left early."""
+        """Return the command's ending, corrected by what the agent knows.
+
+        The agent knows whether it ended the command itself, which ranks ended earlier, and when a signal
+        requested the end.
+        """
         return self.advance.judged(self._intake.judged(self.response.judged(ending)))
 
     def end(self, ending: Ending, now: float | None = None) -> Diagnosis:

@@ -51,7 +51,10 @@ class Pending:
         self._until.setdefault(match.rule, (now + seconds, match))
 
     def due_in(self, now: float, *, ending: bool) -> float:
-        """Return the seconds until the next match is due, or infinity; `ending` extends the time."""
+        """Return the seconds until the next match is due; infinity if there is no match.
+
+        If `ending` is true, matches are due later.
+        """
         left = (self._left(until, now, ending) for until, _ in self._until.values())
         return min(left, default=float("inf"))
 
@@ -107,7 +110,10 @@ class Alarms:
         self._unknown_past = 0  # number of exceptions that no rule matched before the agent started
 
     def matched(self, matches: Sequence[Match], now: float) -> None:
-        """Add matches of rules; a fatal cause is reported once its lines are complete."""
+        """Add the matches whose rule is a fatal cause.
+
+        These matches are reported after a delay, so that their lines are complete.
+        """
         for match in matches:
             page = self._catalogue.pages.get(match.rule)
             if page is None or page.role != "cause" or page.harm != "fatal" or match.rule in self._pending:
@@ -138,7 +144,11 @@ class Alarms:
         self._unknown_past = _unknown_count(diagnosis)
 
     def open_due_incidents(self, diagnosis: Diagnosis, now: float, *, everything: bool = False) -> None:
-        """Open incidents for the due fatal findings, or for all, unless the diagnosis withdraws a finding."""
+        """Open incidents for the matches and warnings that are due, or for all if `everything` is true.
+
+        No incident opens for a match whose finding is not fatal according to the diagnosis. A warning opens
+        an incident only if the diagnosis contains a harmful finding of its rule.
+        """
         findings = {finding.rule: finding for finding in diagnosis.findings}
         for rule, match in self._pending.take(now, ending=self.ending, everything=everything):
             finding = findings.get(rule) or findings.get(self._reported_as.get(rule, rule))
@@ -315,8 +325,9 @@ class Alarms:
     def _death_finding(self, diagnosis: Diagnosis) -> Incident | None:
         """Return the open finding that explains the end of the run.
 
-        The finding has the same cause as the end, or no step came after it, so that the cause known now
-        explains both. A finding about a checkpoint never explains the end.
+        The finding has the same cause as the end, or no step came after the finding. In the second case, the
+        cause that is known now explains both the finding and the end. A finding about a checkpoint never
+        explains the end.
         """
         found = [
             incident
@@ -445,7 +456,10 @@ def _cause(
     last_lines: Sequence[str],
     progress: Progress,
 ) -> IncidentUpdate:
-    """Return the cause of a failure: `primary` with its `finding`, or an unknown exception."""
+    """Return the fields of an incident that describe the cause of a failure.
+
+    The cause is `primary` with its `finding`, or else an unknown exception.
+    """
     return {
         "rank": primary.rank if primary else unknown.first.rank if unknown else None,
         "evidence": _evidence(primary, unknown, last_lines),

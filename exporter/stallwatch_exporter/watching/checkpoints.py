@@ -1,4 +1,4 @@
-"""Check the checkpoints that ranks announce after they are written, in the agent and never in a rank.
+"""Check the checkpoints of the ranks after they are written. The agent checks them, and never a rank.
 
 Checkpoints can be on a slow or unresponsive file system, so a separate thread checks them. If that thread
 does not return, another thread checks the next checkpoints. A file that is being written looks broken.
@@ -133,7 +133,10 @@ class CheckpointWatch:
             self._waiting[fresh.path] = fresh
 
     def look(self, now: float, pids: Collection[int] = ()) -> list[Match]:
-        """Return the new confirmed faults and start the due checks; processes `pids` can write the files."""
+        """Return the new confirmed faults, and start the checks that are due.
+
+        `pids` are the processes that can write the files.
+        """
         matches = [match for one in self._looked() for match in self._judge(one, now)]
         hung = [look for look in self._looks if now - look.began >= PATIENCE_SECONDS]
         if len(hung) == len(self._looks) and len(hung) < _MOST_HUNG:
@@ -202,7 +205,7 @@ class CheckpointWatch:
         return matches
 
     def _faults(self, waiting: Waiting, sure: Collection[Fault]) -> list[Match]:
-        """Return the new confirmed faults of a path; record the rules of faults that disappeared."""
+        """Return the new confirmed faults of a path, and record the rules of faults that disappeared."""
         if waiting.open:
             return []
         below = {key for key in self._known if key[0] == waiting.path or waiting.path in key[0].parents}

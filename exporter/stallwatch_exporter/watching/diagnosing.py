@@ -58,7 +58,10 @@ class Diagnoser:
     def diagnose(
         self, now: float, state: StallState | None, ending: Ending | None = None
     ) -> tuple[Diagnosis, bool]:
-        """Return the diagnosis and whether it succeeded: a failed diagnosis must not delay an incident.
+        """Return the diagnosis, and whether diagnosing succeeded.
+
+        If diagnosing failed, the diagnosis contains only the most important facts, so that an incident is not
+        delayed.
 
         ``state`` comes from the stall watch; ``None`` if it could not be read.
         """

@@ -124,7 +124,7 @@ class Episodes:
         return Episode()
 
     def joins(self, trouble: Incident, episode: Episode) -> bool:
-        """Return whether a new problem belongs to this episode; a checkpoint fault never does."""
+        """Return whether a new problem belongs to this episode. A checkpoint fault never belongs to one."""
         apart = is_about_checkpoints(episode.first) or is_about_checkpoints(trouble)
         if episode.closed or apart:
             return False
@@ -157,7 +157,10 @@ class Episodes:
         return folded_episode(episode)
 
     def outlives(self, episode: Episode) -> bool:
-        """Return whether to keep a closed episode, so that changes of its open problems are not reported."""
+        """Return whether to keep a closed episode because some of its problems are still open.
+
+        As long as the episode is kept, changes of these problems do not open a new incident.
+        """
         return not all(is_over(one) for one in episode.troubles.values())
 
     def _of(self, trouble: Incident) -> Episode | None:
@@ -218,7 +221,7 @@ def _note(episode: Episode, trouble: Incident, before: Incident | None) -> None:
 def folded_episode(
     episode: Episode, precedence: Callable[[Incident], tuple[float, ...]] | None = None
 ) -> Incident:
-    """Combine the episode into one incident: its leading problem, completed from the other problems.
+    """Combine the episode into one incident, which is its leading problem with facts from the other problems.
 
     The problem with the lowest `precedence` leads.
     """
@@ -260,7 +263,10 @@ def folded_episode(
 
 
 def _closing(event: Event, at: float) -> bool:
-    """Return whether the closing of the episode already includes this end of one trouble."""
+    """Return whether an event is the end of one problem at the time at which the whole episode closed.
+
+    The history then needs no separate entry for this event.
+    """
     return event.what == "cleared" and event.at == at
 
 

@@ -117,7 +117,9 @@ def last_states(changes: Iterable[Incident]) -> list[Incident]:
 
 
 class IncidentManager:
-    """Keep one incident per kind, rule and episode; `notify` receives a copy at every change.
+    """Manager of the incidents of a run, one for each kind, rule and episode.
+
+    `notify` receives a copy of an incident at every change.
 
     `past` contains the incidents that earlier agents of the same run reported. Episode numbers continue from
     these incidents. This agent resolves incidents that were left open, except endings and unfixed findings,
@@ -141,7 +143,10 @@ class IncidentManager:
     def open(
         self, kind: Kind, rule: str, severity: Severity, now: float, **facts: Unpack[IncidentUpdate]
     ) -> Incident:
-        """Open a new episode of the rule and return its incident; if an incident is open, return that."""
+        """Open an incident of a rule and return it.
+
+        If an incident of this kind and rule is already open, return that incident.
+        """
         key = (kind, rule)
         if key in self._open:
             return self._open[key]
@@ -269,7 +274,7 @@ class Heartbeat:
 
 
 class Reporting:
-    """Problems of a run (`book`) and the `episodes` that combine them; the sinks receive the incidents."""
+    """Problems of a run (`book`), and the `episodes` that combine problems into incidents for the sinks."""
 
     def __init__(self, folder: RunFolder, metrics: RunMetrics, sinks: Sequence[Sink], guarded: Guard) -> None:
         self._folder = folder

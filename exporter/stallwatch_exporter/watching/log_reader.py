@@ -99,7 +99,10 @@ class AgentLoop:
         self._measure_again = min(2 * self._measure_again, _MEMORY_LONGEST) if calm else _MEMORY_SECONDS
 
     def leave(self, in_time: Callable[[], bool]) -> tuple[int, int]:
-        """Copy the rest of the queue unread while `in_time` is true; return the copied and dropped lines."""
+        """Copy the rest of the queue without reading it, while `in_time` returns True.
+
+        Return the numbers of copied and dropped lines.
+        """
         copied = dropped = 0
         while chunks := self._queue.take(0.0, SLICE_BYTES):
             for chunk in joined(chunks):

@@ -73,7 +73,7 @@ class RankExits:
         self._down_since: dict[int, float] = {}
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Record a ``left`` event: the interpreter of a rank ends."""
+        """Record a ``left`` event, which reports that the interpreter of a rank ends."""
         rank = event.get("rank")
         if isinstance(rank, int) and rank >= 0:
             of_its_kind = self.well if event.get("error") is False else self.badly
@@ -99,7 +99,10 @@ class RankExits:
                     others[record.rank] = int(step)
 
     def _forget(self, now: float) -> None:
-        """Discard the endings of the previous program: another program trains now, maybe with fewer ranks."""
+        """Discard the endings of ranks before `now`.
+
+        They belong to a previous program. Another program trains now, maybe with fewer ranks.
+        """
         for ended in (self.well, self.badly):
             for rank in [rank for rank, at in ended.items() if at < now]:
                 del ended[rank]
@@ -137,7 +140,10 @@ class RankExits:
         ]
 
     def _behind(self, rank: int) -> int:
-        """Return the number of steps that other ranks have made since this rank ended, by their counts."""
+        """Return the number of steps that other ranks have made since this rank ended.
+
+        The numbers of the steps are those that the ranks reported.
+        """
         others = self._others_then.get(rank, {})
         return max((self._steps[other] - step for other, step in others.items()), default=0)
 
@@ -149,7 +155,10 @@ class RankExits:
         return ended - self.well.keys() - self.badly.keys()
 
     def _missed(self, up: Processes, now: float) -> dict[int, float] | None:
-        """Return when each missing rank was first missed; ``None`` if no rank is left to compare with."""
+        """Return the time at which each missing rank was first noticed.
+
+        Return ``None`` if no rank that should continue is still running.
+        """
         everybody = frozenset[Path]().union(*up.values())
         working = self._steps or up
         staying = frozenset[Path]().union(
@@ -175,7 +184,7 @@ _BEFORE_SECONDS = 10.0  # a rank can print the cause this long before its proces
 
 
 class LostRankAlarms:
-    """Open and resolve the incidents of lost ranks in `book`: one incident for each kind of ending."""
+    """Open and resolve the incidents of lost ranks in `book`, one incident for each kind of ending."""
 
     def __init__(self, book: IncidentManager) -> None:
         self.reported: set[str] = set()  #: rules of the open incidents

@@ -77,7 +77,10 @@ class Invalidations:
         self._named[rank] = Match(TRACE_CACHE, line_of(event, number, text), captures)
 
     def counted(self, record: Record) -> tuple[Match, int] | None:
-        """Return a match for new invalidations in a record and the number of others; otherwise ``None``."""
+        """Return a match for the new invalidations in a record; ``None`` if there are none.
+
+        The match stands for one invalidation. The second value is the number of further new invalidations.
+        """
         if not any(name in record.values for name in _COUNTED):
             return None
         total = sum(record.values.get(name, 0.0) for name in _COUNTED)
@@ -93,7 +96,7 @@ class Invalidations:
 
 
 def _module(captures: Mapping[str, str], role: str) -> str:
-    """Return the path of a module; otherwise "module" and its number."""
+    """Return the path of a module in its model; if it is unknown, the word "module" and its number."""
     return captures.get(f"{role}_name") or f"module {captures.get(role, '?')}"
 
 
@@ -189,7 +192,10 @@ def before_it_fails(versions: Mapping[str, str], event: Event, number: int) -> I
 
 
 def after_a_failure(versions: Mapping[str, str], event: Event, number: int) -> Iterator[Match]:
-    """Return matches for failures that these versions cause in any run; called after a run has failed."""
+    """Return matches for failures that these versions cause in any run.
+
+    The function is called only after a run has failed.
+    """
     for entry in _conflicts(versions):
         if entry.severity == "fails" and not (entry.used or entry.stages or entry.auto_key):
             yield _match(entry, versions, event, number)

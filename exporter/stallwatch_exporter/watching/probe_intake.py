@@ -133,7 +133,7 @@ class ProbeIntake:
         return self._loss((record.rank, SOURCE), loss, record.rank, record.time)
 
     def _own_time_of(self, record: Record) -> None:
-        """Compare the time at which a rank starts its backward pass, because other ranks may wait for it."""
+        """Compare when the ranks start their backward passes, because they wait for the slowest rank."""
         values = record.values
         if not {"step", "own_seconds", "step_seconds"} <= values.keys():
             return
@@ -186,7 +186,10 @@ class ProbeIntake:
         codes: Mapping[int, int] = NO_CODES,
         unprobed: Processes = NO_RANKS,
     ) -> None:
-        """Record the running ranks, also in ``RankExits``, and the time of a failure."""
+        """Record the running ranks, here and in ``RankExits``.
+
+        If a rank ended and did not end well, also record the time of its failure.
+        """
         self._notice_missing_probe(now, probed=bool(up))
         self.exits.look(up, now, codes, unprobed)
         before, self._up = self._up, {rank for rank, rings in {**unprobed, **up}.items() if rings}
@@ -211,14 +214,17 @@ class ProbeIntake:
         return self._failed_at is not None and now - self._failed_at < ENDING_SECONDS
 
     def judged(self, ending: Ending) -> Ending:
-        """Return the command's ending with the ranks that ended before it."""
+        """Return the command's ending, completed by the ranks that ended before the command."""
         left = self.exits.left
         if ending.kind == "finished":  # ranks normally end at slightly different times
             left = [one for one in left if one.behind >= GONE_ON]
         return msgspec.structs.replace(ending, left=left) if left else ending
 
     def look(self, now: float, pids: Collection[int] = (), *, ended: bool = False) -> None:
-        """Check the announced checkpoints, which takes time; processes `pids` can still write them."""
+        """Check the checkpoints that ranks have announced, which takes time.
+
+        `pids` are the processes that can still write the checkpoints.
+        """
         self._all(self._checkpoints.finish(now) if ended else self._checkpoints.look(now, pids))
         for rule in self._checkpoints.take_repaired():
             self._reading.withdraw(rule, SEEN, CHECKPOINT)
@@ -230,7 +236,7 @@ class ProbeIntake:
         return self._exceptions.unlogged_lines(self._reading.streams, now, everything=everything)
 
     def _all(self, matches: Iterable[Match]) -> None:
-        """Report the matches of warnings with rules in the catalogue."""
+        """Report the matches of warnings, except those whose rules are not in the catalogue."""
         for match in matches:
             if match.rule in self._reading.catalogue.pages:
                 self._reading.take_report(match)

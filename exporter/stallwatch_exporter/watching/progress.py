@@ -38,7 +38,11 @@ class _Rank:
 
 
 class HookedProgress(ProgressTracker):
-    """Progress of a run: from its log until a rank reports its first step, and then from the ranks."""
+    """Progress of a run.
+
+    Until a rank reports its first step, the progress is read from the log, and after that from the ranks'
+    reports.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +108,10 @@ class HookedProgress(ProgressTracker):
         rank.counted = totals
 
     def ended(self, time: float) -> None:
-        """Record that all local ranks ended; their launcher will also end, or restart them after a while."""
+        """Record that all local ranks ended.
+
+        The launcher of the ranks will also end, or it will restart the ranks after a while.
+        """
         for rank in self._ranks.values():
             rank.phase, rank.since = "init", time
         self._left_at = time
@@ -149,7 +156,10 @@ class HookedProgress(ProgressTracker):
 
     @property
     def phase(self) -> Phase:
-        """Phase of the run: the phase of a rank that pauses training, until that rank makes another step."""
+        """Phase of the run.
+
+        If a rank pauses training, this is the phase of that rank, until the rank makes another step.
+        """
         pauses = [rank for rank in self._ranks.values() if self._pauses(rank)]
         if pauses:
             latest = max(pauses, key=lambda rank: rank.since)
@@ -164,7 +174,10 @@ class HookedProgress(ProgressTracker):
         )
 
     def _pauses(self, rank: _Rank) -> bool:
-        """Return whether the rank is not training; a rank without steps counts until others make a step."""
+        """Return whether the rank is in a phase other than training.
+
+        The phase of a rank without steps counts only until other ranks make a step.
+        """
         if rank.phase == "train" or not rank.since:
             return False
         if not self._hooked:
@@ -177,7 +190,10 @@ _AT_HAND = 2  #: number of steps that a run can still finish after a request to 
 
 
 class Advance:
-    """Pass progress to the stall watch and the metrics; call `seen` after each batch of lines."""
+    """Pass the progress of a run to the stall watch and the metrics.
+
+    Call `seen` after each batch of lines.
+    """
 
     def __init__(self, tracker: HookedProgress, watch: StallWatch, metrics: RunMetrics) -> None:
         self._tracker = tracker
@@ -193,7 +209,10 @@ class Advance:
         self._quiet = 0.0  # seconds without progress at the request to end
 
     def seen(self, now: float) -> bool:
-        """Pass changes since the last call to watch and metrics; return whether the run progressed."""
+        """Pass the changes since the last call to the stall watch and the metrics.
+
+        Return whether the run progressed.
+        """
         tracker = self._tracker
         phase: Phase = "idle" if tracker.surely_finished or self._leaving else tracker.phase
         self._watch.log_only = not tracker.hooked_ranks
@@ -246,7 +265,10 @@ class Advance:
         return tracker.attempt == attempt and (tracker.last_step or 0) <= step + _AT_HAND
 
     def history(self, last_sign: float) -> None:
-        """Continue with a run that started before the agent; its files were last written at `last_sign`."""
+        """Continue with a run that started before the agent.
+
+        `last_sign` is the time at which the files of the run were last written.
+        """
         tracker = self._tracker
         self.seen(last_sign)
         self._step_at = None

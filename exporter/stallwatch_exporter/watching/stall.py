@@ -148,7 +148,10 @@ class StallWatch:
 
     @property
     def known_quiet(self) -> float | None:
-        """Longest quiet time in this phase that ended by itself, in seconds; ``None`` if rarely observed."""
+        """Longest quiet time in this phase that ended by itself, in seconds.
+
+        The value is ``None`` if the phase was rarely observed.
+        """
         phase: Phase = "eval" if self._evaluated else self._phase
         return self._learnt.of(phase).longest if self._seen[phase] >= _SEEN else None
 
@@ -157,7 +160,11 @@ class StallWatch:
         self.last_sign += seconds
 
     def take_over(self, durations: Mapping[Phase, Sequence[float]], last_sign: float) -> None:
-        """Continue with a running run, with the waits from its log and its last sign of life."""
+        """Start to watch a run that is already running.
+
+        `durations` contains the waits in the run's log, by phase. `last_sign` is the time of the run's last
+        sign of life.
+        """
         self._learnt.take_over(durations)
         self.last_sign = last_sign
         self._stalled = False

@@ -25,7 +25,10 @@ _MOST_SITES = 1000
 
 
 class Suspicion:
-    """Take due snapshots of the ranks and pass the ruling to the stall watch; call `look` at every tick."""
+    """Take the due snapshots of the ranks, and pass the ruling to the stall watch.
+
+    Call `look` at every tick.
+    """
 
     def __init__(self, settings: ExporterSettings, watch: StallWatch, evidence: Evidence) -> None:
         self.ruling: Ruling | None = None  #: ruling on the current quiet period
@@ -43,7 +46,7 @@ class Suspicion:
         self._sites: dict[str, float] = {}  # longest quiet time that ended by itself, by call site
 
     def look(self, now: float, *, progressed: bool, repeating: Callable[[], bool]) -> None:
-        """Take a snapshot if it is due; `repeating` returns whether a known message repeats."""
+        """Take a snapshot of the ranks if one is due; `repeating` returns whether a known message repeats."""
         state = self._watch.check(now, begin=False)
         if self._watch.spell != self._spell:
             self._begin()
@@ -62,7 +65,7 @@ class Suspicion:
         return self._evidence.under_way and began is not None and now - began < EVIDENCE_SECONDS
 
     def _quick(self, state: StallState) -> bool:
-        """Return whether a stall in training may be close, although no stacks can be read."""
+        """Return whether the run may soon be stalled in training, judged without stacks."""
         near = state.seconds >= _LAST * self._watch.suspicion
         return near and state.phase == "train" and self._watch.rhythm_known
 
@@ -76,7 +79,10 @@ class Suspicion:
         return quiet >= min([*planned, again]) if before >= _LAST * suspicion else quiet >= planned[0]
 
     def _begin(self) -> None:
-        """Handle a sign of life: the quiet period is over, so waits at its call site are known to end."""
+        """Handle a sign of life, which ended a quiet period.
+
+        The quiet period shows that waits at its call site can end by themselves, and how long they last.
+        """
         over, self._watch.over = self._watch.over, None
         if over is not None and self.ruling is not None and self.ruling.site:
             # If a stall ended by itself, the next stall at this site is reported after 1.5 times its

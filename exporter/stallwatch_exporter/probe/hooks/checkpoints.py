@@ -70,7 +70,10 @@ def watch_trainer(module: Any, probe: Probe) -> None:
 
 @_on_first_rank
 def watch_models(module: Any, probe: Probe) -> None:
-    """Watch ``save_pretrained`` of models, which first save their ``transformers.configuration_utils``."""
+    """Watch ``save_pretrained`` of models, which first saves the configuration of the model.
+
+    The configuration is saved by a class in ``transformers.configuration_utils``.
+    """
     config = getattr(module, "PretrainedConfig", None) or module.PreTrainedConfig
 
     def described(_: Any, frame: FrameType) -> None:
@@ -82,7 +85,7 @@ def watch_models(module: Any, probe: Probe) -> None:
 
 
 def folder_of(file: Path) -> Path:
-    """Return the checkpoint folder that contains a file, by the folder's name; otherwise the file itself."""
+    """Return the folder of a file if the folder has the name of a checkpoint; otherwise, the file itself."""
     return file.parent if _CHECKPOINT.fullmatch(file.parent.name) else file
 
 
@@ -115,7 +118,10 @@ _shared: Written | None = None
 
 
 def _written(probe: Probe) -> Written:
-    """Return the instance that all hooks share, because several of them write a trainer's checkpoint."""
+    """Return the `Written` instance that all hooks share.
+
+    They share it because several hooks report the same checkpoint of a trainer.
+    """
     global _shared
     if _shared is None:
         _shared = Written(probe)

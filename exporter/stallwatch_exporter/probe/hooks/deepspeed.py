@@ -64,7 +64,11 @@ class EngineWatch:
         self._backward: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def counted(self, engine: Any, steps: int) -> None:
-        """Handle a new ``global_steps``: 0 at first, any number from a checkpoint, one more after a step."""
+        """Handle a new value of ``global_steps``.
+
+        The value is 0 at first, or any number after a checkpoint is loaded. After a step, it is greater by
+        one.
+        """
         before = self._steps.get(engine)
         self._steps[engine] = steps
         _engines.add(engine)

@@ -12,7 +12,10 @@ _SILENT_FOR = 10  # steps by other optimizers after which one of them replaces a
 
 
 class Leader:
-    """Choose the first optimizer that makes a step to count the steps; optimizers can share a step."""
+    """Choice of the optimizer that counts the steps of a run: the first optimizer that makes a step.
+
+    A step of the run can include steps of several optimizers, but must be counted only once.
+    """
 
     def __init__(self) -> None:
         self.leader: Callable[[], Any] = _no_leader
@@ -21,7 +24,10 @@ class Leader:
         self._made = -1.0  # step number of the run when another optimizer last made a step
 
     def steps(self, optimizer: Any, made: float) -> bool:
-        """Return whether a step of `optimizer`, made after the run's step `made`, counts as a step."""
+        """Return whether a step of `optimizer` counts as a step of the run.
+
+        `made` is the number of the run's steps before this step.
+        """
         leader = self.leader()
         if leader is not optimizer:
             self._others = self._others + 1 if made == self._made else 1

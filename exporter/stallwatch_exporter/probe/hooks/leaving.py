@@ -30,7 +30,10 @@ _LAST = -100  # priority among multiprocessing's finalizers; runs after the prog
 
 
 def install(_: Any, probe: Probe) -> None:
-    """Report an exception that ends the process, and the end itself; the output does not change."""
+    """Report an exception that ends the process, and the end of the process.
+
+    The output of the program does not change.
+    """
     reported: list[BaseException] = []
     exits: list[bool] = []  # True if the code of the last sys.exit means a failure
     before = sys.excepthook
@@ -87,7 +90,7 @@ def install(_: Any, probe: Probe) -> None:
 
 
 def _fails(status: tuple[Any, ...]) -> bool:
-    """Return whether ``sys.exit`` with these arguments ends the process with a code other than 0."""
+    """Return whether ``sys.exit`` with these arguments ends the process with an exit code other than 0."""
     code = status[0] if status else None
     return bool(code % 256) if isinstance(code, int) else code is not None
 

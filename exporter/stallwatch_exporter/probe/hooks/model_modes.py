@@ -37,7 +37,7 @@ def install(module: Any, probe: Probe) -> None:
 
 
 class _Model:
-    """A module that was switched as a whole."""
+    """A module that was switched to another mode together with its inner modules."""
 
     def __init__(self, module: Any) -> None:
         self.module = weakref.ref(module)
@@ -63,7 +63,10 @@ class ModeWatch:
             self._switched(self._model(module), False, frame)
 
     def train_looked_up(self, module: Any, frame: FrameType) -> None:
-        """Handle the upcoming call of ``module.train``; only the resulting mode shows its argument."""
+        """Handle the upcoming call of ``module.train``.
+
+        The argument of the call is unknown, so the resulting mode is checked later.
+        """
         if frame.f_code is self._train_code:
             self._within += 1
             if self._within >= _MOST_WITHIN:
@@ -123,7 +126,10 @@ class ModeWatch:
         return (module for model in self._models if (module := model.module()) is not None)
 
     def _is_outermost(self, module: Any, frame: FrameType | None) -> bool:
-        """Return whether no outer module is being switched; overridden methods are recognized by name."""
+        """Return whether the switch of this module's mode is not part of a switch of an outer module.
+
+        The frames of overridden methods are recognized by the names of the methods and arguments.
+        """
         while frame is not None and frame.f_code is not self._train_code:
             code = frame.f_code
             if _OVERRIDES.get(code.co_name) != code.co_varnames[: code.co_argcount]:

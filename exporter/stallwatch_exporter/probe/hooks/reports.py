@@ -23,7 +23,10 @@ _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 
 
 def warn(probe: Probe, rule: str, seen: str, about: str, **captures: str | int) -> None:
-    """Report that `rule` is about to fire, once per value of `about`; `seen` is the id of the explanation."""
+    """Report that the failure that `rule` describes is imminent, once for each value of `about`.
+
+    `seen` is the id of the message that explains what was observed.
+    """
     texts = {name: str(value)[:300] for name, value in captures.items()}
     probe.event("concern", f"{rule} {about}", rule=rule, seen=seen, step=int(probe.steps), **texts)
 
@@ -58,7 +61,7 @@ def is_own(path: str) -> bool:
 
 
 def quietly(call: Callable[..., None], probe: Probe) -> Callable[..., None]:
-    """Wrap a function that other code calls, so that it never raises; its errors are counted."""
+    """Wrap a function that other code calls, so that it never raises an error. Its errors are counted."""
 
     def quiet(*given: Any) -> None:
         try:

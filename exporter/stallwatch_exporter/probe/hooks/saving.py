@@ -1,4 +1,6 @@
-"""Warn that weights will not be saved, when training begins or when the weights are requested.
+"""Warn early that weights will not be saved.
+
+The warning appears when training begins, or when the weights are requested.
 
 Two faults appear only at the first checkpoint, hours later. In the first case, the ``save_model`` method of a
 trainer replaces the engine by a bare model (TRL's PPO trainers, 0.11 to 0.19), and accelerate then calls a

@@ -52,7 +52,7 @@ class TrainerWatch:
         self._doing = phase_tracker_of(probe)
 
     def on_train_begin(self, state: Any, _: Mapping[str, Any]) -> None:
-        """Let the trainer count the steps from now on: it knows the step of a loaded checkpoint."""
+        """Let the trainer count the steps from now on, because it knows the step of a loaded checkpoint."""
         self._probe.reported_by_user = True
         # Its averages omit NaN (`TrainingArguments.logging_nan_inf_filter`, transformers 5.24).
         self._probe.averages_losses = True
@@ -69,7 +69,10 @@ class TrainerWatch:
         self._probe.step(state.global_step)
 
     def on_log(self, _: Any, given: Mapping[str, Any]) -> None:
-        """Record the logged numbers of the last steps; transformers 5 writes some of them as text."""
+        """Record the logged numbers of the last steps.
+
+        transformers 5 writes some of these numbers as text.
+        """
         logs = given.get("logs")
         for name in _LOGGED:
             if logs and name in logs:

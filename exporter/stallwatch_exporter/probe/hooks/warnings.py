@@ -1,4 +1,6 @@
-"""Report shown Python warnings and log records at WARNING and above; each text once, with its count.
+"""Report the Python warnings and the log records at WARNING and above that are shown.
+
+Each text is reported once, with its count.
 
 No handler is added to any logger: with a handler at the root, ``logging.basicConfig`` would do nothing, and
 messages that are shown today would disappear.

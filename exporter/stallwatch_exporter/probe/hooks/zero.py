@@ -99,7 +99,7 @@ class EvalWatch:
         self._reported = 0
 
     def begins(self, engine: Any, _: Any, frame: FrameType) -> None:
-        """Handle the start of a backward pass of `engine`; if a check is due, check its modules' modes."""
+        """Handle the start of a backward pass of `engine`, and check its modules' modes if a check is due."""
         if self._armed:
             self._armed, self._suspects = False, {}
             self._arm(False)
@@ -166,7 +166,7 @@ def _version() -> tuple[int, ...]:
 
 
 class SumWatch:
-    """Observer of sums over partitioned parameters, in a sample of each engine's losses."""
+    """Observer of sums over partitioned parameters, which checks a sample of each engine's losses."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -240,7 +240,10 @@ def watch_initialize(module: Any, probe: Probe) -> None:
 
 
 def trainer_without_model(frame: FrameType | None) -> tuple[str, str]:
-    """Return the class of the trainer that is being created and its ``None`` models; otherwise ""."""
+    """Return the class of the trainer that is being created, and the names of its models that are ``None``.
+
+    If no trainer is being created, return two empty texts.
+    """
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break
@@ -273,7 +276,11 @@ def watch_trace(module: Any, probe: Probe) -> None:
 
 
 def _why(coordinator: Any, frame: FrameType) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Return the reason (mismatch: another module; short: more modules; external), details and modules."""
+    """Return the reason of an invalidation, its details, and the modules that are involved.
+
+    The reason is ``mismatch`` if another module was expected, ``short`` if more modules run than the trace
+    contains, or ``external`` if the cause is outside the forward pass.
+    """
     if frame.f_code.co_name != "trace_prologue":
         return "external", {"called_by": frame.f_code.co_name}, {}
     got = frame.f_locals.get("sub_module")
