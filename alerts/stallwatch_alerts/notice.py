@@ -57,7 +57,7 @@ class EditingChannel(Channel, Protocol):
 
 
 def facts_of(**known: Fact) -> dict[str, Fact]:
-    """Return the facts of a notice: the `known` values, and defaults for all other keys."""
+    """Return all facts of a notice: the `known` values, and default values for the missing keys."""
     unknown: dict[str, Fact] = {
         "id": "",
         "run": "stallwatch",
@@ -100,7 +100,7 @@ def level_of(severity: str) -> Level:
 
 
 def linked(notice: Notice, page: RulePage | None, run: str, settings: AlertSettings) -> Notice:
-    """Return the notice with links to the rule's page and, if there is a dashboard, to the run's page."""
+    """Return the notice with a link to the rule's page and, if there is a dashboard, to the run's page."""
     runbook = "" if page is None else runbook_of(page, settings)
     lines = link_lines(runbook, run, settings.dashboard_url, settings.language)
     return replace(notice, message=Message(notice.message.title, with_links(notice.message.text, lines)))
@@ -122,7 +122,9 @@ def test_notice(language: str) -> Notice:
 
 
 def stage_key(incident: Incident, stage: str = "") -> str:
-    """Return the key of a stage of the incident; the default is the current stage.
+    """Return the key under which a notification about a stage of the incident is recorded.
+
+    The default is the incident's current stage.
 
     The key includes the opening time, because a new run can have the same name and incident ids as a deleted
     run.
@@ -131,7 +133,7 @@ def stage_key(incident: Incident, stage: str = "") -> str:
 
 
 def opening_keys(incident: Incident) -> tuple[str, str]:
-    """Return the keys of the stages whose message reports the beginning of the incident."""
+    """Return the keys of all stages in which a message reports the beginning of the incident."""
     return stage_key(incident, "open"), stage_key(incident, "worse")
 
 

@@ -47,7 +47,10 @@ def report_unsent(home: Path, now: float, notify: Callable[[Incident], None]) ->
 
 
 def _left_behind(home: Path, now: float) -> list[tuple[Path, AgentInfo]]:
-    """Return the runs without a running agent, except multi-host runs that another agent still merges."""
+    """Return the runs whose agent no longer runs.
+
+    Multi-host runs are omitted as long as any agent of the run is running.
+    """
     kept = kept_runs(home)
     watched = {info.key for _, info in kept if info.key and agent_alive(info, now)}
     return [(folder, info) for folder, info in kept if info.key not in watched and _is_gone(info, now)]
@@ -59,12 +62,17 @@ def _is_gone(info: AgentInfo, now: float) -> bool:
 
 
 def _of_all_hosts(folder: Path) -> list[Incident]:
-    """Return the last state of each incident that this agent merged from the incidents of all hosts."""
+    """Return the last state of each merged incident in this folder.
+
+    Merged incidents combine the incidents of all hosts of a run.
+    """
     return list({incident.id: incident for incident in read_journal(folder, name=RUN_INCIDENTS)}.values())
 
 
 def close_orphans(home: Path, now: float, notify: Callable[[Incident], None]) -> list[Incident]:
-    """Resolve the incidents that dead agents left open; notify, and record the end in the runs.
+    """Resolve the incidents that agents left open when they died.
+
+    `notify` receives each resolved incident, and the end is recorded in the folders of the runs.
 
     The incidents end at the time of their agent's last report. The outcome of these runs is unknown, because
     the agent or its host was killed, or a tail was stopped. Incidents about a run's end, and incidents that

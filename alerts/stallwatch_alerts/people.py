@@ -40,7 +40,7 @@ class Silence:
     def quiets(self, incident: Incident, now: float) -> bool:
         """Return whether the silence applies to this incident at `now`.
 
-        For a stall, the first rule of the incident also matches: the user silenced the stall, even if its
+        A stall also matches by the first rule of its incident: the user silenced the stall, even if its
         diagnosis has changed since. The end of a run is a separate incident.
         """
         rules = {incident.rule, incident.began_as[1]} if incident.kind == "stall" else {incident.rule}
@@ -92,7 +92,10 @@ class OperatorActions:
         return True
 
     def acknowledge_alerts(self, name: str) -> list[str]:
-        """Withdraw the escalations of alerts without an incident, by alert id or run; return their ids."""
+        """Acknowledge alerts that have no incident: withdraw their escalations.
+
+        `name` is the id of an alert or the name of a run. Return the ids of the alerts.
+        """
         mine = and_(
             or_(MESSAGES.c.about == name, MESSAGES.c.run == name), MESSAGES.c.about.startswith("alert/")
         )

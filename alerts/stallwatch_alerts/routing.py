@@ -104,7 +104,7 @@ def routed_chats(
 
 
 def every_chat(urls: Sequence[str], routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return the chats for ordinary notifications, or the escalation chats if there are no ordinary chats."""
+    """Return all chats for ordinary notifications; if there are none, return the escalation chats."""
     found = dict.fromkeys(urls)
     for route in (routes := tuple(routes)):
         found.update(dict.fromkeys(route.urls or ()))

@@ -71,7 +71,10 @@ class Worker(Generic[Item]):
         return not self._thread.is_alive() and not self._left
 
     def _leave(self) -> None:
-        """Remove and count the items left in the queue; also count an unfinished item of the thread."""
+        """Remove the remaining items from the queue, and count them as dropped.
+
+        The item that the thread has not finished counts, too.
+        """
         left = 0
         with contextlib.suppress(queue.Empty):
             while True:

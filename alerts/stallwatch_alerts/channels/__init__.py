@@ -1,4 +1,7 @@
-"""Destinations: each channel sends a notification and raises an error if it did not arrive."""
+"""Define the channels, which send notifications.
+
+A channel raises an error if a notification did not arrive.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capture Apprise's log and the servers' responses: Apprise itself returns only success or failure.
+"""Capture Apprise's log and the servers' responses, because Apprise returns only success or failure.
 
 The log and the responses contain URLs and therefore secrets. The log is hidden from all other handlers, and
 only ``apprise_channel``, which masks secrets, receives the captured text.
@@ -35,7 +35,7 @@ _capturing: ContextVar[DeliveryCapture | None] = ContextVar("stallwatch_capturin
 
 @contextmanager
 def capture() -> Iterator[DeliveryCapture]:
-    """Collect the log messages and the servers' responses while the context is open."""
+    """Collect the log messages and the servers' responses while the ``with`` block runs."""
     captured = DeliveryCapture()
     token = _capturing.set(captured)
     try:
@@ -45,7 +45,7 @@ def capture() -> Iterator[DeliveryCapture]:
 
 
 def silence_libraries() -> None:
-    """Keep the log messages of Apprise and its HTTP library from all other handlers."""
+    """Prevent other log handlers from receiving the messages of Apprise and of its HTTP library."""
     logger = logging.getLogger("apprise")
     logger.propagate = False
     logger.setLevel(logging.DEBUG)  # Apprise logs an SMTP server's reply at DEBUG only

@@ -1,4 +1,6 @@
-"""Decide when to send a chat its next message: rate limits, requested pauses, and waits after a refusal.
+"""Decide when to send the next message to a chat.
+
+The decision depends on rate limits, on pauses that the chat requested, and on waits after refused messages.
 
 The argument `now` is always a time of the steady clock.
 """
@@ -82,7 +84,9 @@ _FIRST, _LONGEST = 1.0, 60.0
 
 
 def wait_after(failures: int, chance: float, requested: float | None = None) -> float:
-    """Return the seconds until the next attempt: doubled each time up to a minute, and at least `requested`.
+    """Return the seconds until the next attempt, which are at least `requested`.
+
+    The wait doubles after each refusal, up to a minute.
 
     `chance` in 0..1 spreads the attempts of messages that were refused together. It never makes the wait
     shorter than the time that the chat `requested`.
@@ -101,10 +105,13 @@ _REMEMBERED = 20_000
 
 
 class SteadyTimes:
-    """Maps each stored time to the steady time at which this process stored or first read it.
+    """Converts wall-clock times in the database to times on this process's steady clock.
 
-    The steady time is never in the future. If the clock was set back after a time was stored, or if the
-    storing host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
+    A stored time is mapped to the steady time at which this process stored or first read it, or to an earlier
+    one.
+
+    The result is never in the future. If the clock was set back after a time was stored, or if the storing
+    host's clock is ahead, a message is therefore delayed by at most twice its intended wait.
     """
 
     def __init__(self) -> None:
@@ -144,7 +151,7 @@ def may_send(
 
 
 def note_send(connection: Connection, channel: str, now: float, moments: SteadyTimes) -> None:
-    """Record a request to the chat, whether it arrives or not."""
+    """Record that a request was sent to the chat, even if it did not arrive."""
     sends = _sends(connection, channel, now, moments)
     old = [number for number, at in sends.items() if now - at > 2 * LONGEST_WINDOW]
     connection.execute(delete(SENDS).where(SENDS.c.id.in_(old)))

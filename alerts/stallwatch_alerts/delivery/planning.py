@@ -1,4 +1,7 @@
-"""Plan each chat's messages for an incident: routes, silences, escalations, earlier notifications."""
+"""Plan the messages that each chat receives about an incident.
+
+The plan depends on routes, silences, escalations, and earlier notifications.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class IncidentMessage:
 
 
 def _is_news(incident: Incident) -> bool:
-    """Return whether to report the incident's end even to chats that were not notified of its beginning."""
+    """Return whether to report the incident's end even to chats that did not receive its beginning."""
     return not incident.is_settled and not incident.unwatched
 
 
@@ -85,7 +88,7 @@ class Planner:
     def drafts(
         self, letters: Sequence[IncidentMessage], notified: Notified, escalated: Escalated, now: float
     ) -> list[Draft]:
-        """Return the messages to store.
+        """Return the messages about these incident updates that must be stored.
 
         The end of an incident is sent to each chat that was notified of its beginning.
         """

@@ -1,4 +1,4 @@
-"""Compose messages in every language: choose and order the facts, and limit the length.
+"""Compose the messages about incidents and alerts: choose and order the facts, and limit the length.
 
 Text from a log, a host or a user's command is neutralized; the text of a rule page is trusted.
 """
@@ -108,7 +108,10 @@ def ending_line(ending: Ending, language: str) -> str:
 
 
 def _named(kind: str, name: str, language: str) -> str:
-    """Return the translated term for a value of a kind, such as a phase; without a term, the value itself."""
+    """Return the translation of a value, such as a phase; if there is none, return the value itself.
+
+    `kind` is the kind of the value, such as ``phase``.
+    """
     key = f"{kind}-{name}"
     known = key in templates("en", "alerts")
     return say(f"alerts.{key}", language) if known else neutralise(name, 40)
@@ -265,7 +268,7 @@ def _resolved(incident: Incident, language: str, cause: _Cause) -> Iterator[str]
 
 
 def _unwatched(incident: Incident) -> str:
-    """Return the key of the texts for an incident that was closed because no agent watches."""
+    """Return the key of the texts for an incident that was closed because no agent watches its run."""
     return "watch-ended" if incident.watch_ended else "unwatched"
 
 

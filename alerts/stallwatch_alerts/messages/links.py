@@ -48,7 +48,7 @@ def command_for(page: RulePage) -> str:
 
 
 def link_lines(runbook: str, run: str, dashboard_url: str, language: str) -> str:
-    """Return one line per link, each with a label and an address or a command; empty if there are none."""
+    """Return a text with one line per link, each with a label and an address or command; "" without links."""
     lines = [say("alerts.rule-link", language, url=runbook)] if runbook else []
     if dashboard_url and run:
         address = f"{dashboard_url.rstrip('/')}/run?run={quote(run, safe='')}"

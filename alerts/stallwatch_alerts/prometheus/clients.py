@@ -93,7 +93,9 @@ class Alertmanager(Server):
         return list(self.get("/api/v2/alerts", filter=f'run="{run}"'))
 
     def silence(self, silence: Silence) -> str:
-        """Create a silence for the same alerts in Alertmanager and return its id.
+        """Create a silence in Alertmanager for the same alerts as a silence of Stallwatch.
+
+        Return the id of the new silence.
 
         A silence that matches everything covers all Stallwatch alerts.
         """
@@ -130,7 +132,11 @@ def _matcher(name: str, pattern: str) -> dict[str, Any]:
 
 
 def _expression(pattern: str) -> str:
-    """Convert wildcards to an RE2 expression, which Alertmanager anchors; ``fnmatch`` uses Python syntax."""
+    """Convert wildcards to a regular expression in RE2's syntax.
+
+    Alertmanager matches the entire value. The module ``fnmatch`` cannot be used, because it writes Python's
+    syntax.
+    """
     known = {"*": ".*", "?": "."}
     parts = _WILD.split(pattern)
     return "".join(

@@ -38,7 +38,7 @@ class Broken(Exception):
 
 
 class PathTest:
-    """A single test of the path. `wait` is the maximum number of seconds for each link."""
+    """One run of the test. `wait` is the maximum number of seconds to wait for each link."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class PathTest:
 
 
 def _walked(steps: list[tuple[str, Callable[[], str]]]) -> Generator[Link, None, bool]:
-    """Run the checks in order, and yield a link for each; return whether all of them succeed."""
+    """Run the checks in order, and yield the result of each as a link; return whether all of them succeed."""
     for name, step in steps:
         try:
             yield Link(name, True, step())

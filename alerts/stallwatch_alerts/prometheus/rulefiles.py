@@ -107,7 +107,7 @@ def _alert(page: RulePage, runbooks: Runbooks) -> dict[str, Any]:
 
 
 def _others(known: list[str], runbooks: Runbooks) -> list[dict[str, Any]]:
-    """Return alerts for incidents whose rule has no page here, for example those of a newer agent."""
+    """Return alerts for incidents whose rule has no page in the catalogue, such as a newer agent's rule."""
     elsewhere = "|".join([*known, RANK_GONE, UNKNOWN_FAILURE])
     return [
         _rule(

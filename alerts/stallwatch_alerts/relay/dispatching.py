@@ -49,7 +49,7 @@ _UNWRITTEN = Notice(Message("", ""), "info", {})
 
 @dataclass(frozen=True)
 class OutcomeCounts:
-    """The incidents of a notification, counted by outcome."""
+    """The number of a notification's incidents for each outcome, such as new or silenced."""
 
     new: int = 0
     held: int = 0  #: deferred until quiet hours end
@@ -88,7 +88,7 @@ class Dispatcher:
     def drafts(
         self, found: Sequence[IncidentState], notified: Notified, escalated: Escalated, now: float
     ) -> tuple[list[Draft], OutcomeCounts]:
-        """Return the messages to store for these incident states, the worst first, and their counts."""
+        """Return the messages to store for these incident states, the worst first, and the outcome counts."""
         known = self._memory(found, notified)
         by_key = {story.key: story for story in found}
         # Alertmanager repeats large groups, so only new incident states are rendered.
@@ -118,7 +118,10 @@ class Dispatcher:
         return drafts, self._tally(found, drafts, known, now)
 
     def _memory(self, found: Sequence[IncidentState], notified: Notified) -> Notified:
-        """Return a variant of `notified` that includes planned keys and needs only one query per chat."""
+        """Return a function like `notified` that needs only one database query per chat.
+
+        It also counts a key as notified if a message for the key is planned.
+        """
         stages = [key for story in found for key in (story.key, *opening_keys(story.subject))]
         plain = [*stages, *map(escalated_key, stages)]
         wanted = [*plain, *map(planned_key, plain)]
@@ -181,7 +184,10 @@ class Dispatcher:
         return _alert_notice(story, language)
 
     def _links(self, story: IncidentState) -> str:
-        """Return links from the configuration or from the user's rule files, never from a log."""
+        """Return the links below a message.
+
+        Addresses come only from the configuration and rule files, never from a log.
+        """
         page = self._catalogue.pages.get(story.incident.rule) if story.incident is not None else None
         if page is not None:
             runbook = runbook_of(page, self._settings)

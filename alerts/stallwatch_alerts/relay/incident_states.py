@@ -42,7 +42,7 @@ class IncidentState:
 
     @property
     def severity(self) -> str:
-        """``critical``, ``warning``, ``info``, or ``none`` if the state is never sent."""
+        """Severity: ``critical``, ``warning`` or ``info``, or ``none`` if the state is never sent."""
         return self.subject.severity
 
     @property
@@ -79,7 +79,7 @@ def incident_states(alerts: Iterable[Alert], lookup: Lookup) -> list[IncidentSta
 
 
 def doubt(alert: Alert) -> str:
-    """Return a warning about an alert without a known severity; "" if its severity is known."""
+    """Return a warning that the alert's severity is missing or unknown; "" if the severity is known."""
     severity = alert.labels.get("severity", "")
     if severity in RANKS or severity == _NEVER_SENT:
         return ""
@@ -104,7 +104,7 @@ def _story(alert: Alert, run: str, incidents: Sequence[Incident]) -> IncidentSta
 
 
 def _made(alert: Alert, run: str) -> Incident:
-    """Return a stand-in incident for an alert without an incident, for routing and counting."""
+    """Return an incident made from an alert that has no incident, so that it can be routed and counted."""
     return Incident(
         id=f"alert/{(alert.fingerprint or f'{alert.name}/{run}')[:_NAME]}/{alert.starts_at[:40]}",
         run=run,
@@ -119,7 +119,10 @@ def _made(alert: Alert, run: str) -> Incident:
 
 
 def _incident_of(alert: Alert, incidents: Sequence[Incident]) -> Incident | None:
-    """Return the newest incident of the alert; for merged incidents, the incident that replaced them."""
+    """Return the newest incident that the alert is about.
+
+    If single-host incidents were merged, return the merged incident.
+    """
     rule, kind = alert.labels.get("rule"), alert.labels.get("incident")
     merged = {alias for one in incidents for alias in one.aliases}
     incidents = [one for one in incidents if one.id not in merged]

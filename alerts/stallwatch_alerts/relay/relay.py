@@ -195,7 +195,7 @@ class Relay:
         return ""
 
     def blind(self) -> str:
-        """Return the reason why the relay is unhealthy or does not receive alerts; "" if it works."""
+        """Return the reason why the relay cannot send messages or receives no alerts; "" if it works."""
         watchdog_at = self._intake.watchdog_at
         if watchdog_at is None:
             return self.unhealthy() or "StallwatchWatchdog does not fire here"
@@ -216,7 +216,10 @@ class Relay:
             self._deadman.close(None)
 
     def _prune(self) -> None:
-        """Delete old rows once a day, because agents on other hosts may use other databases."""
+        """Delete old rows of the relay's database once a day.
+
+        The relay cannot leave this to agents, because agents on other hosts may use other databases.
+        """
         now = self._clock()
         if now - self._pruned_at >= _PRUNE_SECONDS:
             self._pruned_at = now

@@ -1,4 +1,6 @@
-"""Use PostgreSQL instead of a coordinator: each agent has a row, and one agent merges all rows.
+"""Merge the reports of a run's agents through PostgreSQL instead of through a coordinator.
+
+Each agent writes its reports to a row of its own. One of the agents merges all rows.
 
 The merging agent holds an advisory lock, which belongs to its connection, and updates a heartbeat twice a
 second. If the heartbeat stops, another agent ends that connection and takes the lock. Therefore, two agents
@@ -77,7 +79,9 @@ def is_cluster_engine(url: str) -> bool:
 
 
 class PostgresBacking:
-    """Carries reports through PostgreSQL, and passes them to `merges` while this agent is the merging agent.
+    """Sends reports through PostgreSQL.
+
+    While this agent is the merging agent, it passes all reports to `merges`.
 
     A separate thread does both tasks. It calls `merges` only if the server has just confirmed, over the
     connection that holds the lock, that the lock is still held. `agent` is this agent's id in its reports.
@@ -113,7 +117,7 @@ class PostgresBacking:
         self._skipped: set[str] = set()
 
     def post(self, report: AgentReport) -> Reply | None:
-        """Write the report; return the merging agent's newest reply.
+        """Write this agent's report, and return the newest reply of the merging agent.
 
         Return ``None`` if the database does not respond in time or no agent is merging the reports.
         """
@@ -184,7 +188,7 @@ class PostgresBacking:
         return ClusterRows(self._url, self._identity.key, self._agent, patience=self._timing.statement)
 
     def _turn(self, rows: ClusterRows, now: float) -> None:
-        """Do the work that is due, then wait for the next event."""
+        """Post, merge, or read replies, whichever is due; then wait for the next event."""
         posted = self._posted
         if posted is not None and posted.sent is None:
             rows.post(posted.report, posted.encoded, max(0.0, time.monotonic() - posted.came))
@@ -241,7 +245,10 @@ class PostgresBacking:
             return None
 
     def _look(self, rows: ClusterRows, posted: _Posted, now: float) -> None:
-        """Read the reply to the post; the merging agent may not have read the post yet."""
+        """Read the merging agent's reply to the last post.
+
+        The merging agent may not have read the post yet.
+        """
         waited = now - (posted.sent or now)
         answer = rows.answer(posted.report.agent)
         if answer.silence > self._timing.absent:
@@ -327,7 +334,10 @@ class PostgresBacking:
             posted.sent = None
 
     def _fail(self, error: Exception, works: bool) -> None:
-        """Report a connection problem once while it lasts, but first retry a connection that worked."""
+        """Report a connection problem, but only once while it lasts.
+
+        If the connection worked before, retry first.
+        """
         lines = hide_secrets(str(error), self._url).strip().splitlines()
         reason = lines[0] if lines else type(error).__name__
         posted = self._posted
@@ -342,7 +352,10 @@ class PostgresBacking:
             self._warn(f"the database of [alerts] incidents_url does not answer: {reason}")
 
     def _skip(self, agent: str, reason: str) -> None:
-        """Report a problem once for each agent, or once for the merged report if `agent` is empty."""
+        """Report why an agent's report is left out, once per agent.
+
+        An empty `agent` stands for the merged report of all hosts.
+        """
         if agent not in self._skipped:
             self._skipped.add(agent)
             subject = f"the report of {agent[:80]!r}" if agent else "the merged report of all hosts"

@@ -77,7 +77,10 @@ def make_file(path: Path) -> None:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Return whether a later retry can succeed: the server restarts, a lock is held, or a disk is full."""
+    """Return whether a later retry can succeed.
+
+    For example, the server may be restarting, a lock may be held, or the disk may be full.
+    """
     if not isinstance(error, DBAPIError):
         return False
     if "sqlite" in type(error.orig).__module__:
@@ -87,14 +90,17 @@ def may_pass(error: BaseException) -> bool:
 
 
 def is_unwritable(error: BaseException) -> bool:
-    """Return whether SQLite cannot write: full, failing or read-only disk, or no free file descriptor."""
+    """Return whether the error means that SQLite cannot write.
+
+    Possible reasons are a full, failing or read-only disk, or a process without free file descriptors.
+    """
     reason = str(error.orig) if isinstance(error, DBAPIError) else ""
     return any(word in reason for word in ("full", "readonly", "disk I/O", "unable to open"))
 
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction for writing. SQLite takes its lock at the beginning, while it can still wait.
+    """Open a transaction that takes SQLite's write lock at its start, when SQLite can still wait for it.
 
     SQLite refuses a transaction that first reads and then writes if another process writes between the two
     (SQLITE_BUSY_SNAPSHOT, sqlite.org/isolation.html).
@@ -136,7 +142,7 @@ def _begin(connection: Connection) -> None:
 
 
 def migrate(engine: Engine) -> None:
-    """Run the missing migrations. Do not change a database of a newer Stallwatch version.
+    """Bring the database to the current schema. A database of a newer Stallwatch version is not changed.
 
     The migrations succeed or fail together, even if two processes migrate at the same moment. Alembic is
     imported only if a migration is missing, because this code runs alongside training.
