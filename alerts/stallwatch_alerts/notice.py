@@ -138,7 +138,10 @@ def opening_keys(incident: Incident) -> tuple[str, str]:
 
 
 def escalated_key(key: str) -> str:
-    """Return the key that records an escalation to a chat because the incident was not acknowledged."""
+    """Return the key that records an escalation.
+
+    A chat receives an escalation if nobody acknowledges the incident.
+    """
     return f"{key}/escalated"
 
 

@@ -38,7 +38,7 @@ class Login:
         return bool(self.metadata_url)
 
     def problem(self, address: str) -> str | None:
-        """Return the first problem that prevents signing in at `address`; ``None`` if there is none."""
+        """Return a problem that prevents people from signing in at `address`; ``None`` if there is none."""
         if not self.on:
             if self.client_id or self.client_secret or self.viewers or self.operators:
                 return "login.metadata_url is missing; name the provider's …/.well-known/openid-configuration"
@@ -79,7 +79,7 @@ def secrets_of(login: Login, address: str, cookie_secret: str) -> dict[str, Any]
 
 
 def _names_of(claims: Mapping[str, Any], groups_claim: str) -> set[str]:
-    """Return every name by which a list of viewers or operators can refer to the person."""
+    """Return all names under which a list of viewers or operators can contain this person."""
     names = {EVERYBODY}
     email = claims.get("email")
     # At the provider, anyone can enter an unverified address, so it must not grant another person's access.

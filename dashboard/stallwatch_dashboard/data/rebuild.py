@@ -1,4 +1,4 @@
-"""Read the numbers of a run that was not scraped from its log copies."""
+"""Read the numbers of a run from its log copies, if the run was not scraped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Row = tuple[int | None, float, float]  # rank, time, value
 
 
 def rebuilt_frames(*folders: Path, rules: tuple[str, ...] = (), before: float | None = None) -> RunFrames:
-    """Return the frames of the run in `folders`, or only the part `before` a time.
+    """Return the frames of the run in `folders`. With `before`, return only their part before that time.
 
     The result is cached until the files change. The part `before` a time never changes.
     """
@@ -54,7 +54,7 @@ def _remembered_frames(folders: tuple[Path, ...], rules: tuple[str, ...], _versi
 
 
 def rebuild(found: Sequence[LogCopy], rules: Sequence[Path] = (), most_bytes: int = MOST_BYTES) -> RunFrames:
-    """Read the copies as the agent did, and return their numbers by time."""
+    """Parse the log copies in the same way as the agent did, and return their numbers by time."""
     catalogue = load_catalogue(rules)
     matcher = Matcher(catalogue)
     result = LogNumbers()

@@ -29,7 +29,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass
 class TargetStatus:
-    """The scrape status of one endpoint for one run; another agent can use the port later."""
+    """The status of scraping one endpoint for one run. Another agent can use the same port later."""
 
     url: str
     run: str | None  #: the run that a local agent watches; None for configured targets
@@ -39,7 +39,10 @@ class TargetStatus:
     error: Message | None = None  #: error of the last scrape; None after a success
 
     def lag(self, now: float) -> float | None:
-        """Return the seconds since the last response; wrong until the next one if the clock was set back."""
+        """Return the seconds since the last response.
+
+        If the clock was set back, the value is wrong until the next response.
+        """
         return None if self.answered is None else abs(now - self.answered)
 
 
@@ -86,7 +89,10 @@ class Scraper:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def scrape_once(self) -> None:
-        """Query every endpoint without a pending query; wait for the responses except from slow endpoints."""
+        """Query every endpoint that has no pending query.
+
+        Wait for the responses, but not for slow endpoints.
+        """
         queries = []
         authorization = own_authorization(self._server)
         for url, info in self._endpoints():
@@ -148,7 +154,10 @@ class Scraper:
             status.error = None
 
     def _guard(self, act: Callable[[], object]) -> bool:
-        """Run `act`; if the disk is full or the file is closed, report this on the page, and continue."""
+        """Call `act`.
+
+        If writing fails, for example because the disk is full, show this on the page; return False.
+        """
         try:
             act()
         except duckdb.Error as error:
@@ -158,14 +167,16 @@ class Scraper:
 
 
 def _wanted(info: AgentInfo, now: float) -> bool:
-    """Return whether the run is running or has just ended; its agent may still serve the last numbers."""
+    """Return whether the agent can still serve numbers: its run is running, or ended a few seconds ago."""
     return info.ended_at is None or now - info.ended_at < 3
 
 
 def _has_port(info: AgentInfo | None) -> bool:
-    """Return whether an endpoint belongs to an agent: a configured target, or a live process here.
+    """Return whether the endpoint is known to belong to an agent.
 
-    Any account can listen on the port of a dead agent, and would receive the credentials.
+    It is a configured target, or the agent's process is alive on this host.
+
+    Otherwise, the credentials must not be sent: any account can listen on the port of a dead agent.
     """
     if info is None:
         return True

@@ -1,4 +1,4 @@
-"""Store the numbers of all runs in one local DuckDB file, written on change and read as pandas frames."""
+"""Store the numbers of all runs in a local DuckDB file. Points are written only when a number changes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ class _Series:
 
 
 class MetricStore:
-    """Stores series in DuckDB, with points only on changes. Several threads can read while one writes.
+    """Stores series in DuckDB. It writes a point only when the number changes.
+
+    Several threads can read while one writes.
 
     A constant number takes one point per minute. When it changes, a second point ends the plateau, so that a
     chart shows the change at the right time. NaN is stored as NULL.
@@ -138,7 +140,10 @@ class MetricStore:
             return self._latest(run, metric)
 
     def _latest(self, run: str, metric: str) -> dict[Which, float]:
-        """Return the newest values, combined over the agents that are not silent; `_over` handles ends."""
+        """Return the newest values of a metric, combined from all agents that are not silent.
+
+        The values about an agent's end are returned only if the run is over.
+        """
         agents = self._agents.get(run, {})
         since = max(agents.values(), default=0.0) - SILENT_SECONDS
         there = {agent for agent, seen in agents.items() if seen >= since}

@@ -62,7 +62,7 @@ class Trend:
             self._early.append(each)
 
     def numbers(self) -> Numbers:
-        """Return the curve of the loss, and the median seconds of the latest and of the early steps."""
+        """Return the loss curve, and the median step time of the latest steps and of the first steps."""
         first = self._early[1:]
         losses = self._losses
         if losses and self._last_loss is not None and self._skipped:
@@ -110,7 +110,10 @@ _MEMORY = ("memory_allocated_bytes", "memory_reserved_bytes", "memory_peak_bytes
 
 
 def summary_of(latest: Latest, trend: Numbers, *, now: float) -> Numbers:
-    """Return one run's `trend` with its newest values added; a pure function."""
+    """Return the numbers of a run's row: its `trend` and its newest values.
+
+    This function has no side effects.
+    """
 
     def highest(metric: str) -> float | None:
         return max(latest.get(metric, {}).values(), default=None)
@@ -156,7 +159,7 @@ def _ending(moments: Mapping[Which, float]) -> tuple[str, float | None]:
 
 
 def _silence(latest: Latest, phase: str) -> tuple[float | None, float | None]:
-    """Return the Unix time of the last progress, and the time at which the silence becomes a stall."""
+    """Return two Unix times: of the last progress, and of the moment at which its absence becomes a stall."""
     progressed = max(latest.get("last_progress_timestamp_seconds", {}).values(), default=0.0)
     limits = {
         label_of(which, "phase"): seconds
