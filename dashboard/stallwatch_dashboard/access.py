@@ -1,4 +1,7 @@
-"""Control access by two roles, derived from the claims of an OpenID Connect provider."""
+"""Control access by two roles, viewer and operator.
+
+A person's role depends on the claims that an OpenID Connect provider makes about the person.
+"""
 
 from __future__ import annotations
 

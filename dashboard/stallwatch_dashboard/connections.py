@@ -84,7 +84,10 @@ class BoundedProtocol(H11Protocol):
 
 
 def bound() -> None:
-    """Limit all servers that this process starts later, regardless of Streamlit's configuration."""
+    """Apply the limits to all servers that this process starts later.
+
+    Streamlit's configuration has no effect.
+    """
     with contextlib.suppress(ImportError, OSError, ValueError):  # Windows has no such limit
         import resource
 

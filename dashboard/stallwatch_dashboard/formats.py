@@ -47,7 +47,7 @@ def byte_size(value: float | None) -> str:
 
 
 def clock(time: float | None, zone: tzinfo | None, now: float | None = None) -> str:
-    """Format a time of day, with the date unless it is the day of `now`."""
+    """Format a time of day. If it is not on the day of `now`, add the date."""
     if time is None:
         return NOTHING
     moment = datetime.fromtimestamp(time, zone)

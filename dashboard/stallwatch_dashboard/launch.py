@@ -100,7 +100,10 @@ def _free_port(host: str, port: int = 0) -> int | None:
 
 @contextlib.contextmanager
 def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server process in a separate session. It ends with this block, or if this process dies."""
+    """Run the server process in a separate session.
+
+    The process ends when the block ends or this process dies.
+    """
     child = subprocess.Popen(
         own_main("stallwatch_dashboard.server"),
         env={
@@ -127,14 +130,17 @@ def _child(settings: DashboardSettings) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the child's session, even if the child does not respond."""
+    """Kill all processes of the child's session, even if the child hangs."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
 def _forwarded_signals(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """End the child on SIGINT, SIGTERM, or SIGHUP, even if it hangs; yield the list of received signals."""
+    """While the block runs, end the child on SIGINT, SIGTERM, or SIGHUP, even if the child hangs.
+
+    Yield a list that contains the signals received so far.
+    """
     came: list[int] = []
     last = threading.Timer(_END_SECONDS, _kill, (child,))
     last.daemon = True

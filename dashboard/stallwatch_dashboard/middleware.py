@@ -1,4 +1,7 @@
-"""Wrap Streamlit in ASGI middleware: host names, redirects of guessed addresses, and browser caches."""
+"""Wrap Streamlit in ASGI middleware.
+
+The middleware checks host names, redirects guessed addresses, and controls how browsers cache files.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ _SERVED = ("_stcore", "static", "media", "component", "app", "auth", "oauth2call
 
 
 def redirect_target(path: str, query: str = "") -> str | None:
-    """Return the address to redirect to; None if the path is that of a page, or not typed by a person."""
+    """Return the address to redirect to.
+
+    Return None if the path is that of a page, or if no person typed it.
+    """
     parts = [part for part in path.split("/") if part]
     if not parts or parts[0] in _SERVED:
         return None

@@ -63,7 +63,9 @@ def advice(text: str) -> str:
 
 
 def prose(text: str, page: RulePage | None) -> str:
-    """Return sentences for Markdown: unchanged if the rule page contains them, otherwise as `advice`.
+    """Return sentences as safe Markdown.
+
+    Sentences of the rule page are unchanged; others are escaped like `advice`.
 
     Rule pages are local, reviewed files; a diagnosis can come from any source.
     """
@@ -76,14 +78,17 @@ def prose(text: str, page: RulePage | None) -> str:
 
 
 def _fixes_of(page: RulePage) -> set[str]:
-    """Return the texts of the page's fixes; version-specific fixes both with and without the condition."""
+    """Return the texts of the page's fixes.
+
+    A fix for certain versions is contained with and without its condition.
+    """
     fixes: list[Any] = list(fixes_for(page, {}))
     fixes += [fix.params["fix"] for fix in fixes if "fix" in fix.params]
     return {render(fix, language).strip() for fix in fixes for language in LANGUAGES}
 
 
 def escaped_page(text: str) -> str:
-    """Return a rule page's Markdown with Streamlit's additions escaped, such as ``$`` and ``:red[``."""
+    """Return a rule page's Markdown, with escapes for markup that only Streamlit has, such as ``$``."""
     parts = _CODE_PARTS.split(text)
     return "".join(part if index % 2 else _ADDED.sub(r"\\\g<0>", part) for index, part in enumerate(parts))
 
@@ -108,7 +113,7 @@ def _seen(text: str) -> str:
 
 
 def _edged(part: str) -> str:
-    """Return `part` escaped, with leading and trailing spaces unchanged."""
+    """Return `part` with its text escaped. Leading and trailing spaces are unchanged."""
     inner = markdown(part)
     if not inner:
         return " " if part else ""

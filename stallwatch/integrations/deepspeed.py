@@ -13,7 +13,9 @@ from collections.abc import Sequence
 
 
 def command_of(words: Sequence[str], python: str = sys.executable) -> list[str]:
-    """Return the command for these arguments: Stallwatch's options, then the script and its arguments.
+    """Return the ``stallwatch run`` command for the arguments that DeepSpeed passes.
+
+    The arguments are Stallwatch's options, the script, and the script's arguments.
 
     The script can be ``-m MODULE``. DeepSpeed writes ``--local_rank``, an argument of the script, first.
     """

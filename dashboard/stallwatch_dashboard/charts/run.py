@@ -111,7 +111,10 @@ def _in(colour: str, title: str, standoff: int) -> dict[str, object]:
 
 
 def _step_time(chart: Drawing, found: RunFrames, span: Span, look: Look, say: Say) -> None:
-    """Draw the seconds of each step, the stall threshold, and the current silence of a waiting run."""
+    """Draw the duration of each step and the stall threshold.
+
+    For a live run, also draw the time since the last step.
+    """
     per_rank(chart, found.step_seconds, look, say, _SECONDS, name=say("step_time"))
     waited = _waited(found, span)
     highest = top(found, waited)

@@ -94,7 +94,7 @@ def thinned(points: Points, most: int) -> Points:
 def _first(
     wanted: NDArray[np.bool_], group: NDArray[np.intp], allowed: NDArray[np.bool_]
 ) -> NDArray[np.intp]:
-    """Return the index of the first wanted point in each group that has a wanted point."""
+    """Return the index of the first wanted and allowed point of each group that has such a point."""
     places = np.flatnonzero(wanted & allowed)
     return places[np.unique(group[places], return_index=True)[1]]
 

@@ -231,7 +231,7 @@ def total(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def durations(sums: pd.DataFrame, counts: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean seconds per step between times at which the number of steps rose."""
+    """Return the mean seconds per step, between consecutive times at which steps were counted."""
     every, found = _lines(counts), []
     for key, own in _lines(sums).items():
         if (counted := every.get(key)) is None:
@@ -305,7 +305,7 @@ def _held(line: tuple[Floats, Floats], times: Floats) -> Floats:
 
 
 def _columns(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without the column of the agent, sorted by rank and time.
+    """Return the columns ``rank``, ``t`` and ``v``, sorted by rank and time.
 
     For values without a rank, keep only the rows of one agent.
     """

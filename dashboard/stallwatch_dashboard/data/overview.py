@@ -85,7 +85,7 @@ class RunRow(Numbers):
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds left at the pace of the last steps; None if nothing advances or the end is unknown."""
+        """Estimated seconds until the run's end, at the pace of the last steps; None if unknown."""
         if self.state not in ("training", "degraded"):
             return None
         if not (self.step and self.total_steps and self.step_seconds):
@@ -375,7 +375,10 @@ def began(incident: Incident) -> float:
 
 
 def lasted(incident: Incident, now: float) -> float | None:
-    """Return the duration in seconds, until the end or `now`; None if the incident is only a run's end."""
+    """Return the seconds from the beginning of the problem to its end, or to `now` if it has not ended.
+
+    Return None if the incident is only about the end of a run.
+    """
     if incident.began_as[0] == "ended":
         return None
     end = incident.updated_at if incident.kind == "ended" else now
@@ -383,7 +386,10 @@ def lasted(incident: Incident, now: float) -> float | None:
 
 
 def later_attempt(run: str, names: Sequence[str]) -> str | None:
-    """Return the newest run with this name and an appended number; `names` are newest first."""
+    """Return the newest attempt with the name of this run and a number; None if `run` is the newest.
+
+    `names` are the names of all runs, newest first.
+    """
     numbered = re.fullmatch(r"(.+)-(?:[2-9]|[1-9]\d+)", run)
     base = numbered[1] if numbered is not None and numbered[1] in names else run
     same = re.compile(re.escape(base) + r"-(?:[2-9]|[1-9]\d+)")

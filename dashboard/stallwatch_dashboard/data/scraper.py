@@ -185,7 +185,7 @@ def _has_port(info: AgentInfo | None) -> bool:
 
 
 def _only_there(info: AgentInfo | None) -> str:
-    """Return the host of an agent if only that host can reach its endpoint; empty if this host can, too."""
+    """Return the agent's host if its endpoint can be reached only there; "" if this host can reach it."""
     if info is None or info.host == socket.gethostname():
         return ""
     return info.host if urlsplit(info.endpoint or "").hostname in _LOOPBACK else ""

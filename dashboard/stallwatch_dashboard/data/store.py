@@ -156,7 +156,7 @@ class MetricStore:
         return {which: fold(metric, [value for _, value in reported]) for which, reported in by_which.items()}
 
     def _speaks(self, reading: Reading) -> bool:
-        """Return whether this agent's values represent the run: it is the first agent that is not silent."""
+        """Return whether the reading's agent represents the run: the first agent that is not silent does."""
         agents = self._agents[reading.run]
         since = max(agents.values()) - SILENT_SECONDS
         return reading.agent == min(agent for agent, seen in agents.items() if seen >= since)
@@ -258,7 +258,7 @@ class MetricStore:
             cursor.close()
 
     def _load(self) -> None:
-        """Load the state at which an earlier process stopped."""
+        """Load the newest values that an earlier process wrote to the file."""
         rows = self._connection.execute(_NEWEST).fetchall()
         for number, run, metric, rank, labels, agent, first, time, value in rows:
             self._first[run] = min(first, self._first.get(run, first))

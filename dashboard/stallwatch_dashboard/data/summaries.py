@@ -35,7 +35,10 @@ class Trend:
     _late: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT_STEPS))
 
     def loss(self, value: float) -> None:
-        """Add the next loss. If there are too many, drop every second loss, which preserves the curve."""
+        """Add the next loss.
+
+        If there are too many losses, drop every second one, which preserves the curve.
+        """
         if not math.isfinite(value):
             return
         self._last_loss = value
@@ -49,7 +52,10 @@ class Trend:
             self._stride *= 2
 
     def steps(self, seconds: float, count: float) -> None:
-        """Add the sum and count of the step time histogram, which restart at 0 if the agent restarts."""
+        """Add the current sum and count of the histogram of step times.
+
+        Both restart at 0 when the agent restarts.
+        """
         before = self._counted
         if before is not None and count == before[1]:
             return
@@ -75,7 +81,10 @@ class Trend:
 
 
 def trend_of(losses: Iterable[float], steps: Iterable[tuple[float, float]]) -> Numbers:
-    """Return the trends of a complete history: losses, and (seconds, count) of the steps, in order."""
+    """Return the trends of a complete history.
+
+    `steps` contains the sum and count of the histogram of step times at successive times.
+    """
     trend = Trend()
     for value in losses:
         trend.loss(value)
@@ -228,7 +237,7 @@ class Trends:
         return self._trends.setdefault(run, Trend())
 
     def _loss(self, reading: Reading) -> None:
-        """Add the loss of the lowest rank, which represents the run; skip a repeated value."""
+        """Add the loss of the lowest rank, which represents the run, unless it was added before."""
         order, (first, last) = _place(reading.rank), self._losses.get(reading.run, (math.inf, None))
         if order <= first and reading.value != last:
             self._losses[reading.run] = (order, reading.value)

@@ -70,7 +70,10 @@ class Grafana:
         return Done("board", board["title"], "created" if known is None else "updated")
 
     def annotation(self, incident: Incident) -> Done:
-        """Mark an incident on the boards, from its opening to its end."""
+        """Create or update the annotation that marks an incident on the boards.
+
+        The mark extends from the opening of the incident to its end.
+        """
         mark = _mark(incident)
         wanted = {
             "time_from": round(incident.opened_at * 1000),
@@ -134,12 +137,15 @@ def push(
 
 
 def _same(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether a board is unchanged, apart from the id and version that Grafana sets."""
+    """Return whether two boards are equal, apart from the id and the version, which Grafana sets."""
     return all(known.get(key) == value for key, value in wanted.items() if key not in ("id", "version"))
 
 
 def _mark(incident: Incident) -> str:
-    """Return the tag of an incident's annotation: a hash, because URLs do not allow all characters of ids."""
+    """Return the tag of an incident's annotation.
+
+    It is a hash, because ids can contain characters that URLs forbid.
+    """
     return "incident:" + hashlib.sha256(incident.id.encode()).hexdigest()[:16]
 
 

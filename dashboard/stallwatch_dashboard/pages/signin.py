@@ -35,12 +35,15 @@ export default function ({ data }) {
 
 
 def keep_address() -> None:
-    """Draw a component below the sign-in button that makes the browser store the current address."""
+    """Make the browser store the current address while the person signs in.
+
+    This draws an invisible component.
+    """
     _run("stallwatch_keep_address", _KEEP)
 
 
 def go_to_address() -> None:
-    """Redirect a person who just signed in to the requested address."""
+    """Redirect a person who has just signed in to the address that the person had requested."""
     _run("stallwatch_go_to_address", _GO)
 
 

@@ -1,4 +1,4 @@
-"""Restrict uploads to Streamlit by session and by total size.
+"""Restrict the files that Streamlit accepts, by session and by total size.
 
 Streamlit accepts a file from any open session, even without a login, and keeps the file in memory (streamlit
 1.67, web/server/starlette/starlette_routes.py). With this module, a session can send files only after a page

@@ -29,7 +29,7 @@ _UNSAFE_CHARACTERS = re.compile(r"[\x00-\x1f\x7f/\\]")
 
 
 def safe_name(name: str, number: int) -> str:
-    """Return the last part of an upload's name as a safe file name with the same rank and extensions."""
+    """Return a safe file name for an upload. It keeps the rank and the extensions of the upload's name."""
     last = _UNSAFE_CHARACTERS.sub("_", re.split(r"[/\\]", name)[-1]).strip()
     last = last[-_LONGEST:]
     while len(last.encode("utf-8", "replace")) > _LONGEST:
@@ -155,7 +155,7 @@ def _run(task: Task, folder: Path, progress: Callable[[int, int], None]) -> None
 
 
 def too_much(files: Sequence[tuple[str, int]], most_mb: int) -> InputProblem | None:
-    """Return a problem if the files (name, bytes) are too large in total; otherwise ``None``."""
+    """Return a message if the files, given as (name, bytes), are too large in total; otherwise ``None``."""
     total = sum(size for _, size in files)
     if total <= most_mb * _MIB:
         return None
